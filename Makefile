@@ -1,0 +1,68 @@
+# Every target sets up what it needs. PYTHON names the interpreter for the venv, ARGS goes to pytest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+define check_python
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("toolhub needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0]
+             + "; name another one: make PYTHON=/path/to/python3.12")
+import importlib.util
+if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+    sys.exit("$(PYTHON) cannot make virtual environments; install its venv module"
+             " (on Debian: apt-get install python3-venv) and run make again")
+endef
+export check_python
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test test-servers test-quick lint demo bench wheel-test clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-14s %s\n' "$$name" "$$text"; done
+
+venv: $(VENV)/.installed-test ## Create .venv and install toolhub there with what tests need
+
+test: venv test-servers ## Run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-servers: venv ## Install the third-party MCP servers that tests use (in ~/.cache/toolhub-test)
+	$(BIN)/python tests/environment.py
+
+test-quick: venv ## Run the short set of tests that every supported Python runs
+	$(BIN)/python -m pytest -m quick $(ARGS)
+
+lint: venv ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+demo: $(VENV)/.installed-hub,servers ## Show a hub keeping tools alive through crashes
+	$(BIN)/toolhub demo
+
+bench: $(VENV)/.installed-bench ## Run all benchmarks
+	$(BIN)/toolhub bench all
+
+wheel-test: venv ## Build the wheel and test it in environments of its own
+	$(BIN)/python -m pytest tests/packaging $(ARGS)
+
+clean: ## Remove build output and tool caches, but not .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# One stamp per set of extras; pip runs again only when the dependencies may have changed.
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "'$(PYTHON)' was not found; toolhub needs Python 3.11 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c "$$check_python"
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

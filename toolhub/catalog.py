@@ -1,0 +1,45 @@
+"""What each server offers: fetched once per (server, environment), forgotten when the server says that it changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from toolhub.config import ServerSpec
+from toolhub.model import Json, ToolInfo, ToolPolicy
+
+
+class Catalog:
+    """Tools by server fingerprint; shared by every task of a hub."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, dict[str, ToolInfo]] = {}
+
+    def get(self, fingerprint: str) -> list[ToolInfo] | None:
+        """Return a server's tools in its own order, or None when they are not known yet."""
+        tools = self._tools.get(fingerprint)
+        return None if tools is None else list(tools.values())
+
+    def put(self, fingerprint: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
+        """Remember what `tools/list` answered, as a copy of its own; returns the tools."""
+        tools = [ToolInfo.from_wire(spec.name, copy.deepcopy(tool)) for tool in wire]
+        self._tools[fingerprint] = {tool.name: tool for tool in tools}
+        return tools
+
+    def forget(self, fingerprint: str) -> None:
+        """The server changed its tools."""
+        self._tools.pop(fingerprint, None)
+
+    def policy(self, fingerprint: str, spec: ServerSpec, tool: str) -> ToolPolicy:
+        """What is declared about a tool: the server's annotations, overruled by the config."""
+        known = self._tools.get(fingerprint, {}).get(tool)
+        hints = (known.raw.get("annotations") if known else None) or {}
+        declared = spec.tools.policy.get(tool)
+        read_only, idempotent = bool(hints.get("readOnlyHint")), bool(hints.get("idempotentHint"))
+        if declared is None:
+            return ToolPolicy(read_only, idempotent)
+        return ToolPolicy(
+            read_only if declared.read_only is None else declared.read_only,
+            idempotent if declared.idempotent is None else declared.idempotent,
+            declared.timeout_s,
+        )

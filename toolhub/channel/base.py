@@ -1,0 +1,89 @@
+"""What a session needs from a conversation with one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from toolhub.errors import Sent
+from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
+
+
+class Channel(Protocol):
+    """A live conversation. Opened by an async context manager, which also ends it."""
+
+    info: ServerInfo
+    pid: int | None
+    on_tools_changed: Callable[[], None] | None
+    """Called (without waiting) when the server says that its tool list changed."""
+
+    async def list_tools(self) -> list[Json]:
+        """Return every tool as its wire object, all pages."""
+        ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Json:
+        """Return the wire result. Cancelling sends `notifications/cancelled`.
+
+        Raises ChannelClosed when the conversation ended, ServerRefused when the server answered with a JSON-RPC error,
+        ProtocolViolation when its answer makes no sense.
+        """
+        ...
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
+        """Send any request and return its wire result."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when the conversation has ended, for whatever reason."""
+        ...
+
+    def post_mortem(self) -> PostMortem:
+        """What is known about the end: call after `wait_closed()`."""
+        ...
+
+
+@dataclass
+class PostMortem:
+    """Evidence about a server that failed: exit code, last stderr lines, lines of noise on stdout."""
+
+    exit_code: int | None = None
+    stderr: list[str] = field(default_factory=list)
+    noise: list[str] = field(default_factory=list)
+    noise_lines: int = 0
+    cause: str = ""
+    unsent: bool = False
+    """The connection for the last request was refused, so that request never left."""
+
+
+class ChannelClosed(Exception):
+    """The conversation ended before the answer. `sent` is "no" only when the server cannot have seen the request."""
+
+    def __init__(self, message: str = "connection closed", *, sent: Sent = "maybe") -> None:
+        super().__init__(message)
+        self.sent: Sent = sent
+
+
+class ServerRefused(Exception):
+    """The server answered with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class OpenFailed(Exception):
+    """The conversation could not be set up. Carries the evidence; the session turns it into a StartError."""
+
+    def __init__(self, message: str, post_mortem: PostMortem | None = None) -> None:
+        super().__init__(message)
+        self.post_mortem = post_mortem or PostMortem()

@@ -1,0 +1,50 @@
+"""Our own servers inside the hub's process: no process, no pipe, one memory-stream pair."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp.server import MCPServer, Server
+from mcp.shared.memory import create_client_server_memory_streams
+
+from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.mcp import McpChannel, conversation
+from toolhub.config import ServerSpec
+from toolhub.owned import unwrapped
+
+
+def load_server(spec: ServerSpec) -> Server[Any]:
+    """Import `module:factory` and call it with the spec's options.
+
+    Raises OpenFailed when it cannot be imported, refuses its options, or returns something that is not a server.
+    """
+    module, _, factory = (spec.builtin or "").partition(":")
+    try:
+        server = getattr(importlib.import_module(module), factory or "create_server")(**spec.options)
+    except Exception as exc:
+        raise OpenFailed(f"builtin {spec.builtin!r} could not be created: {type(exc).__name__}: {exc}") from exc
+    if isinstance(server, MCPServer):
+        return server._lowlevel_server  # the SDK (2.3) has no public name for it yet
+    if isinstance(server, Server):
+        return server
+    raise OpenFailed(f"builtin {spec.builtin!r} returned {type(server).__name__}, not an MCP server")
+
+
+@asynccontextmanager
+async def open_builtin(spec: ServerSpec) -> AsyncIterator[McpChannel]:
+    """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
+    server = load_server(spec)
+    death = PostMortem()
+    try:
+        async with create_client_server_memory_streams() as (client, served), anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run, *served, server.create_initialization_options())
+            async with conversation(spec, client, lambda: death) as channel:
+                yield channel
+            tasks.cancel_scope.cancel()
+    except Exception as exc:
+        death.cause = str(unwrapped(exc))
+        raise unwrapped(exc) from exc

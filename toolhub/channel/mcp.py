@@ -1,0 +1,365 @@
+"""Conversations through the official SDK: stdio, streamable HTTP, legacy SSE.
+
+The SDK's `ClientSession` does the handshake; calls then go through its dispatcher's `send_raw_request`, so that unknown
+fields survive and a sloppy server does not raise. The dispatcher's receive loop ending *is* the end of the connection:
+that one place covers EOF, a crash of the transport and our own closing.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import anyio.abc
+import httpx2
+import mcp.client.sse
+from mcp import ClientSession, MCPError
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_PROTOCOL_VERSION_HEADER, encode_header_value
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    PROTOCOL_VERSION_META_KEY,
+    Implementation,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from toolhub.channel.base import ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.channel.stdio import StdinStream, StdoutStream
+from toolhub.config import ServerSpec
+from toolhub.errors import ProtocolViolation
+from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
+from toolhub.owned import unwrapped
+from toolhub.spawn.exec import Child, SpawnFailed, Spawner, child_environment
+from toolhub.spawn.stop import stop
+from toolhub.spawn.tail import StderrTail
+
+CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
+# The process has ended but its stdout has not: a grandchild holds the pipe. Its last answer may still be in there.
+_EOF_GRACE_S = 0.1
+# Cleaning up an HTTP conversation (DELETE of the session) must not hold up a task's end.
+_HTTP_CLOSE_S = 2.0
+_MAX_PAGES = 1000
+
+logger = logging.getLogger(__name__)
+
+# The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it.
+mcp.client.sse.sse_within_origin = functools.partial(  # type: ignore[attr-defined]
+    mcp.client.sse.sse_within_origin, max_event_size=None
+)
+
+
+class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
+    """The SDK's dispatcher, with its end made visible and its notifications shown raw."""
+
+    def __init__(self, *streams: Any) -> None:
+        super().__init__(*streams)
+        self.ended = anyio.Event()
+        self.on_raw_notification: Callable[[str, Mapping[str, Any] | None], Any] | None = None
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async def relay(
+            context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+        ) -> None:
+            if self.on_raw_notification is not None:
+                await self.on_raw_notification(method, params)
+
+        try:
+            await super().run(on_request, relay, on_notify_intercept, task_status=task_status)
+        finally:
+            self.ended.set()
+
+
+class McpChannel:
+    """A conversation that has been set up. See `channel.base.Channel` for the contract."""
+
+    def __init__(self, session: ClientSession, dispatcher: RelayDispatcher, *, evidence: Callable[[], PostMortem]):
+        self.info = _server_info(session)
+        self.pid: int | None = None
+        self.on_tools_changed: Callable[[], None] | None = None
+        self._session = session
+        self._dispatcher = dispatcher
+        self._evidence = evidence
+        self._expired = anyio.Event()
+        self._log_listeners: dict[int, LogFn] = {}
+        self._next_listener = 0
+        self._modern_meta = _modern_meta(self.info)
+        dispatcher.on_raw_notification = self._notified
+
+    async def list_tools(self) -> list[Json]:
+        tools: list[Json] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await self.request("tools/list", {"cursor": cursor} if cursor else None)
+            listed = page.get("tools")
+            if not isinstance(listed, list):
+                raise ProtocolViolation("tools/list answered without a list of tools", sent="maybe")
+            tools += [tool for tool in listed if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return tools
+        raise ProtocolViolation(f"tools/list has more than {_MAX_PAGES} pages; its cursor never ends", sent="maybe")
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Json:
+        params = {"name": name, "arguments": arguments}
+        if on_log is None:
+            return await self.request("tools/call", params, on_progress=on_progress)
+        key = self._next_listener = self._next_listener + 1
+        self._log_listeners[key] = on_log
+        try:
+            return await self.request("tools/call", params, on_progress=on_progress)
+        finally:
+            del self._log_listeners[key]
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
+    ) -> Json:
+        options: CallOptions = {}
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        if self._modern_meta is not None:
+            params, options = self._stamped(method, params, options)
+        try:
+            return await self._dispatcher.send_raw_request(method, params, options)
+        except MCPError as exc:
+            raise self._translated(exc) from exc
+        except ValidationError as exc:
+            raise ProtocolViolation(f"the answer to {method} is not valid JSON-RPC: {exc.error_count()} errors") from exc
+
+    def _translated(self, exc: MCPError) -> Exception:
+        if exc.code == CONNECTION_CLOSED:
+            return ChannelClosed(exc.message)
+        if exc.code == INVALID_REQUEST and "session" in exc.message.lower() and self.pid is None:
+            # A restarted HTTP server does not know our session id: it refused, so it did not execute.
+            self._expired.set()
+            return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
+        return ServerRefused(exc.code, exc.message, exc.error.data)
+
+    def _stamped(
+        self, method: str, params: Mapping[str, Any] | None, options: CallOptions
+    ) -> tuple[Json, CallOptions]:
+        """Add what revision 2026-07-28 wants with every request: the envelope in `_meta`, its copy in headers."""
+        stamped = dict(params or {})
+        stamped["_meta"] = {**(stamped.get("_meta") or {}), **(self._modern_meta or {})}
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self.info.protocol, MCP_METHOD_HEADER: method}
+        if isinstance(name := stamped.get("name"), str):
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+        options["headers"] = headers
+        return stamped, options
+
+    async def _notified(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
+            self.on_tools_changed()
+        elif method == "notifications/message":
+            for listener in list(self._log_listeners.values()):
+                try:
+                    await listener(dict(params or {}))
+                except Exception:
+                    logger.exception("log listener raised")
+
+    async def wait_closed(self) -> None:
+        async def either(event: anyio.Event) -> None:
+            await event.wait()
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(either, self._dispatcher.ended)
+            tasks.start_soon(either, self._expired)
+
+    def post_mortem(self) -> PostMortem:
+        return self._evidence()
+
+
+def _server_info(session: ClientSession) -> ServerInfo:
+    result = session.initialize_result or session.discover_result
+    info = session.server_info
+    capabilities = result.capabilities.model_dump(by_alias=True, exclude_none=True) if result else {}
+    return ServerInfo(
+        name=info.name if info else "",
+        version=info.version if info else "",
+        protocol=session.protocol_version or "",
+        capabilities=capabilities,
+        instructions=result.instructions if result else None,
+    )
+
+
+def _modern_meta(info: ServerInfo) -> Json | None:
+    if info.protocol not in MODERN_PROTOCOL_VERSIONS:
+        return None
+    return {
+        PROTOCOL_VERSION_META_KEY: info.protocol,
+        CLIENT_INFO_META_KEY: CLIENT_INFO.model_dump(by_alias=True, mode="json", exclude_none=True),
+        CLIENT_CAPABILITIES_META_KEY: {},
+    }
+
+
+async def _handshake(session: ClientSession, spec: ServerSpec) -> None:
+    """Set the session up; `auto` asks for the modern revision first, which not every server survives."""
+    try:
+        with anyio.fail_after(spec.start_timeout_s):
+            await _negotiate(session, spec)
+    except TimeoutError:
+        raise OpenFailed(f"it did not answer the handshake within {spec.start_timeout_s:g} s (start_timeout_s)") from None
+
+
+async def _negotiate(session: ClientSession, spec: ServerSpec) -> None:
+    if spec.protocol == "auto" and spec.transport != "sse":
+        try:
+            await session.discover()
+            return
+        except MCPError:
+            pass
+    await session.initialize()
+
+
+@asynccontextmanager
+async def conversation(
+    spec: ServerSpec, streams: tuple[Any, Any], evidence: Callable[[], PostMortem]
+) -> AsyncIterator[McpChannel]:
+    """Set up a session over a stream pair; leaving ends it, not the transport."""
+    dispatcher = RelayDispatcher(*streams)
+    async with ClientSession(dispatcher=dispatcher, client_info=CLIENT_INFO) as session:
+        await _handshake(session, spec)
+        yield McpChannel(session, dispatcher, evidence=evidence)
+
+
+@asynccontextmanager
+async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> AsyncIterator[McpChannel]:
+    """Start the server's process and talk to it; leaving ends the process and everything it started.
+
+    limit: bytes of the longest line accepted. Raises OpenFailed with the evidence.
+    """
+    child: Child | None = None
+    tail = StderrTail()
+    stdout: StdoutStream | None = None
+
+    def evidence() -> PostMortem:
+        return PostMortem(
+            exit_code=child.exit_code if child else None,
+            stderr=tail.lines(),
+            noise=list(stdout.noise) if stdout else [],
+            noise_lines=stdout.noise_lines if stdout else 0,
+            cause=stdout.failure if stdout else "",
+        )
+
+    try:
+        child = await spawner.spawn(
+            [spec.command, *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
+        )
+    except SpawnFailed as exc:
+        raise OpenFailed(str(exc)) from exc
+    stdout = StdoutStream(child, limit=limit)
+    opened = False
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tail.drain, child.stderr)
+            tasks.start_soon(child.watch)
+            tasks.start_soon(_end_of_process, child, stdout)
+            try:
+                async with conversation(spec, (stdout, StdinStream(child, tasks)), evidence) as channel:
+                    channel.pid = child.pid
+                    opened = True
+                    yield channel
+            finally:
+                if not opened:
+                    child.kill()  # it has no state worth a grace period, and its caller is waiting for the diagnosis
+                await stop(child, grace=spec.stop_timeout_s)
+                tasks.cancel_scope.cancel()
+    except Exception as exc:
+        if opened:
+            raise
+        raise OpenFailed(_open_reason(exc), evidence()) from exc
+    finally:
+        child.close()
+
+
+async def _end_of_process(child: Child, stdout: StdoutStream) -> None:
+    """The process watch: its end is the end of the stream, even if a grandchild keeps the pipe open."""
+    await child.exited.wait()
+    await anyio.sleep(_EOF_GRACE_S)
+    stdout.end()
+
+
+@asynccontextmanager
+async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel]:
+    """Connect to a streamable HTTP or legacy SSE server. Raises OpenFailed.
+
+    limit: bytes of the largest SSE event, that is of one answer.
+    """
+    death = PostMortem()
+    opened = False
+    try:
+        async with anyio.create_task_group() as guard:
+            async with _http_transport(spec, limit) as streams:
+                async with conversation(spec, streams, lambda: death) as channel:
+                    opened = True
+                    yield channel
+                guard.start_soon(_cancel_later, guard.cancel_scope)  # the transport now sends DELETE
+            guard.cancel_scope.cancel()
+    except Exception as exc:
+        death.cause = _open_reason(exc)
+        death.unsent = isinstance(unwrapped(exc), httpx2.ConnectError)
+        if not opened:
+            raise OpenFailed(death.cause) from exc
+        raise unwrapped(exc) from exc
+
+
+async def _cancel_later(scope: anyio.CancelScope) -> None:
+    await anyio.sleep(_HTTP_CLOSE_S)
+    scope.cancel()
+
+
+@asynccontextmanager
+async def _http_transport(spec: ServerSpec, limit: int) -> AsyncIterator[tuple[Any, Any]]:
+    # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
+    timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
+    if spec.transport == "sse":
+        legacy = sse_client(
+            spec.url or "", headers=dict(spec.headers), timeout=spec.start_timeout_s, sse_read_timeout=86400.0
+        )
+        async with cast(AbstractAsyncContextManager[tuple[Any, Any]], legacy) as streams:
+            yield streams
+        return
+    async with httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout) as client:
+        async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=limit) as streams:
+            yield streams
+
+
+def _open_reason(exc: BaseException) -> str:
+    cause = unwrapped(exc)
+    if isinstance(cause, OpenFailed):
+        return str(cause)
+    if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
+        return "it ended the connection during the handshake"
+    if isinstance(cause, MCPError):
+        return f"the handshake was refused: {cause.message} (code {cause.code})"
+    if isinstance(cause, httpx2.HTTPStatusError):
+        return f"HTTP {cause.response.status_code} from {cause.request.url.copy_with(query=None, userinfo=b'')}"
+    if isinstance(cause, ValidationError):
+        return f"the answer to the handshake is not valid MCP ({cause.error_count()} errors)"
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

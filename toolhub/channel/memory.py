@@ -1,0 +1,109 @@
+"""A server made of functions: the twin of a real channel for tests of everything above it. Runs on any anyio backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from toolhub.channel.base import Channel, ChannelClosed, OpenFailed, PostMortem
+from toolhub.config import ServerSpec
+from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
+
+ToolFn = Callable[[Mapping[str, Any]], Awaitable[Json]]
+
+
+def text_result(text: str, *, is_error: bool = False) -> Json:
+    """The wire form of a one-line answer."""
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+class MemoryServer:
+    """Every opening is one incarnation. `fail_next` makes openings fail; `die()` kills the current incarnations."""
+
+    def __init__(self, **tools: ToolFn) -> None:
+        self.tools = tools
+        self.opened = 0
+        self.live: list[MemoryChannel] = []
+        self.fail_next: list[str] = []
+        self.may_open = anyio.Event()
+        self.may_open.set()
+
+    def die(self, exit_code: int = -9) -> None:
+        for channel in list(self.live):
+            channel.end(exit_code)
+
+    @asynccontextmanager
+    async def open(self, spec: ServerSpec) -> AsyncIterator[Channel]:
+        """The `ChannelOpener` of this server."""
+        self.opened += 1
+        await self.may_open.wait()
+        if self.fail_next:
+            raise OpenFailed(self.fail_next.pop(0))
+        channel = MemoryChannel(self.tools, pid=1000 + self.opened)
+        self.live.append(channel)
+        try:
+            yield channel
+        finally:
+            channel.end(0)
+            self.live.remove(channel)
+
+
+class MemoryChannel:
+    """One incarnation of a MemoryServer."""
+
+    def __init__(self, tools: Mapping[str, ToolFn], *, pid: int) -> None:
+        self.info = ServerInfo("memory", "1", "2025-11-25")
+        self.pid: int | None = pid
+        self.on_tools_changed: Callable[[], None] | None = None
+        self.calls: list[str] = []
+        self._tools = tools
+        self._ended = anyio.Event()
+        self._exit_code: int | None = None
+
+    def end(self, exit_code: int) -> None:
+        if not self._ended.is_set():
+            self._exit_code = exit_code
+            self._ended.set()
+
+    async def list_tools(self) -> list[Json]:
+        return [{"name": name, "inputSchema": {"type": "object"}} for name in self._tools]
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Json:
+        if self._ended.is_set():
+            raise ChannelClosed
+        self.calls.append(name)
+        answer: list[Json] = []
+
+        async def work() -> None:
+            answer.append(await self._tools[name](arguments))
+            tasks.cancel_scope.cancel()
+
+        async def end() -> None:
+            await self._ended.wait()
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            tasks.start_soon(end)
+        if not answer:
+            raise ChannelClosed
+        return answer[0]
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
+        raise ChannelClosed("a memory server has tools only", sent="no")
+
+    async def wait_closed(self) -> None:
+        await self._ended.wait()
+
+    def post_mortem(self) -> PostMortem:
+        return PostMortem(exit_code=self._exit_code)

@@ -1,0 +1,87 @@
+"""The root of the configuration and the sections that are not servers. Times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
+
+from toolhub.config.section import Count, Length, Pause, Seconds, Section
+from toolhub.config.server import ServerSpec
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+HomePath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]
+Port = Annotated[Length, Field(le=65535)]
+
+
+class HubSettings(Section):
+    """The hub process itself: where it listens, where it keeps its files, how hard it may work."""
+
+    max_starts: Count | None = None
+    """Processes and connections that may be starting at once; None: two per core."""
+    state_dir: HomePath | None = None
+    """Journal and catalogue; None: see `state_path`."""
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: Port = 8765
+    """0 takes any free port."""
+    uds: HomePath | None = None
+    token: SecretStr | None = Field(default=None, min_length=1)
+    allow_inline_servers: bool = False
+    drain_s: Pause = 5
+    log_level: LogLevel = "info"
+
+    _default_state: Path = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._default_state = _state_path(context if isinstance(context, Mapping) else os.environ)
+
+    @property
+    def start_limit(self) -> int:
+        return self.max_starts or 2 * _cores()
+
+    @property
+    def state_path(self) -> Path:
+        """`state_dir`, or what the XDG base directory specification says for the environment at load."""
+        return self.state_dir or self._default_state
+
+
+def _state_path(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_STATE_HOME", "")
+    # The specification: a relative path is invalid and must be ignored.
+    if os.path.isabs(base):
+        return Path(base, "toolhub")
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home, ".local", "state", "toolhub")
+
+
+def _cores() -> int:
+    # A container or batch job may own fewer cores than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Limits(Section):
+    """What the whole hub may hold at once."""
+
+    task_lease_s: Seconds = 900
+    concurrency: Count = 256
+    """Calls in flight."""
+    queue: Length = 1024
+    """Calls waiting; 0 refuses what cannot run at once."""
+    max_tasks: Count = 1000
+    max_result_bytes: Count = 64 * 1024 * 1024
+
+
+class SandboxSettings(Section):
+    """No keys yet."""
+
+
+class Config(Section):
+    """A whole configuration; disabled servers are not in it."""
+
+    hub: HubSettings = Field(default_factory=HubSettings)
+    servers: dict[str, ServerSpec] = Field(default_factory=dict)
+    limits: Limits = Field(default_factory=Limits)
+    sandbox: SandboxSettings = Field(default_factory=SandboxSettings)

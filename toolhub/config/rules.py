@@ -1,0 +1,91 @@
+"""What a server's entry must satisfy beyond the types of its fields. Messages never contain a value.
+
+The rules across fields take the raw entry as well as the finished one, so that they can be reported together
+with wrong types; hence they look at which keys are there, and compare only with known values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from toolhub.config.problems import Problem
+
+LONGEST_NAME = 64
+
+_SPELLINGS = dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http"), "http")
+_NEEDS = {"stdio": "command", "http": "url", "sse": "url", "builtin": "builtin"}
+_ONLY_WITH = {"args": "command", "headers": "url", "options": "builtin"}
+
+
+def transport_of(entry: Mapping[str, Any]) -> Any:
+    """The transport an entry names, in our spelling, or the one its keys imply."""
+    named = entry.get("transport")
+    if named is not None:
+        return _SPELLINGS.get(named, named) if isinstance(named, str) else named
+    if entry.get("builtin") is not None:
+        return "builtin"
+    if entry.get("url") is None:
+        return "stdio"
+    return "sse" if _url_path(entry["url"]).rstrip("/").endswith("/sse") else "http"
+
+
+def _url_path(url: object) -> str:
+    try:
+        return urlsplit(url).path if isinstance(url, str) else ""
+    except ValueError:
+        return ""
+
+
+def broken_rules(entry: Mapping[str, Any], *, has_task_variables: bool) -> Iterator[Problem]:
+    """What an entry's keys say against each other."""
+    yield from _reach_rules(entry)
+    for name, needed in _ONLY_WITH.items():
+        if entry.get(name) and entry.get(needed) is None:
+            yield Problem((name,), f"can only be used with '{needed}'")
+    instances = entry.get("instances", 1)
+    if isinstance(instances, int) and instances > 1 and entry.get("share") == "call":
+        yield Problem(("instances",), "must be 1 with 'share: call': every call has a process of its own")
+    if entry.get("share") == "hub" and has_task_variables:
+        yield Problem(("share",), "a server shared by all tasks cannot use ${task.*}; use 'share: task'")
+
+
+def _reach_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:
+    given = [name for name in ("command", "url", "builtin") if entry.get(name) is not None]
+    needed = _NEEDS.get(str(transport_of(entry)))
+    if len(given) > 1:
+        found = " and ".join(f"'{name}'" for name in given)
+        yield Problem((), f"has {found}; exactly one of 'command', 'url' or 'builtin' is allowed")
+    elif not given:
+        yield Problem((), "needs exactly one of 'command' (a program), 'url' (a remote server) or 'builtin'")
+    elif needed and needed not in given:
+        yield Problem(
+            ("transport",), f"'{transport_of(entry)}' needs '{needed}', but the server has '{given[0]}'"
+        )
+
+
+def check_name(name: str) -> str:
+    if not name or len(name) > LONGEST_NAME or "/" in name or any(c.isspace() for c in name):
+        raise ValueError(f"a server's name is 1 to {LONGEST_NAME} characters without whitespace or '/'")
+    return name
+
+
+def check_variable(name: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        raise ValueError("the name of an environment variable is not empty and has no '='")
+    return name
+
+
+def check_url(url: str) -> str:
+    """An address that begins with a task variable is known only later."""
+    if not re.match(r"https?://[^/]|\$\{task\.", url, re.IGNORECASE):
+        raise ValueError("expected a URL beginning with http:// or https://")
+    return url
+
+
+def check_builtin(target: str) -> str:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
+        raise ValueError("expected 'package.module:factory'")
+    return target

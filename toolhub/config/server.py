@@ -1,0 +1,211 @@
+"""One server as the configuration describes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from toolhub.config.interpolate import BadReference, Template, fill, map_texts, template_of, texts
+from toolhub.config.problems import Key, Problem, spell
+from toolhub.config.redact import long_enough, named_secrets, redact
+from toolhub.config.rules import (
+    broken_rules,
+    check_builtin,
+    check_name,
+    check_url,
+    check_variable,
+    transport_of,
+)
+from toolhub.config.section import Count, Pause, Seconds, Section, Text
+from toolhub.errors import ConfigError
+
+Transport = Literal["stdio", "http", "sse", "builtin"]
+
+TASK_FIELDS = frozenset({"env", "args", "headers", "url", "cwd"})
+"""Where `${task.*}` may stand."""
+SECRET_FIELDS = frozenset({"env", "args", "headers", "url", "options"})
+"""Where a value from the environment counts as a secret; `${HOME}` in a `cwd` should stay readable."""
+_IDENTITY = (
+    "transport",
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "builtin",
+    "options",
+    "inherit_env",
+)
+
+
+def _drop_nulls(value: Any) -> Any:
+    """An unset key arrives as null from programs that build configs; it must not become the text "None"."""
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+
+Variable = Annotated[str, AfterValidator(check_variable)]
+Variables = Annotated[dict[Variable, Text], BeforeValidator(_drop_nulls)]
+Headers = Annotated[dict[str, Text], BeforeValidator(_drop_nulls)]
+
+
+class RestartSettings(Section):
+    """After more than `max_deaths` in `window_s` the server is given up, for `cooldown_s` or for good."""
+
+    max_deaths: Count = 3
+    window_s: Seconds = 60
+    backoff_s: Pause = 0.1
+    max_backoff_s: Pause = 5
+    cooldown_s: Seconds | None = 60
+
+
+class ToolSettings(Section):
+    """What the config declares about one tool; None leaves it to the server's annotations."""
+
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    timeout_s: Seconds | None = None
+
+
+class ToolRules(Section):
+    """Which tools of a server are shown (None: all), and what is known about them."""
+
+    allow: list[str] | None = None
+    deny: list[str] = Field(default_factory=list)
+    policy: dict[str, ToolSettings] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What only the loader knows about the texts of a server; travels as the validation context."""
+
+    inserted: frozenset[str] = frozenset()
+    templates: Mapping[Key, Template] = field(default_factory=dict)
+
+
+class ServerSpec(Section):
+    """How to reach a server, how to share it, and how long to wait for it.
+
+    Neither `repr` nor an error shows what came from the environment.
+    """
+
+    name: Annotated[str, AfterValidator(check_name)]
+    transport: Transport
+    command: str | None = Field(default=None, min_length=1)
+    args: list[Text] = Field(default_factory=list)
+    env: Variables = Field(default_factory=dict, repr=False)
+    cwd: str | None = Field(default=None, min_length=1)
+    inherit_env: list[Variable] = Field(default_factory=list)
+    """More variables to pass on from the hub's own environment."""
+    url: Annotated[str, AfterValidator(check_url)] | None = None
+    headers: Headers = Field(default_factory=dict, repr=False)
+    builtin: Annotated[str, AfterValidator(check_builtin)] | None = None
+    """`package.module:factory`, run in the hub's own process with `options` as keyword arguments."""
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    share: Literal["task", "hub", "call"] = "task"
+    instances: Count = 1
+    """Processes behind one name, for servers that answer one call at a time."""
+    stateful: bool | None = None
+    keep_warm: bool = False
+    spawn: Literal["exec"] = "exec"
+    protocol: Literal["legacy", "auto"] = "legacy"
+    start_timeout_s: Seconds = 30
+    call_timeout_s: Seconds = 300
+    stop_timeout_s: Seconds = 2
+    idle_s: Seconds | None = 600
+    concurrency: Count = 64
+    """Calls in flight per session."""
+    restart: RestartSettings = Field(default_factory=RestartSettings)
+    tools: ToolRules = Field(default_factory=ToolRules)
+    disabled: bool = False
+    description: str | None = None
+
+    _inserted: frozenset[str] = PrivateAttr(default=frozenset())
+    _templates: Mapping[Key, Template] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle_transport(cls, data: Any) -> Any:
+        return {**data, "transport": transport_of(data)} if isinstance(data, Mapping) else data
+
+    def model_post_init(self, context: Any, /) -> None:
+        origin = context if isinstance(context, Origin) else Origin(templates=self._find_templates())
+        self._inserted, self._templates = origin.inserted, origin.templates
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> ServerSpec:
+        problems = [*broken_rules(dict(self), has_task_variables=self.uses_task_variables)]
+        if problems:
+            raise ValidationError.from_exception_data(self.name, [_as_pydantic(p) for p in problems])
+        return self
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a new process has forgotten something; what is not shared is assumed to remember."""
+        return self.share == "task" if self.stateful is None else self.stateful
+
+    @property
+    def uses_task_variables(self) -> bool:
+        return bool(self._templates)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Texts to keep out of everything people read (see `redact`)."""
+        named = (*named_secrets(self.env), *named_secrets(self.headers), *named_secrets(self.options))
+        return long_enough(self._inserted.union(named))
+
+    def for_task(self, values: Mapping[str, str]) -> ServerSpec:
+        """The spec with `${task.<name>}` replaced; itself when there is nothing to replace.
+
+        Raises ConfigError for a variable that is not in `values`.
+        """
+        if not self._templates:
+            return self
+
+        def replace(key: Key, text: str) -> str:
+            template = self._templates.get(key)
+            return self._fill(template, values, key) if template and text == _spelled(template) else text
+
+        filled = self.model_copy(update=map_texts(self._task_texts(), replace))
+        filled._templates = {}
+        return filled
+
+    def fingerprint(self) -> str:
+        """16 hex digits over what the process or connection is made from; equal ones may share a session."""
+        identity = {name: getattr(self, name) for name in _IDENTITY}
+        canonical = json.dumps(identity, sort_keys=True, default=str)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def _fill(self, template: Template, values: Mapping[str, str], key: Key) -> str:
+        try:
+            return fill(template, values)
+        except BadReference as error:
+            raise ConfigError(str(error), key=spell(("servers", self.name, *key))) from None
+
+    def _task_texts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in TASK_FIELDS}
+
+    def _find_templates(self) -> dict[Key, Template]:
+        """For a spec built in code rather than loaded: every `${task.*}` in it counts."""
+        found = ((key, template_of(text)) for key, text in texts(self._task_texts()))
+        return {key: template for key, template in found if len(template) > 1}
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        secrets = self.secrets
+        for name, value in super().__repr_args__():
+            yield name, map_texts(value, lambda _, text: redact(text, secrets))
+
+
+def _spelled(template: Template) -> str:
+    return "".join(map(str, template))
+
+
+def _as_pydantic(problem: Problem) -> InitErrorDetails:
+    kind = PydanticCustomError("rule", "{reason}", {"reason": problem.message})
+    return InitErrorDetails(type=kind, loc=problem.key, input=None)

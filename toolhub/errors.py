@@ -1,0 +1,145 @@
+"""Every error toolhub raises, one class per decision a caller can take.
+
+The one question a caller has after a failed call is "was it sent?"; `CallError.sent` answers it. Nothing with
+``sent == "maybe"`` may be repeated unless the tool is declared safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Sent = Literal["no", "maybe"]
+
+
+class ToolhubError(Exception):
+    """Root of the hierarchy."""
+
+
+class ConfigError(ToolhubError):
+    """The configuration cannot be used; the message names file, line, key, what was expected and the way out."""
+
+    def __init__(self, message: str, *, path: str = "", line: int | None = None, key: str = "") -> None:
+        where = f"{path}:{line}" if line is not None else path
+        super().__init__(": ".join(part for part in (where, key, message) if part))
+        self.reason = message
+        self.path = path
+        self.line = line
+        self.key = key
+
+
+class MissingExtra(ToolhubError):
+    """A command needs packages that the base install leaves out."""
+
+    def __init__(self, extra: str, feature: str) -> None:
+        super().__init__(f"{feature} needs the '{extra}' extra; install it with: pip install 'toolhub[{extra}]'")
+        self.extra = extra
+
+
+class ToolNotFound(ToolhubError):
+    """No such server or tool. Nothing was sent."""
+
+    def __init__(self, message: str, *, near: Sequence[str] = ()) -> None:
+        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        super().__init__(message + hint)
+        self.near = tuple(near)
+
+
+class CallError(ToolhubError):
+    """A call failed. `sent` tells whether the server may have executed it."""
+
+    default_sent: Sent = "maybe"
+
+    def __init__(
+        self, message: str, *, call_id: str = "", server: str = "", tool: str = "", sent: Sent | None = None
+    ) -> None:
+        super().__init__(message)
+        self.call_id = call_id
+        self.server = server
+        self.tool = tool
+        self.sent: Sent = sent or self.default_sent
+
+    def details(self) -> dict[str, Any]:
+        """Fields that travel over the task API beside the message."""
+        return {"call_id": self.call_id, "server": self.server, "tool": self.tool, "sent": self.sent}
+
+
+class Overloaded(CallError):
+    """The queue is full or the deadline cannot be met. Not sent; come back after `retry_after` seconds."""
+
+    default_sent: Sent = "no"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.retry_after = retry_after
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {"retry_after": self.retry_after}
+
+
+class StartError(CallError):
+    """The process or the handshake failed, so nothing was sent. Carries the diagnosis and the last stderr lines."""
+
+    default_sent: Sent = "no"
+
+    def __init__(self, message: str, *, stderr_tail: Sequence[str] = (), **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.stderr_tail = tuple(stderr_tail)
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {"stderr_tail": list(self.stderr_tail)}
+
+
+class CallTimeout(CallError):
+    """The caller's deadline passed. `sent` is "no" when the call was still waiting its turn."""
+
+    def __init__(self, message: str, *, timeout: float, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.timeout = timeout
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {"timeout": self.timeout}
+
+
+class SessionLost(CallError):
+    """The server died. `state_lost` is True once per death of a server that keeps state between calls."""
+
+    def __init__(
+        self, message: str, *, exit_code: int | None = None, state_lost: bool = False, **fields: Any
+    ) -> None:
+        super().__init__(message, **fields)
+        self.exit_code = exit_code
+        self.state_lost = state_lost
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {"exit_code": self.exit_code, "state_lost": self.state_lost}
+
+
+class ServerGaveUp(CallError):
+    """The server died too often to be worth starting. Nothing was sent."""
+
+    default_sent: Sent = "no"
+
+    def __init__(self, message: str, *, since: float = 0.0, deaths: int = 0, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.since = since
+        self.deaths = deaths
+
+    def details(self) -> dict[str, Any]:
+        return super().details() | {"since": self.since, "deaths": self.deaths}
+
+
+class ProtocolViolation(CallError):
+    """The server broke MCP: its answer cannot be understood."""
+
+
+class TaskClosed(ToolhubError):
+    """The task was closed or its lease ran out; open a new one."""
+
+
+class HubClosed(ToolhubError):
+    """The hub is shutting down or cannot be reached."""
+
+
+class Unauthorized(ToolhubError):
+    """The bearer token is missing or wrong, or this door does not allow what was asked."""

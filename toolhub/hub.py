@@ -1,0 +1,306 @@
+"""The hub: root of ownership. It owns the supervisor, the shared slots, the limits, and every task scope."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import resource
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+
+from toolhub.catalog import Catalog
+from toolhub.channel.base import Channel
+from toolhub.channel.builtin import open_builtin
+from toolhub.channel.mcp import open_http, open_stdio
+from toolhub.config import Config, ServerSpec
+from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
+from toolhub.journal import open_journal
+from toolhub.layers.admission import Gate
+from toolhub.layers.trace import CallCounts, Observer
+from toolhub.model import HubStatistics
+from toolhub.owned import Held, hold
+from toolhub.policy import RetryBudget
+from toolhub.scope import Server, Shared, TaskScope, new_task_id
+from toolhub.session import ChannelOpener
+from toolhub.slot import Slot
+from toolhub.spawn.exec import Spawner, open_spawner
+
+# How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
+_PATROL_S = 1.0
+_IDLE_JITTER = 0.05
+
+logger = logging.getLogger(__name__)
+
+
+class Hub:
+    """`async with Hub(load_config("hub.yaml")) as hub: async with hub.task("t1") as task: ...`"""
+
+    def __init__(self, config: Config | None = None, *, open_channel: ChannelOpener | None = None) -> None:
+        """open_channel: how servers are reached; for tests, the default knows every transport."""
+        self.config = config or Config()
+        self.observers: list[Observer] = []
+        self.on_tools_changed: list[Callable[[str], None]] = []
+        self.replays = 0
+        self._counts = CallCounts()
+        self._open_channel = open_channel
+        self._scopes: dict[str, Held[TaskScope]] = {}
+        self._opening: set[str] = set()
+        self._shared_servers: dict[str, Server] = {}
+        self._stack = AsyncExitStack()
+        self._owners: anyio.abc.TaskGroup | None = None
+        self._closing = False
+        self._retired_starts = self._retired_deaths = 0
+
+    def __repr__(self) -> str:
+        return f"<Hub tasks={len(self._scopes)} servers={list(self.config.servers)}>"
+
+    async def __aenter__(self) -> Self:
+        if self._owners is not None:
+            raise RuntimeError("a Hub is entered once; make a new one")
+        raise_fd_limit()
+        limits, settings = self.config.limits, self.config.hub
+        async with AsyncExitStack() as stack:
+            opener = self._open_channel
+            if opener is None:
+                journal = stack.enter_context(open_journal(settings.state_path / "journal"))
+                opener = channel_opener(
+                    await stack.enter_async_context(open_spawner(journal)), limits.max_result_bytes
+                )
+            self._shared = Shared(
+                open_channel=opener,
+                starts=anyio.CapacityLimiter(settings.start_limit),
+                catalog=Catalog(),
+                gate=Gate("the hub", limits.concurrency, limits.queue),
+                counts=self._counts,
+                observers=self.observers,
+                budget=RetryBudget(),
+                on_replay=self._count_replay,
+                shared_server=self._shared_server,
+                on_tools_changed=self._tools_changed,
+                queue=limits.queue,
+            )
+            self._owners = await stack.enter_async_context(anyio.create_task_group())
+            self._owners.start_soon(self._patrol)
+            self._stack = stack.pop_all()
+        for spec in self.config.servers.values():
+            if spec.share == "hub" and spec.keep_warm:
+                self._owners.start_soon(_warm, self._shared_server(spec).slot())
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._owners is not None
+        self._closing = True
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._close_everything()
+        finally:
+            self._owners.cancel_scope.cancel()
+            await self._stack.__aexit__(None, None, None)
+
+    async def _close_everything(self) -> None:
+        async with anyio.create_task_group() as closing:
+            for held in list(self._scopes.values()):
+                closing.start_soon(held.aclose)
+            for server in self._shared_servers.values():
+                for slot in server.slots:
+                    closing.start_soon(slot.aclose)
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def task(
+        self,
+        task_id: str | None = None,
+        *,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
+        servers: Mapping[str, ServerSpec] | None = None,
+    ) -> AsyncIterator[TaskScope]:
+        """Hold a task's tools; leaving ends every process of the task.
+
+        run: groups the tasks of one evaluation run. labels: more values for `${task.<label>}` in the config.
+        servers: the task's own servers beside (or instead of same-named) configured ones.
+        """
+        scope = await self.open_task(task_id, run=run, labels=labels, servers=servers)
+        try:
+            yield scope
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.close_task(scope.id)
+
+    async def open_task(
+        self,
+        task_id: str | None = None,
+        *,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
+        servers: Mapping[str, ServerSpec] | None = None,
+        only_these: bool = False,
+        lease: float = math.inf,
+    ) -> TaskScope:
+        """Open a task that lives until `close_task()`, or until `lease` seconds pass without a sign of life.
+
+        only_these: leave the configured servers out. Raises ConfigError when the id is taken or a template variable is
+        unknown, Overloaded when there are too many tasks, HubClosed.
+        """
+        owners = self._ready()
+        task_id = task_id or new_task_id()
+        if task_id in self._scopes or task_id in self._opening:
+            raise ConfigError(f"task {task_id!r} is already open; close it first or choose another id")
+        if len(self._scopes) >= self.config.limits.max_tasks:
+            raise Overloaded(
+                f"{len(self._scopes)} tasks are open (limits.max_tasks); close some or raise the limit"
+            )
+        chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
+        values = {"id": task_id, "run": run} | dict(labels or {})
+        specs = {name: spec.for_task(values) for name, spec in chosen.items()}
+        scope = self._scope(task_id, specs, run=run, lease=lease)
+        self._opening.add(task_id)  # before the first await, or two callers could open the same id
+        try:
+            held = self._scopes[task_id] = await hold(owners, scope, name=f"task {task_id}")
+        finally:
+            self._opening.discard(task_id)
+        return held.value
+
+    @asynccontextmanager
+    async def _scope(
+        self, task_id: str, specs: Mapping[str, ServerSpec], *, run: str, lease: float
+    ) -> AsyncIterator[TaskScope]:
+        async with anyio.create_task_group() as owners:
+            scope = TaskScope(task_id, specs=specs, owners=owners, shared=self._shared, run=run, lease=lease)
+            scope.warm_soon()
+            try:
+                yield scope
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await scope.aclose()
+                self._retire(scope)
+                owners.cancel_scope.cancel()
+
+    async def close_task(self, task_id: str) -> None:
+        """End a task and wait until its processes are gone. Idempotent."""
+        held = self._scopes.get(task_id)
+        if held is None:
+            return
+        await held.aclose()
+        if self._scopes.get(task_id) is held:
+            del self._scopes[task_id]
+
+    def get_task(self, task_id: str) -> TaskScope:
+        """Return an open task. Raises TaskClosed."""
+        held = self._scopes.get(task_id)
+        if held is None or held.is_released:
+            raise TaskClosed(f"no open task {task_id!r}: it was closed, its lease ran out, or the hub was restarted")
+        return held.value
+
+    @property
+    def tasks(self) -> list[TaskScope]:
+        return [held.value for held in self._scopes.values() if not held.is_released]
+
+    def _ready(self) -> anyio.abc.TaskGroup:
+        if self._owners is None:
+            raise HubClosed("the hub is not running; use `async with Hub(config) as hub:`")
+        if self._closing:
+            raise HubClosed("the hub is shutting down")
+        return self._owners
+
+    # --- what scopes borrow -----------------------------------------------------------------------------------------
+
+    def _shared_server(self, spec: ServerSpec) -> Server:
+        """Sessions are shared between tasks only for the same server with the same environment."""
+        key = f"{spec.name}:{spec.fingerprint()}"
+        server = self._shared_servers.get(key)
+        if server is None:
+            server = Server.of(spec, owner="hub", owners=self._ready(), shared=self._shared)
+            self._shared_servers[key] = server
+        return server
+
+    def _count_replay(self) -> None:
+        self.replays += 1
+
+    def _tools_changed(self, server: str) -> None:
+        for listener in self.on_tools_changed:
+            listener(server)
+
+    def _retire(self, scope: TaskScope) -> None:
+        for slot in scope.own_slots():
+            self._retired_starts += slot.counters.starts
+            self._retired_deaths += slot.counters.deaths
+
+    # --- housekeeping -----------------------------------------------------------------------------------------------
+
+    async def _patrol(self) -> None:
+        while True:
+            await anyio.sleep(_PATROL_S)
+            for scope in self.tasks:
+                if scope.lease_left <= 0:
+                    logger.warning("task %s was silent for %.0f s and is closed", scope.id, scope.lease)
+                    self._ready().start_soon(self.close_task, scope.id)
+            for slot in self._slots():
+                limit = idle_limit(slot.spec)
+                if limit is not None and slot.idle_seconds > limit * random.uniform(1, 1 + _IDLE_JITTER):  # noqa: S311
+                    self._ready().start_soon(slot.stop_if_idle, limit)
+
+    def _slots(self) -> list[Slot]:
+        own = [slot for scope in self.tasks for slot in scope.own_slots()]
+        return own + [slot for server in self._shared_servers.values() for slot in server.slots]
+
+    def statistics(self) -> HubStatistics:
+        slots = self._slots()
+        return HubStatistics(
+            pid=os.getpid(),
+            tasks=tuple(scope.statistics() for scope in self.tasks),
+            shared=tuple(slot.statistics() for server in self._shared_servers.values() for slot in server.slots),
+            calls=self._counts.calls,
+            errors=self._counts.errors,
+            starts=self._retired_starts + sum(slot.counters.starts for slot in slots),
+            deaths=self._retired_deaths + sum(slot.counters.deaths for slot in slots),
+            replays=self.replays,
+        )
+
+
+def idle_limit(spec: ServerSpec) -> float | None:
+    """Seconds after which an unused session is stopped. What it remembers is not thrown away unless that was asked for."""
+    if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
+        return None
+    return spec.idle_s
+
+
+async def _warm(slot: Slot) -> None:
+    try:
+        await slot.warm()
+    except Exception as exc:
+        logger.warning("keep_warm: %s", exc)
+
+
+def channel_opener(spawner: Spawner, limit: int) -> ChannelOpener:
+    """Return the opener that knows every transport. limit: bytes of the largest answer."""
+
+    def open_channel(spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
+        if spec.transport == "stdio":
+            return open_stdio(spec, spawner, limit=limit)
+        if spec.transport == "builtin":
+            return open_builtin(spec)
+        return open_http(spec, limit=limit)
+
+    return open_channel
+
+
+def raise_fd_limit() -> None:
+    """A session costs four descriptors; the usual soft limit of 1024 would end a sweep at 250 sessions."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):
+            logger.debug("the limit on open files stays at %d", soft)

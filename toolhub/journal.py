@@ -1,0 +1,108 @@
+"""What was spawned, written down so that the next start can remove what a crash left behind.
+
+One file per hub, `<pid>-<start time>.jsonl`, one line per child. A process is recognised by pid *and* start time:
+pids are reused, and killing a stranger would be worse than a leak.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolhub.spawn.supervisor import descendants, start_time
+
+logger = logging.getLogger(__name__)
+
+
+class Journal:
+    """The record of one hub's children. Use `open_journal()`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            logger.warning("no journal at %s (%s): a crash of this hub cannot be swept up later", path, exc)
+
+    def record(self, pid: int, started: str | None, name: str) -> None:
+        """A child was started."""
+        self._append({"pid": pid, "start_time": started, "name": name})
+
+    def forget(self, pid: int) -> None:
+        """A child and everything below it is gone."""
+        self._append({"gone": pid})
+
+    def _append(self, entry: dict[str, object]) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, json.dumps(entry).encode() + b"\n")
+        except OSError as exc:  # a full disk must not stop the tools
+            logger.warning("journal %s: %s", self.path, exc)
+
+    def close(self) -> None:
+        """All children are gone: remove the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_journal(directory: Path) -> Iterator[Journal]:
+    """Sweep what dead hubs left, then keep this hub's journal; leaving removes it."""
+    sweep(directory)
+    journal = Journal(directory / f"{os.getpid()}-{start_time(os.getpid())}.jsonl")
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def sweep(directory: Path) -> list[int]:
+    """Kill the recorded children of hubs that no longer live; return the pids killed."""
+    killed: list[int] = []
+    for path in sorted(directory.glob("*-*.jsonl")):
+        hub_pid, _, hub_started = path.stem.partition("-")
+        if hub_pid.isdigit() and start_time(int(hub_pid)) == hub_started:
+            continue  # that hub lives
+        try:
+            for pid in _left_behind(path):
+                killed += _kill_tree(pid)
+            path.unlink(missing_ok=True)
+        except OSError as exc:
+            logger.warning("journal %s could not be swept: %s", path, exc)
+    if killed:
+        logger.warning("killed %d processes that an earlier hub left behind: %s", len(killed), killed)
+    return killed
+
+
+def _left_behind(path: Path) -> list[int]:
+    children: dict[int, str | None] = {}
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+            if "gone" in entry:
+                children.pop(entry["gone"], None)
+            else:
+                children[int(entry["pid"])] = entry["start_time"]
+        except (ValueError, KeyError, TypeError):
+            continue  # a line cut short by the crash
+    return [pid for pid, started in children.items() if started is not None and start_time(pid) == started]
+
+
+def _kill_tree(pid: int) -> list[int]:
+    victims = [pid, *descendants(pid)]
+    for victim in victims:
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return victims

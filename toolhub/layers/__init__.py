@@ -1,0 +1,25 @@
+"""Layers: each wraps a handler with one policy. `stack()` composes them, outermost first.
+
+The order is part of the design (section 7) and pinned by a test: a deadline bounds everything below it, a retry that
+sleeps holds no place in a queue, and only what was admitted takes a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from toolhub.model import Call, Result
+
+Handler = Callable[[Call], Awaitable[Result]]
+Layer = Callable[[Handler], Handler]
+
+
+def stack(*layers: Layer) -> Layer:
+    """Compose layers, the first being the outermost."""
+
+    def wrap(inner: Handler) -> Handler:
+        for layer in reversed(layers):
+            inner = layer(inner)
+        return inner
+
+    return wrap

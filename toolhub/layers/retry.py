@@ -1,0 +1,43 @@
+"""Repeats a call whose server died, but only when that cannot execute it twice.
+
+A call that was not sent is repeated once: the slot has started the server again meanwhile. A call that may have been
+executed is repeated only if its tool is declared read-only or idempotent. A death that lost state is never papered over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolhub.errors import SessionLost
+from toolhub.layers import Handler, Layer
+from toolhub.model import Call, Result
+from toolhub.policy import RetryBudget
+
+ATTEMPTS = 3
+
+
+def retry(budget: RetryBudget, *, on_replay: Callable[[], None]) -> Layer:
+    """Repeat lost calls within `budget`; `on_replay` is called for each repetition."""
+
+    def layer(inner: Handler) -> Handler:
+        async def handle(call: Call) -> Result:
+            budget.deposit()
+            while True:
+                call.delivery.attempts += 1
+                try:
+                    return await inner(call)
+                except SessionLost as exc:
+                    if not _may_repeat(call, exc) or not budget.withdraw():
+                        raise
+                    call.delivery.sent = "no" if exc.sent == "no" else "maybe"
+                    on_replay()
+
+        return handle
+
+    return layer
+
+
+def _may_repeat(call: Call, exc: SessionLost) -> bool:
+    if exc.state_lost or call.delivery.attempts >= ATTEMPTS:
+        return False
+    return exc.sent == "no" or call.policy.is_safe_to_repeat

@@ -1,0 +1,70 @@
+"""Counts every call, times it, and opens one span for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+from opentelemetry import trace as otel
+
+from toolhub.layers import Handler, Layer
+from toolhub.model import Call, Result
+
+logger = logging.getLogger("toolhub.calls")
+_tracer = otel.get_tracer("toolhub")
+
+Observer = Callable[[Call, str, float], None]
+"""Receives (call, outcome, seconds); outcome is `ok`, `tool_error`, `cancelled` or the error class's name."""
+
+
+@dataclass(eq=False)
+class CallCounts:
+    """How many calls there were, and how they ended."""
+
+    calls: int = 0
+    errors: int = 0
+    in_flight: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        self.calls += 1
+        self.in_flight += 1
+
+    def end(self, outcome: str) -> None:
+        self.in_flight -= 1
+        self.errors += outcome not in ("ok", "tool_error")
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
+    """Count into every one of `counts` and report to `observers`, which may grow later."""
+
+    def layer(inner: Handler) -> Handler:
+        async def handle(call: Call) -> Result:
+            began = anyio.current_time()
+            for count in counts:
+                count.begin()
+            outcome = "cancelled"
+            try:
+                with _tracer.start_as_current_span("toolhub.call", record_exception=False) as span:
+                    span.set_attribute("toolhub.server", call.server)
+                    span.set_attribute("toolhub.tool", call.tool)
+                    result = await inner(call)
+                outcome = "tool_error" if result.is_error else "ok"
+                return result
+            except Exception as exc:
+                outcome = type(exc).__name__
+                raise
+            finally:
+                seconds = anyio.current_time() - began
+                for count in counts:
+                    count.end(outcome)
+                for observer in observers:
+                    observer(call, outcome, seconds)
+                logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
+
+        return handle
+
+    return layer

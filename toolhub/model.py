@@ -1,0 +1,172 @@
+"""The values that travel through the hub: frozen, without behaviour beyond reading them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolhub.errors import Sent
+
+Json = dict[str, Any]
+
+ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Receives (progress, total, message) while the call runs."""
+
+LogFn = Callable[[Json], Awaitable[None]]
+"""Receives the params of `notifications/message`: ``{"level", "logger"?, "data"}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    """One tool as its server describes it; `raw` is the wire object with every field it had."""
+
+    server: str
+    name: str
+    description: str | None
+    input_schema: Json
+    raw: Json = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_wire(cls, server: str, tool: Json) -> ToolInfo:
+        """Read one entry of `tools/list`. Raises KeyError when it has no name."""
+        schema = tool.get("inputSchema")
+        return cls(server, tool["name"], tool.get("description"), schema if isinstance(schema, dict) else {}, tool)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool answered, as it stood on the wire; an `is_error` result is for the model to read."""
+
+    raw: Json
+
+    @property
+    def content(self) -> list[Json]:
+        """Content blocks as wire dicts, e.g. ``{"type": "text", "text": ...}``."""
+        blocks = self.raw.get("content")
+        return blocks if isinstance(blocks, list) else []
+
+    @property
+    def structured(self) -> Any:
+        """`structuredContent`, or None."""
+        return self.raw.get("structuredContent")
+
+    @property
+    def is_error(self) -> bool:
+        return bool(self.raw.get("isError", False))
+
+    @property
+    def text(self) -> str:
+        """All text blocks joined by newlines."""
+        return "\n".join(block["text"] for block in self.content if isinstance(block.get("text"), str))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """What the config declares about a tool; a server's own annotations are only defaults for it."""
+
+    read_only: bool = False
+    idempotent: bool = False
+    timeout: float | None = None
+
+    @property
+    def is_safe_to_repeat(self) -> bool:
+        return self.read_only or self.idempotent
+
+
+@dataclass(slots=True)
+class Delivery:
+    """How far a call got: "maybe" from the moment its request may have left for the server."""
+
+    sent: Sent = "no"
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call on its way through the layers. `deadline` is absolute on the anyio clock."""
+
+    id: str
+    task_id: str
+    server: str
+    tool: str
+    arguments: Mapping[str, Any]
+    deadline: float
+    timeout: float
+    policy: ToolPolicy = ToolPolicy()
+    on_progress: ProgressFn | None = None
+    on_log: LogFn | None = None
+    delivery: Delivery = field(default_factory=Delivery)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKey:
+    """Sessions are shared only between equals: same server, same sharing scope, same environment."""
+
+    server: str
+    owner: str
+    fingerprint: str
+    instance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server said about itself when the session was set up."""
+
+    name: str
+    version: str
+    protocol: str
+    capabilities: Json = field(default_factory=dict)
+    instructions: str | None = None
+
+    @property
+    def era(self) -> str:
+        """`handshake` up to revision 2025-11-25, `modern` from 2026-07-28."""
+        return "modern" if self.protocol >= "2026" else "handshake"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatistics:
+    """One slot at one moment. Ages and times are seconds."""
+
+    server: str
+    owner: str
+    state: str
+    pid: int | None
+    starts: int
+    deaths: int
+    calls: int
+    in_flight: int
+    start_seconds: float | None
+    idle_seconds: float
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatistics:
+    """One task scope at one moment."""
+
+    id: str
+    run: str
+    age_seconds: float
+    lease_seconds: float | None
+    calls: int
+    errors: int
+    in_flight: int
+    slots: tuple[SlotStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HubStatistics:
+    """The hub at one moment; `started_at` is Unix time."""
+
+    pid: int
+    tasks: tuple[TaskStatistics, ...]
+    shared: tuple[SlotStatistics, ...]
+    calls: int
+    errors: int
+    starts: int
+    deaths: int
+    replays: int
+    started_at: float = field(default_factory=time.time)

@@ -1,0 +1,316 @@
+"""Everything that lives for one agent task: its slots and its count of calls. A scope is a lease.
+
+It ends by being closed, by its client going silent, or with the hub; in each case every process of the task ends too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from toolhub.catalog import Catalog
+from toolhub.config import ServerSpec
+from toolhub.errors import CallError, TaskClosed, ToolhubError
+from toolhub.layers import Handler, stack
+from toolhub.layers.admission import Gate, admission
+from toolhub.layers.authorize import authorize, is_offered, server_named
+from toolhub.layers.deadline import deadline
+from toolhub.layers.retry import retry
+from toolhub.layers.trace import CallCounts, Observer, trace
+from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatistics, ToolInfo
+from toolhub.policy import RetryBudget
+from toolhub.session import ChannelOpener, Session
+from toolhub.slot import Slot
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the hub lends to every scope."""
+
+    open_channel: ChannelOpener
+    starts: anyio.CapacityLimiter
+    catalog: Catalog
+    gate: Gate
+    counts: CallCounts
+    observers: list[Observer]
+    budget: RetryBudget
+    on_replay: Callable[[], None]
+    shared_server: Callable[[ServerSpec], Server]
+    on_tools_changed: Callable[[str], None]
+    queue: int
+
+
+@dataclass(eq=False)
+class Server:
+    """One server as one owner (a task, or the hub) uses it: its slots and its gate."""
+
+    spec: ServerSpec
+    fingerprint: str
+    owner: str
+    owners: anyio.abc.TaskGroup
+    shared: Shared
+    gate: Gate
+    slots: list[Slot] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, spec: ServerSpec, *, owner: str, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
+        gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
+        return cls(spec, spec.fingerprint(), owner, owners, shared, gate)
+
+    def slot(self) -> Slot:
+        """Return the least busy slot; another instance is opened only while all others work."""
+        best = min(self.slots, key=lambda slot: slot.leases, default=None)
+        if best is None or (best.leases and len(self.slots) < self.spec.instances):
+            best = self.new_slot(len(self.slots))
+            self.slots.append(best)
+        return best
+
+    def new_slot(self, instance: int) -> Slot:
+        return Slot(
+            SlotKey(self.spec.name, self.owner, self.fingerprint, instance),
+            self.spec,
+            open_channel=self.shared.open_channel,
+            owners=self.owners,
+            starts=self.shared.starts,
+            on_session=self._watch_tools,
+        )
+
+    def _watch_tools(self, session: Session) -> None:
+        session.on_tools_changed(self._tools_changed)
+
+    def _tools_changed(self) -> None:
+        self.shared.catalog.forget(self.fingerprint)
+        self.shared.on_tools_changed(self.spec.name)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Session]:
+        """Hold a session for one call; with `share: call`, one that lives no longer than this."""
+        if self.spec.share != "call":
+            async with self.slot().lease() as session:
+                yield session
+            return
+        slot = self.new_slot(0)
+        self.slots.append(slot)
+        try:
+            async with slot.lease() as session:
+                yield session
+        finally:
+            self.slots.remove(slot)
+            with anyio.CancelScope(shield=True):
+                await slot.aclose()
+
+    async def tools(self) -> list[ToolInfo]:
+        """Return the offered tools, from the catalog or from the server."""
+        tools = self.shared.catalog.get(self.fingerprint)
+        if tools is None:
+            async with self.lease() as session:
+                tools = self.shared.catalog.put(self.fingerprint, self.spec, await session.list_tools())
+        return [tool for tool in tools if is_offered(self.spec, tool.name)]
+
+
+class TaskScope:
+    """One task's tools. Get one from `Hub.task()`; use it from any task of the hub's event loop."""
+
+    def __init__(
+        self,
+        task_id: str,
+        *,
+        specs: Mapping[str, ServerSpec],
+        owners: anyio.abc.TaskGroup,
+        shared: Shared,
+        run: str = "",
+        lease: float = math.inf,
+    ) -> None:
+        self.id = task_id
+        self.run = run
+        self.lease = lease
+        self.counts = CallCounts()
+        self.opened_at = self._renewed_at = anyio.current_time()
+        self._shared = shared
+        self._owners = owners
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self._servers = {name: self._bind(spec) for name, spec in specs.items()}
+        self._handle: Handler = stack(
+            trace(shared.counts, self.counts, observers=shared.observers),
+            deadline,
+            authorize(specs),
+            retry(shared.budget, on_replay=shared.on_replay),
+            admission(shared.gate, lambda call: self._servers[call.server].gate),
+        )(self._dispatch)
+
+    def __repr__(self) -> str:
+        return f"<TaskScope {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
+
+    def _bind(self, spec: ServerSpec) -> Server:
+        if spec.share == "hub":
+            return self._shared.shared_server(spec)
+        return Server.of(spec, owner=self.id, owners=self._owners, shared=self._shared)
+
+    @property
+    def servers(self) -> Mapping[str, ServerSpec]:
+        """The task's servers by name, with its own variables filled in."""
+        return {name: server.spec for name, server in self._servers.items()}
+
+    # --- using tools ------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Result:
+        """Call a tool and return what it answered; a tool's own failure is a Result with `is_error`.
+
+        timeout: seconds for everything, waiting included; default is the tool's or the server's from the config.
+        Raises ToolNotFound, a CallError (whose `sent` tells whether the server may have executed it), or TaskClosed.
+        """
+        self._touch()
+        bound = self._servers.get(server)
+        policy = self._shared.catalog.policy(bound.fingerprint, bound.spec, tool) if bound else None
+        seconds = timeout or (policy and policy.timeout) or (bound.spec.call_timeout_s if bound else 1.0)
+        call = Call(
+            id=f"{self.id}-{next(self._numbers)}",
+            task_id=self.id,
+            server=server,
+            tool=tool,
+            arguments=arguments if arguments is not None else {},
+            deadline=anyio.current_time() + seconds,
+            timeout=seconds,
+            on_progress=on_progress,
+            on_log=on_log,
+            **({"policy": policy} if policy else {}),
+        )
+        try:
+            return await self._handle(call)
+        except CallError as exc:
+            exc.call_id = exc.call_id or call.id
+            if self._closed:
+                raise TaskClosed(f"task {self.id!r} was closed during {server}/{tool}") from exc
+            raise
+        finally:
+            self._renewed_at = anyio.current_time()
+
+    async def _dispatch(self, call: Call) -> Result:
+        async with self._servers[call.server].lease() as session:
+            return await session.call(call)
+
+    async def tools(self, server: str | None = None) -> list[ToolInfo]:
+        """Return the tools of one server, or of all that can be reached, in the config's order.
+
+        Servers start in parallel; with `server=None` one that cannot be reached is left out (see `tools_by_server`).
+        """
+        self._touch()
+        if server is not None:
+            server_named(self.servers, server)
+            return await self._servers[server].tools()
+        by_server = await self.tools_by_server()
+        return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
+
+    async def tools_by_server(self) -> dict[str, list[ToolInfo] | ToolhubError]:
+        """Ask every server at once; the value is its tools, or the error that costs only this server."""
+        found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(self._servers, [])
+
+        async def ask(name: str) -> None:
+            try:
+                found[name] = await self._servers[name].tools()
+            except ToolhubError as exc:
+                found[name] = exc
+
+        async with anyio.create_task_group() as asking:
+            for name in self._servers:
+                asking.start_soon(ask, name)
+        return found
+
+    async def request(self, server: str, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send any MCP request to a server and return its wire result."""
+        self._touch()
+        server_named(self.servers, server)
+        async with self._servers[server].lease() as session:
+            return await session.request(method, params)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def warm(self) -> dict[str, ToolhubError]:
+        """Start every server in parallel, bounded by the hub; return the errors by server."""
+        errors: dict[str, ToolhubError] = {}
+
+        async def start(name: str) -> None:
+            try:
+                await self._servers[name].slot().warm()
+            except ToolhubError as exc:
+                errors[name] = exc
+
+        async with anyio.create_task_group() as starting:
+            for name, server in self._servers.items():
+                if server.spec.share != "call":
+                    starting.start_soon(start, name)
+        return errors
+
+    def warm_soon(self) -> None:
+        """Start the servers marked `keep_warm`, without waiting."""
+        for server in self._servers.values():
+            if server.spec.keep_warm and server.spec.share != "call":
+                self._owners.start_soon(_warm_quietly, server.slot())
+
+    def renew(self) -> None:
+        """A sign of life from the client. Raises TaskClosed."""
+        self._touch()
+
+    def _touch(self) -> None:
+        if self._closed:
+            raise TaskClosed(f"task {self.id!r} is closed; open a new one")
+        self._renewed_at = anyio.current_time()
+
+    @property
+    def lease_left(self) -> float:
+        """Seconds until the task is closed for silence; a call in flight is a sign of life."""
+        if self.counts.in_flight:
+            return self.lease
+        return self._renewed_at + self.lease - anyio.current_time()
+
+    def own_slots(self) -> list[Slot]:
+        """The slots that end with this task."""
+        return [slot for server in self._servers.values() if server.owner == self.id for slot in server.slots]
+
+    async def aclose(self) -> None:
+        """End every session of this task at once. Idempotent; waits until they are gone."""
+        self._closed = True
+        async with anyio.create_task_group() as closing:
+            for slot in self.own_slots():
+                closing.start_soon(slot.aclose)
+
+    def statistics(self) -> TaskStatistics:
+        return TaskStatistics(
+            id=self.id,
+            run=self.run,
+            age_seconds=anyio.current_time() - self.opened_at,
+            lease_seconds=None if math.isinf(self.lease) else self.lease_left,
+            calls=self.counts.calls,
+            errors=self.counts.errors,
+            in_flight=self.counts.in_flight,
+            slots=tuple(slot.statistics() for slot in self.own_slots()),
+        )
+
+
+async def _warm_quietly(slot: Slot) -> None:
+    try:
+        await slot.warm()
+    except ToolhubError:
+        pass  # the first call meets the same error and has somebody to tell
+
+
+def new_task_id() -> str:
+    return f"task-{uuid.uuid4().hex[:12]}"

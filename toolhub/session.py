@@ -1,0 +1,193 @@
+"""One incarnation: a channel that is up, its calls, and its obituary. A session never restarts itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+
+from toolhub.channel.base import Channel, ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.config import ServerSpec, redact
+from toolhub.errors import SessionLost, StartError
+from toolhub.lifecycle import SessionEvent, SessionState, advance
+from toolhub.model import Call, Json, LogFn, Result, ServerInfo
+
+ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
+
+# The exit code follows the end of the stream within a few milliseconds; a caller is not kept longer than this for it.
+_OBITUARY_S = 0.03
+_STDERR_SHOWN = 8
+ERROR_META = "toolhub/jsonrpc_error"
+
+
+class Session:
+    """A server that is up. Calls may run in any number of tasks at once."""
+
+    def __init__(self, spec: ServerSpec, channel: Channel) -> None:
+        self.spec = spec
+        self.state = SessionState.STARTING
+        self.calls = 0
+        self.in_flight = 0
+        self.started_at = self.last_used = anyio.current_time()
+        self._channel = channel
+        self._closed = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.spec.name} {self.state.name} pid={self.pid} in_flight={self.in_flight}>"
+
+    @property
+    def info(self) -> ServerInfo:
+        return self._channel.info
+
+    @property
+    def pid(self) -> int | None:
+        return self._channel.pid
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is SessionState.READY
+
+    def handle(self, event: SessionEvent) -> None:
+        self.state = advance(self.state, event)
+
+    def on_tools_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` (without waiting) whenever the server says that its tools changed."""
+        self._channel.on_tools_changed = callback
+
+    async def list_tools(self) -> list[Json]:
+        """Return the server's tools as wire objects. Raises SessionLost or ProtocolViolation."""
+        try:
+            return await self._channel.list_tools()
+        except ChannelClosed as exc:
+            raise await self._lost(exc, "tools/list") from exc
+        except ServerRefused as exc:
+            if exc.code == -32601:  # a server without tools need not know the method
+                return []
+            raise SessionLost(
+                f"server {self.spec.name!r} refused tools/list: {exc.message} (code {exc.code})",
+                server=self.spec.name,
+                sent="maybe",
+            ) from exc
+
+    async def call(self, call: Call) -> Result:
+        """Send one call and return what the server answered; a JSON-RPC error becomes an `is_error` result.
+
+        Raises SessionLost if the server dies first, ProtocolViolation if its answer makes no sense.
+        Cancelling tells the server.
+        """
+        self.in_flight += 1
+        self.calls += 1
+        call.delivery.sent = "maybe"
+        try:
+            raw = await self._channel.call_tool(
+                call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)
+            )
+        except ChannelClosed as exc:
+            raise await self._lost(exc, call.tool, call) from exc
+        except ServerRefused as exc:
+            raw = refusal(exc)
+        finally:
+            self.in_flight -= 1
+            self.last_used = anyio.current_time()
+        return Result(raw)
+
+    def _log_of(self, call: Call) -> LogFn | None:
+        # Log lines carry no request id. On a session that several tasks share they might be another task's secrets.
+        return call.on_log if self.spec.share != "hub" or self.in_flight == 1 else None
+
+    async def _lost(self, exc: ChannelClosed, tool: str, call: Call | None = None) -> SessionLost:
+        with anyio.move_on_after(_OBITUARY_S):
+            await self._closed.wait()
+        death = self._channel.post_mortem()
+        unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
+        if call is not None and unsent:
+            call.delivery.sent = "no"
+        outcome = "nothing was sent" if unsent else f"{tool!r} may or may not have been executed"
+        return SessionLost(
+            f"server {self.spec.name!r} {_end(death)}; {outcome}{_quoted_stderr(self.spec, death)}",
+            call_id=call.id if call else "",
+            server=self.spec.name,
+            tool=tool,
+            sent="no" if unsent else "maybe",
+            exit_code=death.exit_code,
+        )
+
+    async def wait_dead(self) -> None:
+        await self._channel.wait_closed()
+
+    def obituary(self) -> str:
+        """One line about the end, with the last stderr lines."""
+        death = self._channel.post_mortem()
+        return _end(death) + _quoted_stderr(self.spec, death)
+
+    def mark_closed(self) -> None:
+        """The channel's context has been left: all evidence is in."""
+        self._closed.set()
+
+
+@asynccontextmanager
+async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIterator[Session]:
+    """Open a channel and hold a session on it. Raises StartError with the diagnosis."""
+    session: Session | None = None
+    try:
+        async with open_channel(spec) as channel:
+            session = Session(spec, channel)
+            session.handle(SessionEvent.HANDSHAKE_DONE)
+            yield session
+    except OpenFailed as exc:
+        if session is not None:
+            raise
+        raise start_error(spec, exc) from exc
+    finally:
+        if session is not None:
+            session.mark_closed()
+
+
+def refusal(exc: ServerRefused) -> Json:
+    """A JSON-RPC error as a result for the model; `_meta` keeps the original for those who relay it."""
+    return {
+        "content": [{"type": "text", "text": exc.message}],
+        "isError": True,
+        "_meta": {ERROR_META: {"code": exc.code, "message": exc.message, "data": exc.data}},
+    }
+
+
+def start_error(spec: ServerSpec, exc: OpenFailed) -> StartError:
+    """Name the server, the cause, the evidence and the way out."""
+    death = exc.post_mortem
+    parts = [f"server {spec.name!r} did not start: {exc}"]
+    if death.exit_code is not None and "within" not in str(exc):
+        parts.append(_end(death))
+    if death.cause:
+        parts.append(death.cause)
+    if death.noise_lines:
+        parts.append(
+            f"it printed {death.noise_lines} lines on stdout that are not JSON-RPC (last: {death.noise[-1]!r}); "
+            "an MCP server must keep stdout for the protocol and log to stderr"
+        )
+    if not death.stderr and not death.noise_lines and spec.transport == "stdio" and "found" not in str(exc):
+        parts.append(f"nothing on stderr; run it by hand to see more: {_command_line(spec)}")
+    message = "; ".join(parts) + _quoted_stderr(spec, death)
+    return StartError(redact(message, spec.secrets), server=spec.name, stderr_tail=_redacted(spec, death))
+
+
+def _command_line(spec: ServerSpec) -> str:
+    return " ".join([spec.command or "", *spec.args])
+
+
+def _end(death: PostMortem) -> str:
+    if death.exit_code is None:
+        return f"ended the connection ({death.cause})" if death.cause else "ended the connection"
+    if death.exit_code < 0:
+        return f"was killed by signal {-death.exit_code}"
+    return f"exited with {death.exit_code}"
+
+
+def _redacted(spec: ServerSpec, death: PostMortem) -> list[str]:
+    return [redact(line, spec.secrets) for line in death.stderr]
+
+
+def _quoted_stderr(spec: ServerSpec, death: PostMortem) -> str:
+    lines = _redacted(spec, death)[-_STDERR_SHOWN:]
+    return "; its last stderr lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

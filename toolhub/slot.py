@@ -1,0 +1,272 @@
+"""A slot keeps a session available for one key.
+
+It starts one on demand, at most one at a time; whoever comes while it starts waits for that same start. When a session
+dies the slot notices by itself, also while idle. Two callers that fail together therefore cause one restart, and neither
+can tear down what the other's call started: nobody but the slot ends a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+
+from toolhub.config import ServerSpec
+from toolhub.errors import HubClosed, ServerGaveUp, SessionLost, StartError
+from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
+from toolhub.model import SlotKey, SlotStatistics
+from toolhub.owned import Held, hold
+from toolhub.policy import Backoff, RestartIntensity
+from toolhub.session import ChannelOpener, Session, open_session
+
+
+@dataclass(eq=False)
+class _Start:
+    """One start that any number of callers wait for."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Counters:
+    """Counts over a slot's life; shared by its statistics and the hub's."""
+
+    starts: int = 0
+    deaths: int = 0
+    calls: int = 0
+
+
+class Slot:
+    """See the module's text. `owners` is the task group that its sessions live in."""
+
+    def __init__(
+        self,
+        key: SlotKey,
+        spec: ServerSpec,
+        *,
+        open_channel: ChannelOpener,
+        owners: anyio.abc.TaskGroup,
+        starts: anyio.CapacityLimiter,
+        on_session: Callable[[Session], None] | None = None,
+    ) -> None:
+        self.key = key
+        self.spec = spec
+        self.state = SlotState.IDLE
+        self.counters = Counters()
+        self.last_error: str | None = None
+        self.start_seconds: float | None = None
+        self.leases = 0
+        self._open_channel = open_channel
+        self._owners = owners
+        self._starts = starts
+        self._on_session = on_session
+        self._held: Held[Session] | None = None
+        self._start: _Start | None = None
+        self._closed = False
+        self._untold_loss = False
+        self._attempt = 0
+        self._given_up_at = 0.0
+        self._last_used = anyio.current_time()
+        rules = spec.restart
+        self._backoff = Backoff(rules.backoff_s, rules.max_backoff_s)
+        self._intensity = RestartIntensity(rules.max_deaths, rules.window_s)
+
+    def __repr__(self) -> str:
+        return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Session]:
+        """Hold a ready session for one call, starting one if there is none; it is not stopped for idleness meanwhile.
+
+        Raises StartError if it did not come up (nothing was sent), ServerGaveUp if it died too often to be worth
+        starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
+        """
+        self.leases += 1
+        self.counters.calls += 1
+        try:
+            self._tell_state_loss()
+            yield await self._ready_session()
+        except SessionLost as exc:
+            # Callers that were in flight are told with their own error, so the next call need not fail too.
+            exc.state_lost = exc.state_lost or (self.spec.is_stateful and exc.sent == "maybe")
+            raise
+        finally:
+            self.leases -= 1
+            self._last_used = anyio.current_time()
+
+    async def warm(self) -> None:
+        """Start the session if there is none."""
+        await self._ready_session()
+
+    async def _ready_session(self) -> Session:
+        while True:
+            if self._closed:
+                raise HubClosed(f"server {self.spec.name!r} is being shut down")
+            if self.state is SlotState.LIVE and self._held is not None:
+                return self._held.value
+            start = self._start or self._begin_start()
+            await start.done.wait()
+            if start.error is not None:
+                raise _for_this_caller(start.error)
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    def _begin_start(self) -> _Start:
+        """Decide without waiting; the work happens in a task of its own, so no caller's end can undo it."""
+        if self.state is SlotState.GIVEN_UP:
+            self._refuse_unless_cooled_down()
+        self.state = advance(self.state, SlotEvent.START)
+        self._start = start = _Start()
+        self._owners.start_soon(self._run_start, start, name=f"start {self.spec.name}")
+        return start
+
+    def _refuse_unless_cooled_down(self) -> None:
+        cooldown = self.spec.restart.cooldown_s
+        waited = anyio.current_time() - self._given_up_at
+        if cooldown is not None and waited >= cooldown:
+            return
+        retry = f"; one more start is tried in {cooldown - waited:.0f} s" if cooldown is not None else ""
+        raise ServerGaveUp(
+            f"server {self.spec.name!r} was given up {waited:.0f} s ago after {self.counters.deaths} deaths{retry}. "
+            f"Last: {self.last_error}",
+            server=self.spec.name,
+            since=waited,
+            deaths=self.counters.deaths,
+        )
+
+    async def _run_start(self, start: _Start) -> None:
+        try:
+            await anyio.sleep(self._backoff.delay(self._attempt))
+            async with self._starts:
+                began = anyio.current_time()
+                self.counters.starts += 1
+                held = await hold(
+                    self._owners,
+                    open_session(self.spec, self._open_channel),
+                    until=Session.wait_dead,
+                    name=f"session {self.spec.name}",
+                )
+            self.start_seconds = anyio.current_time() - began
+            self._went_live(held)
+        except StartError as exc:
+            self._died(str(exc))
+            start.error = exc
+        except Exception as exc:
+            self._died(repr(exc))
+            start.error = StartError(f"server {self.spec.name!r} did not start: {exc!r}", server=self.spec.name)
+            start.error.__cause__ = exc
+        finally:
+            if not start.done.is_set() and self.state is SlotState.STARTING:
+                # Cancelled with the hub or the task: whoever still waits must not wait for ever.
+                self.state = advance(self.state, SlotEvent.STOPPED)
+                start.error = HubClosed(f"server {self.spec.name!r} was being started when its owner closed")
+            self._start = None
+            start.done.set()
+
+    def _went_live(self, held: Held[Session]) -> None:
+        if self._closed:
+            held.release()
+        self._held = held
+        self.state = advance(self.state, SlotEvent.STARTED)
+        self._owners.start_soon(self._watch, held, name=f"watch {self.spec.name}")
+        if self._on_session is not None:
+            self._on_session(held.value)
+
+    async def _watch(self, held: Held[Session]) -> None:
+        """Hear of the session's end, whoever caused it."""
+        await held.value.wait_dead()
+        session = held.value
+        if self._held is held and not held.is_released:
+            # Decided before the clean-up ends, so that the next caller never gets a dead session.
+            self._held = None
+            session.handle(SessionEvent.DEATH)
+            self._untold_loss = self.spec.is_stateful and session.calls > 0 and session.in_flight == 0
+            self._died(f"{self.spec.name} ended")
+        await held.wait_closed()
+        if session.state is SessionState.FAILED:
+            self.last_error = session.obituary()
+
+    def _died(self, reason: str) -> None:
+        self.last_error = reason
+        self.counters.deaths += 1
+        now = anyio.current_time()
+        if self._intensity.record(now):
+            self._attempt = self._intensity.recent(now) - 1
+            self.state = advance(self.state, SlotEvent.DIED)
+        else:
+            self._attempt = 0
+            self._given_up_at = now
+            self._intensity.reset()
+            self.state = advance(self.state, SlotEvent.DIED_TOO_OFTEN)
+
+    # --- state loss -------------------------------------------------------------------------------------------------
+
+    def _tell_state_loss(self) -> None:
+        untold, self._untold_loss = self._untold_loss, False
+        if untold:
+            raise SessionLost(
+                f"server {self.spec.name!r} died between calls and what it kept in memory is gone ({self.last_error}); "
+                "nothing was sent. The next call starts it afresh",
+                server=self.spec.name,
+                sent="no",
+                state_lost=True,
+            )
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last call ended; 0 while one runs."""
+        return 0.0 if self.leases else anyio.current_time() - self._last_used
+
+    async def stop_if_idle(self, limit: float) -> bool:
+        """End the session if nothing used it for `limit` seconds; True if it was ended."""
+        if self.leases or self._held is None or self.idle_seconds < limit:
+            return False
+        await self._stop()
+        return True
+
+    async def aclose(self) -> None:
+        """End the session for good. Calls in flight fail with SessionLost."""
+        self._closed = True
+        await self._stop()
+
+    async def _stop(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.release()
+        if held.value.is_ready:
+            held.value.handle(SessionEvent.CLOSE)
+        if self.state is SlotState.LIVE:
+            self.state = advance(self.state, SlotEvent.STOPPED)
+        await held.aclose()
+
+    def statistics(self) -> SlotStatistics:
+        session = self._held.value if self._held else None
+        return SlotStatistics(
+            server=self.key.server,
+            owner=self.key.owner,
+            state=self.state.name,
+            pid=session.pid if session else None,
+            starts=self.counters.starts,
+            deaths=self.counters.deaths,
+            calls=self.counters.calls,
+            in_flight=self.leases,
+            start_seconds=self.start_seconds,
+            idle_seconds=self.idle_seconds,
+            last_error=self.last_error,
+        )
+
+
+def _for_this_caller(error: Exception) -> Exception:
+    """A start's error is shared; raising one object in 32 tasks would grow one traceback without end."""
+    copy = type(error).__new__(type(error))
+    copy.__dict__.update(error.__dict__)
+    copy.args = error.args
+    copy.__cause__ = error
+    return copy

@@ -1,0 +1,1 @@
+"""How child processes are obtained, watched and ended."""

@@ -1,0 +1,35 @@
+"""The stop ladder: close stdin, ask, insist, make sure.
+
+The order is the MCP specification's for stdio (close input, wait, SIGTERM, SIGKILL); the times are design section 13.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from toolhub.spawn.exec import Child
+
+# SIGKILL and reaping take milliseconds; only a process stuck in the kernel runs this out.
+GONE_S = 2.0
+
+
+async def stop(child: Child, *, grace: float) -> None:
+    """End `child` and everything it started.
+
+    grace: seconds to wait after closing stdin, and again after SIGTERM, before going on. Never raises, and ends within
+    2 x grace + GONE_S even if the caller is cancelled; somebody must be running `child.watch()`.
+    """
+    with anyio.CancelScope(shield=True):
+        child.close_stdin()
+        if not await _exited_within(child, grace):
+            child.terminate()
+            if not await _exited_within(child, grace):
+                child.kill()
+        with anyio.move_on_after(GONE_S):
+            await child.gone.wait()
+
+
+async def _exited_within(child: Child, seconds: float) -> bool:
+    with anyio.move_on_after(seconds):
+        await child.exited.wait()
+    return child.exited.is_set()

@@ -1,0 +1,333 @@
+"""The supervisor: a small process between the hub and its servers that outlives neither.
+
+    hub ── request socket ──> supervisor ── fork ──> keeper ── fork + exec ──> server ──> its children
+     └───────────── control socket, one per server ────┘
+
+The hub asks the supervisor for a child; the supervisor forks a *keeper*, which starts the server and stays its parent.
+A keeper is a child subreaper: whatever the server forks, daemonises or double-forks ends up below it, so it can end
+*all* of it. It does so when the server exits, when the hub says so, and when the hub dies (its control socket reads
+EOF, its pidfd becomes readable). If a keeper itself is killed, its orphans fall to the supervisor, which kills them.
+
+This file is run as a script with nothing but the standard library (`python -I -S supervisor.py`), single-threaded so
+that forking is safe; keepers share its memory. On systems without subreapers (macOS) a keeper ends the server's process
+group and the descendants that `ps` still shows.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, NoReturn
+
+HEADER = struct.Struct("!I")
+FDS_PER_REQUEST = 4  # stdin, stdout, stderr, control
+_PR_SET_CHILD_SUBREAPER = 36
+# A killed process disappears within a scheduler tick; a second bounds the wait for one stuck in the kernel.
+_KILL_ROUNDS, _KILL_PAUSE_S = 200, 0.005
+
+
+# --- reading the process table (also used by the hub) ---------------------------------------------------------------
+
+
+def start_time(pid: int) -> str | None:
+    """Return a token that identifies this incarnation of `pid`, or None if it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return None if os.path.isdir("/proc/self") else _ps_start_time(pid)
+    return None if fields[0] == b"Z" else fields[19].decode()
+
+
+def _ps_start_time(pid: int) -> str | None:
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)  # noqa: S603, S607
+    return shown.stdout.strip() or None
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of `pid`, zombies included."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as listing:
+                found += map(int, listing.read().split())
+    except FileNotFoundError:
+        if os.path.isdir(f"/proc/{pid}"):  # a kernel without CONFIG_PROC_CHILDREN
+            return [child for child, parent in _parents_from_proc() if parent == pid]
+        if not os.path.isdir("/proc/self"):
+            return [child for child, parent in _parents_from_ps() if parent == pid]
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _parents_from_proc() -> list[tuple[int, int]]:
+    pairs = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                pairs.append((int(name), int(stat.read().rpartition(b")")[2].split()[1])))
+        except OSError:
+            continue
+    return pairs
+
+
+def _parents_from_ps() -> list[tuple[int, int]]:
+    shown = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)  # noqa: S603, S607
+    return [(int(pid), int(parent)) for pid, parent in map(str.split, shown.stdout.splitlines())]
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, parents before children."""
+    found, frontier = [], [pid]
+    while frontier:
+        for child in children(frontier.pop()):
+            found.append(child)
+            frontier.append(child)
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or a setuid child that is not ours to kill
+
+
+def _signal_group(pgid: int, number: int) -> None:
+    try:
+        os.killpg(pgid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+# --- keeper -----------------------------------------------------------------------------------------------------------
+
+
+def _reap() -> list[tuple[int, int]]:
+    """Collect every exited child as (pid, wait status)."""
+    collected = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return collected
+        if pid == 0:
+            return collected
+        collected.append((pid, status))
+
+
+def _kill_everything_below(pid: int) -> None:
+    for _ in range(_KILL_ROUNDS):
+        _reap()
+        alive = descendants(pid)
+        if not alive:
+            return
+        for victim in alive:
+            _signal(victim, signal.SIGKILL)
+        time.sleep(_KILL_PAUSE_S)
+
+
+def _become_subreaper() -> None:
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # not Linux: the process group and `ps` have to do
+
+
+def _sigchld_pipe() -> int:
+    """Return a descriptor that becomes readable when a child exits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    os.set_blocking(reader, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _exec(request: dict[str, Any], stdio: list[int], errors: int) -> NoReturn:
+    """In the forked child: become the server. Never returns."""
+    try:
+        os.setsid()
+        for target, source in enumerate(stdio):
+            os.dup2(source, target)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # an ignored signal would stay ignored across exec
+        if request["cwd"]:
+            os.chdir(request["cwd"])
+        argv: list[str] = request["argv"]
+        os.execvpe(argv[0], argv, request["env"])  # noqa: S606
+    except OSError as exc:
+        filename = os.fsdecode(exc.filename) if exc.filename else None
+        os.write(errors, json.dumps([exc.errno, exc.strerror, filename]).encode())
+    finally:
+        os._exit(127)  # whatever happened: the keeper's code must not run on in a second process
+
+
+def _start_server(request: dict[str, Any], stdio: list[int]) -> tuple[int, str]:
+    """Fork and exec; return the pid and "" or the reason it could not be executed."""
+    errors_out, errors_in = os.pipe()  # close-on-exec: EOF means the exec worked
+    pid = os.fork()
+    if pid == 0:
+        _exec(request, stdio, errors_in)
+    os.close(errors_in)
+    with os.fdopen(errors_out, "rb") as pipe:
+        reason = pipe.read().decode()
+    return pid, reason
+
+
+def _tell(control: socket.socket, **message: Any) -> None:
+    try:
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        pass  # the hub is gone; the caller is about to notice
+
+
+def _keep(request: dict[str, Any], stdio: list[int], control: socket.socket, hub: int | None) -> None:
+    """A keeper's life: start the server, obey the hub, end everything below when either is gone."""
+    _become_subreaper()
+    child_exited = _sigchld_pipe()
+    pid, failed = _start_server(request, stdio)
+    for fd in stdio:
+        os.close(fd)  # the server's ends: keeping one open would hide its EOF from the hub
+    if failed:
+        _tell(control, failed=json.loads(failed))
+        return
+    _tell(control, pid=pid, start_time=start_time(pid))
+    watched = [control.fileno(), child_exited] + ([hub] if hub is not None else [])
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if child_exited in ready:
+            os.read(child_exited, 4096)
+            status = dict(_reap()).get(pid)
+            if status is not None:
+                _tell(control, exit=os.waitstatus_to_exitcode(status))
+                break
+        if hub in ready or control.fileno() in ready and not _obey(control, pid):
+            break
+    _signal_group(pid, signal.SIGKILL)
+    _kill_everything_below(os.getpid())
+    _tell(control, gone=True)
+
+
+def _obey(control: socket.socket, pid: int) -> bool:
+    """Carry out the hub's one-letter commands; False when the server is to be killed."""
+    try:
+        commands = control.recv(64)
+    except OSError:
+        return False
+    if not commands or b"K" in commands:
+        return False
+    _signal_group(pid, signal.SIGTERM)
+    return True
+
+
+# --- supervisor -------------------------------------------------------------------------------------------------------
+
+
+def _receive_exactly(requests: socket.socket, size: int) -> bytes:
+    body = b""
+    while len(body) < size:
+        chunk = requests.recv(size - len(body))
+        if not chunk:
+            raise EOFError
+        body += chunk
+    return body
+
+
+def _receive_request(requests: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Read one request and the descriptors that came with it. Raises EOFError when the hub is gone."""
+    fds = array.array("i")
+    header, ancillary, _, _ = requests.recvmsg(HEADER.size, socket.CMSG_LEN(FDS_PER_REQUEST * fds.itemsize))
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if not header:
+        raise EOFError
+    header += _receive_exactly(requests, HEADER.size - len(header))
+    return json.loads(_receive_exactly(requests, HEADER.unpack(header)[0])), list(fds)
+
+
+def _fork_keeper(requests: socket.socket, hub: int | None) -> int:
+    request, fds = _receive_request(requests)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            requests.close()
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            _keep(request, fds[:3], socket.socket(fileno=fds[3]), hub)
+            code = 0
+        finally:
+            os._exit(code)
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+def _kill_orphans(keepers: set[int]) -> None:
+    """End what a killed keeper left behind: every child of ours that is not a keeper, with all below it."""
+    for _ in range(_KILL_ROUNDS):
+        keepers.difference_update(pid for pid, _ in _reap())
+        orphans = [pid for pid in children(os.getpid()) if pid not in keepers]
+        if not orphans:
+            return
+        for orphan in orphans:
+            for victim in [orphan, *descendants(orphan)]:
+                _signal(victim, signal.SIGKILL)
+        time.sleep(_KILL_PAUSE_S)
+
+
+def _pidfd_of_hub(hub_pid: int) -> int | None:
+    """A descriptor that becomes readable when the hub dies, even if a fork of it keeps its sockets open."""
+    try:
+        return os.pidfd_open(hub_pid) if os.getppid() == hub_pid else None
+    except (OSError, AttributeError):
+        return None
+
+
+def _supervise(requests: socket.socket, hub_pid: int) -> None:
+    _become_subreaper()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is the hub's to handle; it then closes the socket
+    hub = _pidfd_of_hub(hub_pid)
+    keepers: set[int] = set()
+    child_exited = _sigchld_pipe()
+    gc.freeze()
+    watched = [requests.fileno(), child_exited] + ([hub] if hub is not None else [])
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if hub in ready:
+            break
+        if child_exited in ready:
+            os.read(child_exited, 4096)
+            exited = _reap()
+            keepers.difference_update(pid for pid, _ in exited)
+            if any(status != 0 for _, status in exited):
+                _kill_orphans(keepers)
+        if requests.fileno() in ready:
+            try:
+                keepers.add(_fork_keeper(requests, hub))
+            except EOFError:
+                break
+    # Keepers see the hub's end by themselves; what is left after their time is killed from here.
+    deadline = time.monotonic() + 0.5
+    while keepers and time.monotonic() < deadline:
+        keepers.difference_update(pid for pid, _ in _reap())
+        time.sleep(_KILL_PAUSE_S)
+    _kill_everything_below(os.getpid())
+
+
+if __name__ == "__main__":
+    _supervise(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
