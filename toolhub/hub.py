@@ -52,6 +52,7 @@ class Hub:
         self._open_channel = open_channel
         self._scopes: dict[str, Held[TaskScope]] = {}
         self._opening: set[str] = set()
+        self._ensuring = anyio.Lock()
         self._shared_servers: dict[str, Server] = {}
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
@@ -83,7 +84,7 @@ class Hub:
                 budget=RetryBudget(),
                 on_replay=self._count_replay,
                 shared_server=self._shared_server,
-                on_tools_changed=self._tools_changed,
+                on_tools_changed=self.on_tools_changed,
                 queue=limits.queue,
             )
             self._owners = await stack.enter_async_context(anyio.create_task_group())
@@ -186,6 +187,15 @@ class Hub:
                 self._retire(scope)
                 owners.cancel_scope.cancel()
 
+    async def ensure_task(self, task_id: str, *, lease: float = math.inf) -> TaskScope:
+        """Return the open task of that id, opening it if need be."""
+        async with self._ensuring:
+            try:
+                return self.get_task(task_id)
+            except TaskClosed:
+                await self.close_task(task_id)  # one that is just ending must have ended
+                return await self.open_task(task_id, lease=lease)
+
     async def close_task(self, task_id: str) -> None:
         """End a task and wait until its processes are gone. Idempotent."""
         held = self._scopes.get(task_id)
@@ -213,6 +223,11 @@ class Hub:
             raise HubClosed("the hub is shutting down")
         return self._owners
 
+    @property
+    def gate(self) -> Gate:
+        """The hub-wide limit on calls."""
+        return self._shared.gate
+
     # --- what scopes borrow -----------------------------------------------------------------------------------------
 
     def _shared_server(self, spec: ServerSpec) -> Server:
@@ -226,10 +241,6 @@ class Hub:
 
     def _count_replay(self) -> None:
         self.replays += 1
-
-    def _tools_changed(self, server: str) -> None:
-        for listener in self.on_tools_changed:
-            listener(server)
 
     def _retire(self, scope: TaskScope) -> None:
         for slot in scope.own_slots():

@@ -141,6 +141,8 @@ class SlotStatistics:
     start_seconds: float | None
     idle_seconds: float
     last_error: str | None
+    protocol: str | None = None
+    era: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Shared:
     budget: RetryBudget
     on_replay: Callable[[], None]
     shared_server: Callable[[ServerSpec], Server]
-    on_tools_changed: Callable[[str], None]
+    on_tools_changed: list[Callable[[str], None]]
     queue: int
 
 
@@ -88,7 +88,8 @@ class Server:
 
     def _tools_changed(self) -> None:
         self.shared.catalog.forget(self.fingerprint)
-        self.shared.on_tools_changed(self.spec.name)
+        for listener in self.shared.on_tools_changed:
+            listener(self.spec.name)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Session]:
@@ -138,6 +139,7 @@ class TaskScope:
         self._owners = owners
         self._numbers = itertools.count(1)
         self._closed = False
+        self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
         self._handle: Handler = stack(
             trace(shared.counts, self.counts, observers=shared.observers),
@@ -265,6 +267,16 @@ class TaskScope:
             if server.spec.keep_warm and server.spec.share != "call":
                 self._owners.start_soon(_warm_quietly, server.slot())
 
+    def on_tools_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` (without waiting) whenever a server of the hub says that its tools changed."""
+
+        def listener(server: str) -> None:
+            if server in self._servers:
+                callback()
+
+        self._listeners.append(listener)
+        self._shared.on_tools_changed.append(listener)
+
     def renew(self) -> None:
         """A sign of life from the client. Raises TaskClosed."""
         self._touch()
@@ -288,6 +300,8 @@ class TaskScope:
     async def aclose(self) -> None:
         """End every session of this task at once. Idempotent; waits until they are gone."""
         self._closed = True
+        while self._listeners:
+            self._shared.on_tools_changed.remove(self._listeners.pop())
         async with anyio.create_task_group() as closing:
             for slot in self.own_slots():
                 closing.start_soon(slot.aclose)

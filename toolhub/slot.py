@@ -260,6 +260,8 @@ class Slot:
             start_seconds=self.start_seconds,
             idle_seconds=self.idle_seconds,
             last_error=self.last_error,
+            protocol=session.info.protocol if session else None,
+            era=session.info.era if session else None,
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError
@@ -191,3 +193,58 @@ def test_every_problem_is_reported_in_the_order_of_the_file(write: Write) -> Non
         [f"{path}:7", "limit"],
     ]
     assert (error.path, error.line, error.key) == (str(path), 2, "hub.port")
+
+
+words = st.sampled_from(
+    [
+        "hub",
+        "servers",
+        "a",
+        "command",
+        "env",
+        "args",
+        ": ",
+        "- ",
+        "\n",
+        "  ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        '"',
+        "'",
+    ]
+    + [
+        "&x ",
+        "*x",
+        "<<: ",
+        "!t ",
+        "? ",
+        "| ",
+        "#",
+        "~",
+        "1",
+        "0x",
+        "true",
+        "${A",
+        "}",
+        "\t",
+        "\r",
+        "\0",
+        "\u2028",
+    ]
+)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(words | st.text(max_size=3)).map("".join), st.sampled_from(["fuzz.yaml", "fuzz.json"]))
+def test_any_text_is_a_configuration_or_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str, name: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        load(path)
+    except ConfigError as error:
+        assert str(error).startswith(str(path))

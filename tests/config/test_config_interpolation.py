@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolhub.config import ServerSpec, parse_config, parse_server
@@ -180,6 +180,7 @@ def test_task_variables_outside_of_servers_are_refused() -> None:
         parse_config({"hub": {"host": "${task.id}"}}, environ={})
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.text())
 def test_escaping_makes_any_text_literal(text: str) -> None:
     escaped = text.replace("${", "$${")
@@ -193,6 +194,7 @@ pieces = st.one_of(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(pieces), st.fixed_dictionaries({"id": st.text(), "run": st.text(), "a.b-c": st.text()}))
 def test_any_mix_of_references_arrives_as_the_sum_of_its_parts(
     parts: list[str | FromEnvironment | TaskVariable], values: dict[str, str]

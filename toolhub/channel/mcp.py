@@ -48,6 +48,8 @@ from toolhub.spawn.tail import StderrTail
 CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
 # The process has ended but its stdout has not: a grandchild holds the pipe. Its last answer may still be in there.
 _EOF_GRACE_S = 0.1
+# A server that exits closes its stdout first; its exit code, the best evidence there is, follows within milliseconds.
+_EXIT_CODE_S = 0.5
 # Cleaning up an HTTP conversation (DELETE of the session) must not hold up a task's end.
 _HTTP_CLOSE_S = 2.0
 _MAX_PAGES = 1000
@@ -287,6 +289,7 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
                     yield channel
             finally:
                 if not opened:
+                    await _exit_code(child, stdout)
                     child.kill()  # it has no state worth a grace period, and its caller is waiting for the diagnosis
                 await stop(child, grace=spec.stop_timeout_s)
                 tasks.cancel_scope.cancel()
@@ -296,6 +299,13 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
         raise OpenFailed(_open_reason(exc), evidence()) from exc
     finally:
         child.close()
+
+
+async def _exit_code(child: Child, stdout: StdoutStream) -> None:
+    """Let a server that is on its way out get there by itself: killed, it would take its exit code with it."""
+    if stdout.has_ended:
+        with anyio.move_on_after(_EXIT_CODE_S, shield=True):
+            await child.exited.wait()
 
 
 async def _end_of_process(child: Child, stdout: StdoutStream) -> None:

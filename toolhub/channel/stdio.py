@@ -73,6 +73,10 @@ class StdoutStream(_Closing):
         self.noise: deque[str] = deque(maxlen=NOISE_KEPT)
         self.failure = ""
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
     def end(self) -> None:
         """Make the stream end now, although a grandchild may still hold the pipe open."""
         self._ended = True
@@ -147,7 +151,8 @@ class StdinStream(_Closing):
     async def send(self, item: SessionMessage) -> None:
         """Write one message, waiting while the server is not reading. Raises BrokenResourceError when it is gone."""
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        while len(self._pending) > _HIGH_WATER_BYTES:
+        # Only requests wait: a cancellation has to leave at once, or a caller's deadline would wait for a deaf server.
+        while len(self._pending) > _HIGH_WATER_BYTES and isinstance(item.message, JSONRPCRequest):
             await self._room.wait()
         if self._pending:
             self._pending += data

@@ -24,7 +24,7 @@ _LARGEST_SECONDS = 1000
 
 @dataclass(slots=True)
 class Entry:
-    """One server in our keys, what was wrong with the file's, and which of ours the file calls differently."""
+    """One server in our keys, what was wrong with it, and which of our keys the file calls differently."""
 
     data: dict[Any, Any]
     problems: list[Problem] = field(default_factory=list)

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -138,6 +139,7 @@ class Spawner:
 
         Raises SpawnFailed when it cannot be (not found, not executable, no such directory).
         """
+        cwd = os.path.abspath(cwd or os.curdir)  # the supervisor's own is "/"
         pipes = [os.pipe(), os.pipe(), os.pipe()]
         control, keepers_end = socket.socketpair()
         control.setblocking(False)
@@ -257,7 +259,8 @@ def explain_exec_error(
     if cwd and filename == cwd:
         return f"working directory {cwd!r}: {text}; create it or correct `cwd`"
     if code == errno.ENOENT and "/" not in command:
-        return f"{command!r} not found on PATH ({env.get('PATH', '')!r}); install it or give its full path"
+        path = textwrap.shorten(env.get("PATH", "").replace(":", " "), 120, placeholder=" ...")
+        return f"{command!r} not found on PATH ({path}); install it or give its full path"
     if code == errno.ENOENT and os.path.exists(command):
         return f"{command!r} names an interpreter in its first line that does not exist; reinstall it"
     if code == errno.ENOENT:

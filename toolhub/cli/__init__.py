@@ -1,0 +1,19 @@
+"""The `toolhub` command."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point: errors are one clear message and exit code 2, Ctrl-C is 130."""
+    from toolhub.cli.app import app
+    from toolhub.errors import ToolhubError
+
+    try:
+        app(standalone_mode=True)
+    except ToolhubError as exc:
+        sys.stderr.write(f"toolhub: {exc}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,148 @@
+"""The commands and their options. Each command's work is in a module of its own, imported when it runs:
+the base install has the client's commands only, and says which extra the others need."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolhub.errors import MissingExtra
+
+app = typer.Typer(
+    name="toolhub",
+    help="Keeps the tools of long-running research agents alive.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="TOOLHUB_CONFIG",
+        help="YAML config, or a desktop client's mcpServers JSON. Default: toolhub.yaml, toolhub.yml, .mcp.json or "
+        "mcp.json in this directory.",
+    ),
+]
+HubOption = Annotated[
+    str | None,
+    typer.Option("--hub", envvar="TOOLHUB_URL", help="Use a running hub: http://host:port or unix:///path."),
+]
+TokenOption = Annotated[
+    str | None, typer.Option("--token", envvar="TOOLHUB_TOKEN", help="Bearer token of the running hub.", show_envvar=True)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+
+
+def _work(module: str, *, extra: str = "hub") -> Any:
+    """Import a command's module, or say which extra it needs."""
+    try:
+        return importlib.import_module(f"toolhub.cli.{module}")
+    except ImportError as exc:
+        if (exc.name or "").startswith("toolhub."):
+            raise
+        raise MissingExtra(extra, f"this command ({exc.name})") from exc
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="TCP port; 0 takes any free one.")] = None,
+    uds: Annotated[Path | None, typer.Option(help="Also listen on this unix socket (mode 0600).")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="TOOLHUB_TOKEN", help="Bearer token; made and printed once if others can reach the bind."),
+    ] = None,
+    allow_inline_servers: Annotated[
+        bool, typer.Option("--allow-inline-servers", help="Let TCP clients bring their own servers: they can run programs.")
+    ] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="For one parent process: only --uds, ends with its stdin.")
+    ] = False,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run the hub: task API `/v1`, MCP front `/mcp`, `/metrics`, `/healthz`. Ctrl-C ends it and every tool it started."""
+    _work("serve").run(
+        config,
+        host=host,
+        port=port,
+        uds=uds,
+        token=token,
+        allow_inline=allow_inline_servers,
+        private=private,
+        log_level=log_level,
+    )
+
+
+@app.command()
+def stdio(config: ConfigOption = None, hub: HubOption = None, token: TokenOption = None) -> None:
+    """Be one MCP server over stdio: a desktop client starts this and sees the tools of all configured servers."""
+    _work("stdio").run(config, hub, token)
+
+
+@app.command()
+def tools(
+    server: Annotated[str | None, typer.Argument(help="Only this server's tools.")] = None,
+    config: ConfigOption = None,
+    hub: HubOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tools of every configured server."""
+    _work("use", extra="hub").list_tools(server, config, hub, token, as_json)
+
+
+@app.command()
+def call(
+    server: Annotated[str, typer.Argument(help="Server name, as in the config.")],
+    tool: Annotated[str, typer.Argument(help="Tool name.")],
+    arguments: Annotated[str, typer.Argument(metavar="[JSON]", help="Arguments as a JSON object, or @file, or -.")] = "{}",
+    config: ConfigOption = None,
+    hub: HubOption = None,
+    token: TokenOption = None,
+    task: Annotated[str | None, typer.Option(help="Task to call in; default: a new one that ends with the call.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for everything, start included.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Call one tool and print what it answers. Exit code 1: the tool reports an error; 2: it could not be called.
+
+    Example: `toolhub call --config hub.yaml time get_current_time '{"timezone": "UTC"}'`
+    """
+    _work("use", extra="hub").call_tool(server, tool, arguments, config, hub, token, task, timeout, as_json)
+
+
+@app.command()
+def tasks(hub: HubOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+    """Show the open tasks of a running hub (default http://127.0.0.1:8765) and what their servers do."""
+    _work("use").show_tasks(hub, token, as_json)
+
+
+@app.command()
+def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Start every configured server and say what works, how fast, and for failures the cause and the fix."""
+    _work("doctor").run(config, as_json)
+
+
+@app.command()
+def demo(
+    tasks: Annotated[int, typer.Option(min=1, max=20, help="Agents to play.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """See it work in about 20 seconds: real servers, several tasks, a kill in the middle, and a comparison. No key, no network."""
+    _work("demo").run(tasks, as_json)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="overhead, init, recover, or all.")] = "all",
+) -> None:
+    """Measure toolhub on this machine against what people use today (needs the source checkout and the `bench` extra)."""
+    _work("bench", extra="bench").run(name, context.args)

@@ -1,0 +1,194 @@
+"""`toolhub doctor`: start every configured server and say what works, and for what does not, why and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+
+from toolhub.cli.shared import console, find_config, log_to_stderr, print_json, run as run_async
+from toolhub.config import Config, ServerSpec, load_config
+from toolhub.errors import ToolhubError
+from toolhub.hub import Hub
+from toolhub.scope import TaskScope
+from toolhub.spawn.supervisor import descendants
+
+EXTRAS = {"hub": "mcp", "servers": "toolhub_servers", "e2b": "e2b_code_interpreter", "browser": "playwright", "agent": "openai"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """One server's health. Seconds and bytes."""
+
+    server: str
+    ok: bool
+    transport: str
+    share: str
+    start_seconds: float | None = None
+    protocol: str | None = None
+    era: str | None = None
+    tools: int | None = None
+    rss_bytes: int | None = None
+    error: str | None = None
+    fix: str | None = None
+
+
+def run(path: Path | None, as_json: bool) -> None:
+    """Print the report; exit 1 if any server failed."""
+    log_to_stderr("error")
+    config = load_config(find_config(path))
+    machine = check_machine(config)
+    reports = run_async(functools.partial(examine, config))
+    if as_json:
+        print_json({"machine": machine, "servers": [dataclasses.asdict(report) for report in reports]})
+    else:
+        _print(console(), machine, reports)
+    if not all(report.ok for report in reports):
+        sys.exit(1)
+
+
+async def examine(config: Config) -> list[Report]:
+    """Start every server at once (within the hub's limit) and look at each."""
+    reports: dict[str, Report] = {}
+    async with Hub(config) as hub, hub.task("doctor") as task:
+
+        async def look(name: str, spec: ServerSpec) -> None:
+            reports[name] = await _examine_one(hub, task, spec)
+
+        async with anyio.create_task_group() as looking:
+            for name, spec in task.servers.items():
+                looking.start_soon(look, name, spec)
+    return [reports[name] for name in config.servers]
+
+
+async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
+    report = Report(spec.name, False, spec.transport, spec.share)
+    try:
+        tools = await task.tools(spec.name)
+    except ToolhubError as exc:
+        return dataclasses.replace(report, error=str(exc), fix=advice(spec, str(exc)))
+    everything = hub.statistics()
+    slots = [slot for slot in (*everything.shared, *everything.tasks[0].slots) if slot.server == spec.name]
+    slot = slots[0] if slots else None
+    return dataclasses.replace(
+        report,
+        ok=True,
+        tools=len(tools),
+        start_seconds=slot.start_seconds if slot else None,
+        protocol=slot.protocol if slot else None,
+        era=slot.era if slot else None,
+        rss_bytes=rss_of_tree(slot.pid) if slot and slot.pid else None,
+    )
+
+
+def advice(spec: ServerSpec, error: str) -> str:
+    """What a person should try, by the kind of failure."""
+    command = " ".join([spec.command or "", *spec.args]).strip()
+    if "not found on PATH" in error:
+        return f"install {spec.command!r}, or write its full path into `command`"
+    if "working directory" in error:
+        return "create the directory or correct `cwd`"
+    if "did not answer the handshake" in error:
+        return f"run it by hand: `{command}`; if it is only slow, raise start_timeout_s" if command else "is it an MCP endpoint?"
+    if spec.transport in ("http", "sse"):
+        return "is the server running, is the URL right (…/mcp or …/sse), are the headers (authorization) right?"
+    if spec.transport == "builtin":
+        return "install what the import names: pip install 'toolhub[servers]'"
+    return f"run it by hand to see more: `{command}`"
+
+
+def rss_of_tree(pid: int) -> int | None:
+    """Resident bytes of a process and everything below it; None where /proc is missing."""
+    total = 0
+    for member in [pid, *descendants(pid)]:
+        try:
+            total += int(Path(f"/proc/{member}/statm").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total * resource.getpagesize() or None
+
+
+def check_machine(config: Config) -> list[dict[str, str]]:
+    """What the machine offers, and what is weaker here than it could be."""
+    linux = sys.platform == "linux"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    checks = [
+        ("python", "ok", platform.python_version()),
+        (
+            "supervision",
+            "ok" if linux else "weaker",
+            "subreaper and pidfd: no descendant survives the hub"
+            if linux
+            else f"{platform.system()} has no subreaper: daemonised grandchildren may survive a killed server",
+        ),
+        _state_check(config),
+        ("uvloop", *(("ok", "installed") if _has("uvloop") else ("weaker", "not installed: calls take about 10 % longer"))),
+        ("open files", "ok" if soft >= 4096 else "weaker", f"soft limit {soft} (a session takes 4; the hub raises it to the hard limit)"),
+        ("node", *(("ok", shutil.which("node") or "") if shutil.which("node") else ("note", "not on PATH: npx servers cannot start"))),
+        ("extras", "ok", ", ".join(name for name, module in EXTRAS.items() if _has(module)) or "none"),
+    ]
+    return [{"check": name, "status": status, "detail": detail} for name, status, detail in checks]
+
+
+def _state_check(config: Config) -> tuple[str, str, str]:
+    directory = config.hub.state_path
+    probe = directory
+    while not probe.exists() and probe != probe.parent:
+        probe = probe.parent
+    if os.access(probe, os.W_OK):
+        return "state", "ok", str(directory)
+    return "state", "weaker", f"{directory} cannot be written: a crashed hub's leftovers cannot be swept; set hub.state_dir"
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+_STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
+
+
+def _print(out: Console, machine: list[dict[str, str]], reports: list[Report]) -> None:
+    checks = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for check in machine:
+        style = _STYLES[check["status"]]
+        checks.add_row(check["check"], f"[{style}]{check['status']}[/]", escape(check["detail"]))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("server", "status", "start", "protocol", "tools", "RSS", "via", "share"):
+        table.add_column(column, justify="right" if column in ("start", "tools", "RSS") else "left")
+    for report in reports:
+        table.add_row(*_row(report))
+    out.print(Group(checks, "", table))
+    for report in reports:
+        if report.error:
+            out.print(f"\n[red]{escape(report.server)}[/]: {escape(report.error)}", soft_wrap=True)
+            out.print(f"  [bold]fix:[/] {escape(report.fix or '')}", soft_wrap=True)
+    failed = sum(not report.ok for report in reports)
+    out.print(f"\n{len(reports) - failed} of {len(reports)} servers work")
+
+
+def _row(report: Report) -> list[str]:
+    return [
+        escape(report.server),
+        "[green]ok[/]" if report.ok else "[red]failed[/]",
+        f"{report.start_seconds * 1e3:.0f} ms" if report.start_seconds is not None else "-",
+        f"{report.protocol} ({report.era})" if report.protocol else "-",
+        str(report.tools) if report.tools is not None else "-",
+        f"{report.rss_bytes / 2**20:.0f} MB" if report.rss_bytes else "-",
+        report.transport,
+        report.share,
+    ]

@@ -1,0 +1,91 @@
+"""What several commands need: finding the config, opening a hub or reaching one, and printing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from rich.console import Console
+
+from toolhub.config import Config, load_config
+from toolhub.errors import ConfigError, MissingExtra
+
+DEFAULT_FILES = ("toolhub.yaml", "toolhub.yml", ".mcp.json", "mcp.json")
+DEFAULT_HUB = "http://127.0.0.1:8765"
+
+T = TypeVar("T")
+
+
+def find_config(path: Path | None) -> Path:
+    """Return the config file to use. Raises ConfigError saying how to make one."""
+    if path is not None:
+        return path
+    for name in DEFAULT_FILES:
+        if os.path.exists(name):
+            return Path(name)
+    raise ConfigError(
+        f"no config: none of {', '.join(DEFAULT_FILES)} in {os.getcwd()}. Name one with --config, use a running hub with "
+        "--hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
+    )
+
+
+def read_config(path: Path | None) -> Config:
+    """Load the config file. Raises ConfigError, also when it configures no server."""
+    found = find_config(path)
+    config = load_config(found)
+    if not config.servers:
+        raise ConfigError("no servers are configured; add at least one under `servers`", path=str(found))
+    return config
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run on uvloop where it is installed."""
+    try:
+        use_uvloop = importlib.util.find_spec("uvloop") is not None
+    except (ImportError, ValueError):
+        use_uvloop = False
+    return anyio.run(main, backend_options={"use_uvloop": use_uvloop})
+
+
+def log_to_stderr(level: str) -> None:
+    """stdout belongs to results (or to MCP). Done before any server is hosted: the SDK would install a handler."""
+    logging.basicConfig(
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+    )
+    for noisy in ("httpx2", "httpcore2", "mcp", "uvicorn"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+
+
+@asynccontextmanager
+async def open_task(config: Path | None, hub: str | None, token: str | None, task: str | None) -> AsyncIterator[Any]:
+    """Yield a task of a running hub, or of a hub made for this command."""
+    if hub is not None:
+        from toolhub.client import connect
+
+        async with connect(hub, token=token) as remote, remote.task(task) as remote_task:
+            yield remote_task
+        return
+    loaded = read_config(config)
+    try:
+        from toolhub.hub import Hub
+    except ImportError as exc:
+        raise MissingExtra("hub", "running servers in this process (use --hub to reach a hub elsewhere)") from exc
+    log_to_stderr("warning")
+    async with Hub(loaded) as local, local.task(task) as local_task:
+        yield local_task
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def console() -> Console:
+    return Console(highlight=False)

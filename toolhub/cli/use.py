@@ -1,0 +1,192 @@
+"""`toolhub tools`, `call` and `tasks`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from toolhub.cli.shared import DEFAULT_HUB, console, open_task, print_json, run
+from toolhub.client import connect
+from toolhub.errors import CallError, ConfigError, ToolhubError
+from toolhub.model import Result, ToolInfo
+from toolhub.wire import error_to_wire, tool_to_wire
+
+
+def list_tools(server: str | None, config: Path | None, hub: str | None, token: str | None, as_json: bool) -> None:
+    """Print tools by server; exit 1 if a server could not be reached."""
+    found = run(functools.partial(_tools_by_server, server, config, hub, token))
+    failed = {name: tools for name, tools in found.items() if isinstance(tools, ToolhubError)}
+    if as_json:
+        print_json(
+            {
+                name: {"error": error_to_wire(tools)}
+                if isinstance(tools, ToolhubError)
+                else {"tools": [tool_to_wire(tool) for tool in tools]}
+                for name, tools in found.items()
+            }
+        )
+    else:
+        _print_tools(console(), found)
+    if failed:
+        sys.exit(1)
+
+
+async def _tools_by_server(
+    server: str | None, config: Path | None, hub: str | None, token: str | None
+) -> dict[str, list[ToolInfo] | ToolhubError]:
+    async with open_task(config, hub, token, None) as task:
+        if server is not None:
+            return {server: await task.tools(server)}
+        found: dict[str, list[ToolInfo] | ToolhubError] = await task.tools_by_server()
+        return found
+
+
+def _print_tools(out: Console, found: dict[str, list[ToolInfo] | ToolhubError]) -> None:
+    for name, tools in found.items():
+        if isinstance(tools, ToolhubError):
+            out.print(f"[bold]{escape(name)}[/]  [red]failed[/]\n  {escape(str(tools))}\n")
+            continue
+        table = Table(title=f"{escape(name)} ({len(tools)})", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        table.add_column("tool", style="cyan", no_wrap=True)
+        table.add_column("arguments", style="dim")
+        table.add_column("description")
+        for tool in tools:
+            table.add_row(escape(tool.name), escape(_arguments(tool)), escape(_first_line(tool.description)))
+        out.print(table)
+        out.print()
+
+
+def _arguments(tool: ToolInfo) -> str:
+    required = set(tool.input_schema.get("required") or ())
+    names = tool.input_schema.get("properties") or {}
+    return ", ".join(name if name in required else f"[{name}]" for name in names)
+
+
+def _first_line(text: str | None) -> str:
+    return next((line.strip() for line in (text or "").splitlines() if line.strip()), "")
+
+
+def call_tool(
+    server: str,
+    tool: str,
+    arguments: str,
+    config: Path | None,
+    hub: str | None,
+    token: str | None,
+    task: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Print the result; exit 1 if the tool reports an error, 2 if it could not be called."""
+    given = _read_arguments(arguments)
+    try:
+        result = run(functools.partial(_call, server, tool, given, config, hub, token, task, timeout))
+    except CallError as exc:
+        if as_json:
+            print_json({"error": error_to_wire(exc)})
+        sys.stderr.write(f"toolhub: {exc}\n")
+        sys.exit(2)
+    if as_json:
+        print_json(result.raw)
+    else:
+        _print_result(result)
+    if result.is_error:
+        sys.exit(1)
+
+
+async def _call(
+    server: str,
+    tool: str,
+    arguments: dict[str, Any],
+    config: Path | None,
+    hub: str | None,
+    token: str | None,
+    task: str | None,
+    timeout: float | None,
+) -> Result:
+    async def show_progress(progress: float, total: float | None, message: str | None) -> None:
+        of = f"/{total:g}" if total else ""
+        sys.stderr.write(f"  {progress:g}{of} {message or ''}\n")
+
+    async with open_task(config, hub, token, task) as scope:
+        result: Result = await scope.call(server, tool, arguments, timeout=timeout, on_progress=show_progress)
+        return result
+
+
+def _read_arguments(text: str) -> dict[str, Any]:
+    if text == "-":
+        text = sys.stdin.read()
+    elif text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text()
+        except OSError as exc:
+            raise ConfigError(f"arguments file {text[1:]!r}: {exc.strerror}") from exc
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise ConfigError(f"the arguments are not JSON ({exc}); example: '{{\"timezone\": \"UTC\"}}'") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"the arguments must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _print_result(result: Result) -> None:
+    for block in result.content:
+        if isinstance(block.get("text"), str):
+            sys.stdout.write(block["text"].rstrip("\n") + "\n")
+        else:
+            size = len(block.get("data") or "")
+            sys.stdout.write(f"[{block.get('type')} block, {block.get('mimeType', '?')}, {size} characters; see --json]\n")
+
+
+def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
+    """Print the tasks of a running hub."""
+    address = hub or DEFAULT_HUB
+    statistics = run(functools.partial(_statistics, address, token))
+    if as_json:
+        print_json(statistics)
+        return
+    out = console()
+    out.print(
+        f"hub {escape(address)}  pid {statistics['pid']}  calls {statistics['calls']}  errors {statistics['errors']}  "
+        f"starts {statistics['starts']}  deaths {statistics['deaths']}  replays {statistics['replays']}"
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("task", "run", "age", "lease left", "calls", "errors", "in flight", "servers"):
+        table.add_column(column, justify="left" if column in ("task", "run", "servers") else "right")
+    for task in statistics["tasks"]:
+        table.add_row(*_task_row(task))
+    out.print(table if statistics["tasks"] else "no open tasks")
+
+
+async def _statistics(address: str, token: str | None) -> dict[str, Any]:
+    async with connect(address, token=token) as remote:
+        return dict(await remote.statistics())
+
+
+def _task_row(task: dict[str, Any]) -> list[str]:
+    lease = task["lease_seconds"]
+    servers = ", ".join(f"{slot['server']} {slot['state'].lower()}" for slot in task["slots"])
+    return [
+        escape(task["id"]),
+        escape(task["run"]),
+        _duration(task["age_seconds"]),
+        "-" if lease is None else _duration(lease),
+        str(task["calls"]),
+        str(task["errors"]),
+        str(task["in_flight"]),
+        escape(servers),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,132 @@
+"""From request to answer: reading bodies, mapping errors, streaming, and noticing that the client has left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from toolhub.errors import Overloaded, ToolhubError
+from toolhub.model import Json, LogFn, ProgressFn, Result
+from toolhub.serve.bodies import Body
+from toolhub.wire import NDJSON, error_to_wire, status_of
+
+# Proxies and clients give up on silent connections after about a minute.
+KEEPALIVE_S = 15.0
+MAX_BODY_BYTES = 64 * 1024 * 1024
+CLIENT_CLOSED_REQUEST = 499
+
+T = TypeVar("T")
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+class BadRequest(Exception):
+    """The request cannot be understood; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(value), status, headers, media_type="application/json")
+
+
+def error_response(exc: Exception) -> Response:
+    """An error as the API tells it."""
+    if isinstance(exc, BadRequest):
+        return json_response({"error": {"type": "BadRequest", "message": str(exc)}}, exc.status)
+    assert isinstance(exc, ToolhubError)
+    headers = {}
+    if isinstance(exc, Overloaded):
+        headers["Retry-After"] = str(max(1, round(exc.retry_after or 1)))
+    return json_response({"error": error_to_wire(exc)}, status_of(exc), headers)
+
+
+async def read_body(request: Request, model: type[BodyT]) -> BodyT:
+    """Return the validated JSON body; an empty one counts as ``{}``. Raises BadRequest naming the field."""
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MAX_BODY_BYTES:
+            raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+    try:
+        return model.model_validate_json(bytes(raw) or b"{}")
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise BadRequest(f"{where}: {first['msg']}", 422 if first["type"] != "json_invalid" else 400) from None
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
+    """Await `work`, or cancel it and return None when the client drops the connection."""
+    outcome: list[T] = []
+    failure: list[ToolhubError] = []
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        try:
+            outcome.append(await work)
+        except ToolhubError as exc:
+            failure.append(exc)  # kept out of the task group, which would wrap it
+        tasks.cancel_scope.cancel()
+    if failure:
+        raise failure[0]
+    return outcome[0] if outcome else None
+
+
+Calling = Callable[[ProgressFn, LogFn], Awaitable[Result]]
+
+
+def stream_response(call: Calling) -> StreamingResponse:
+    """Run `call` and send its progress, logs and result as lines of JSON; leaving the stream cancels it."""
+    return StreamingResponse(_lines(call), media_type=NDJSON, headers={"X-Accel-Buffering": "no"})
+
+
+async def _lines(call: Calling) -> AsyncIterator[bytes]:
+    send, receive = anyio.create_memory_object_stream[Json](256)
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        await send.send({"progress": {"progress": progress, "total": total, "message": message}})
+
+    async def on_log(params: Json) -> None:
+        await send.send({"log": params})
+
+    async def work() -> None:
+        try:
+            last: Json = {"result": (await call(on_progress, on_log)).raw}
+        except ToolhubError as exc:
+            last = {"error": error_to_wire(exc)}
+        await send.send(last)
+
+    async with anyio.create_task_group() as tasks, send, receive:
+        tasks.start_soon(work)
+        while True:
+            line: Json = {"keepalive": True}
+            with anyio.move_on_after(KEEPALIVE_S):
+                line = await receive.receive()
+            yield to_json(line) + b"\n"
+            if "result" in line or "error" in line:
+                return
+
+
+def parse_json_argument(text: str) -> Json:
+    """Return a JSON object given as text. Raises BadRequest."""
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise BadRequest(f"not JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"a JSON object is expected, not {type(value).__name__}")
+    return value

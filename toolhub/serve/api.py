@@ -1,0 +1,161 @@
+"""The task API: tasks, tools, calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolhub.config import parse_server
+from toolhub.errors import ToolhubError, Unauthorized
+from toolhub.hub import Hub
+from toolhub.model import Json, LogFn, ProgressFn, Result
+from toolhub.scope import TaskScope
+from toolhub.serve.answers import (
+    CLIENT_CLOSED_REQUEST,
+    BadRequest,
+    error_response,
+    json_response,
+    read_body,
+    stream_response,
+    while_connected,
+)
+from toolhub.serve.bodies import CallTool, OpenTask
+from toolhub.wire import NDJSON, error_to_wire, tool_to_wire
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class TaskApi:
+    """Routes over one hub.
+
+    allow_inline: whether a task may bring its own servers, that is, start programs of its choice on this machine.
+    A unix socket always may: its file mode lets in only who could start them anyway. lease: seconds, for tasks that do not say.
+    """
+
+    def __init__(self, hub: Hub, *, allow_inline: bool, lease: float) -> None:
+        self._hub = hub
+        self._allow_inline = allow_inline
+        self._lease = lease
+
+    def routes(self) -> list[Route]:
+        table: list[tuple[str, str, Endpoint]] = [
+            ("POST", "/v1/tasks", self.open_task),
+            ("GET", "/v1/tasks", self.list_tasks),
+            ("GET", "/v1/tasks/{id}", self.show_task),
+            ("DELETE", "/v1/tasks/{id}", self.close_task),
+            ("POST", "/v1/tasks/{id}/renew", self.renew),
+            ("POST", "/v1/tasks/{id}/warm", self.warm),
+            ("GET", "/v1/tasks/{id}/tools", self.tools),
+            ("POST", "/v1/tasks/{id}/calls", self.call),
+            ("GET", "/v1/statistics", self.statistics),
+        ]
+        return [Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in table]
+
+    async def open_task(self, request: Request) -> Response:
+        """Open a task."""
+        body = await read_body(request, OpenTask)
+        if body.servers and not (self._allow_inline or request.scope["server"][1] is None):
+            raise Unauthorized(
+                "this door does not take servers from clients; use the hub's unix socket, put them into its config, "
+                "or start it with --allow-inline-servers"
+            )
+        specs = {name: parse_server(name, data, path="request") for name, data in (body.servers or {}).items()}
+        scope = await self._hub.open_task(
+            body.id,
+            run=body.run,
+            labels=body.labels,
+            servers={name: spec for name, spec in specs.items() if not spec.disabled},
+            only_these=body.only_these,
+            lease=body.lease_s or self._lease,
+        )
+        return json_response(
+            {"id": scope.id, "run": scope.run, "servers": list(scope.servers), "lease_s": _finite(scope.lease)}, 201
+        )
+
+    async def list_tasks(self, request: Request) -> Response:
+        """List the open tasks with their statistics."""
+        return json_response({"tasks": [dataclasses.asdict(scope.statistics()) for scope in self._hub.tasks]})
+
+    async def show_task(self, request: Request) -> Response:
+        """Show one task's statistics."""
+        return json_response(dataclasses.asdict(self._task(request).statistics()))
+
+    async def close_task(self, request: Request) -> Response:
+        """End a task with all its processes; one that is not open is no error."""
+        await self._hub.close_task(request.path_params["id"])
+        return Response(status_code=204)
+
+    async def renew(self, request: Request) -> Response:
+        """Give a sign of life."""
+        scope = self._task(request)
+        scope.renew()
+        return json_response({"lease_s": _finite(scope.lease)})
+
+    async def warm(self, request: Request) -> Response:
+        """Start every server of the task now; answers the errors by server."""
+        errors = await while_connected(request, self._task(request).warm())
+        return json_response({"errors": {name: error_to_wire(exc) for name, exc in (errors or {}).items()}})
+
+    async def tools(self, request: Request) -> Response:
+        """List tools by server; a server that cannot be reached has an error instead."""
+        scope = self._task(request)
+        wanted = request.query_params.get("server")
+        if wanted is not None:
+            found = {wanted: await scope.tools(wanted)}
+            return json_response({"servers": [_listed(name, tools) for name, tools in found.items()]})
+        by_server = await while_connected(request, scope.tools_by_server())
+        return json_response({"servers": [_listed(name, tools) for name, tools in (by_server or {}).items()]})
+
+    async def call(self, request: Request) -> Response:
+        """Call a tool; with `Accept: application/x-ndjson` progress and logs are streamed. Hanging up cancels it."""
+        scope = self._task(request)
+        body = await read_body(request, CallTool)
+
+        async def run(on_progress: ProgressFn | None = None, on_log: LogFn | None = None) -> Result:
+            return await scope.call(
+                body.server,
+                body.tool,
+                body.arguments,
+                timeout=body.timeout_s,
+                on_progress=on_progress,
+                on_log=on_log,
+            )
+
+        if NDJSON in request.headers.get("accept", ""):
+            return stream_response(run)
+        result = await while_connected(request, run())
+        return json_response({"result": result.raw}) if result else Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def statistics(self, request: Request) -> Response:
+        """Everything the hub counts."""
+        return json_response(dataclasses.asdict(self._hub.statistics()))
+
+    def _task(self, request: Request) -> TaskScope:
+        return self._hub.get_task(request.path_params["id"])
+
+
+def _answering(endpoint: Endpoint) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (ToolhubError, BadRequest) as exc:
+            return error_response(exc)
+
+    answer.__name__, answer.__doc__ = endpoint.__name__, endpoint.__doc__
+    return answer
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds
+
+
+def _listed(name: str, tools: object) -> Json:
+    if isinstance(tools, ToolhubError):
+        return {"name": name, "tools": [], "error": error_to_wire(tools)}
+    assert isinstance(tools, list)
+    return {"name": name, "tools": [tool_to_wire(tool) for tool in tools], "error": None}

@@ -1,0 +1,33 @@
+"""Request bodies of the task API; the OpenAPI page is made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OpenTask(Body):
+    """A task to open. It ends by DELETE, by silence longer than its lease, or with the hub."""
+
+    id: str | None = Field(default=None, min_length=1, max_length=200, pattern=r"^[^/\s]+$")
+    run: str = Field(default="", max_length=200)
+    labels: dict[str, str] = Field(default_factory=dict)
+    servers: dict[str, dict[str, Any]] | None = None
+    """The task's own servers, in the form of the config's `servers`; only where the door allows it."""
+    only_these: bool = False
+    """Leave the hub's configured servers out."""
+    lease_s: float | None = Field(default=None, gt=0)
+
+
+class CallTool(Body):
+    """One tool call. `timeout_s` covers everything, waiting included."""
+
+    server: str
+    tool: str
+    arguments: dict[str, Any] | None = None
+    timeout_s: float | None = Field(default=None, gt=0)

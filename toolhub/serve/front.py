@@ -1,0 +1,180 @@
+"""The MCP front: the hub as an MCP server, so that any MCP client sees the tools of all its servers.
+
+Tool names stay as they are while they are unique among the task's servers; those that collide are offered as
+`server__tool`, a form that is always understood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server import Server
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.models import InitializationOptions
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from toolhub.errors import ToolhubError
+from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
+from toolhub.session import ERROR_META
+from toolhub.wire import error_to_wire
+
+SEPARATOR = "__"
+# The limit of several model APIs for a function's name.
+MAX_NAME = 64
+
+logger = logging.getLogger(__name__)
+Context = ServerRequestContext[Any, Any]
+
+
+class Tools(Protocol):
+    """What the front needs of a task; a TaskScope or a RemoteTask."""
+
+    async def tools_by_server(self) -> Mapping[str, list[ToolInfo] | ToolhubError]: ...
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Result: ...
+
+
+def exposed_names(tools: Iterable[ToolInfo]) -> dict[str, ToolInfo]:
+    """Map the names a client sees to tools: plain while unique, `server__tool` on collision, never over MAX_NAME."""
+    listed = list(tools)
+    owners: dict[str, int] = {}
+    for tool in listed:
+        owners[tool.name] = owners.get(tool.name, 0) + 1
+    return {_shortened(tool.name if owners[tool.name] == 1 else _qualified(tool)): tool for tool in listed}
+
+
+def _qualified(tool: ToolInfo) -> str:
+    return f"{tool.server}{SEPARATOR}{tool.name}"
+
+
+def _shortened(name: str) -> str:
+    if len(name) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: MAX_NAME - 9]}_{digest}"
+
+
+class FrontServer(Server[Any]):
+    """The SDK's low-level server, announcing that its tool list can change."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+class Front:
+    """Answers MCP's tool methods from a task; `task_of` finds the task of a request."""
+
+    def __init__(self, task_of: Callable[[Context], Awaitable[Tools]], *, version: str) -> None:
+        self._task_of = task_of
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._names: weakref.WeakKeyDictionary[Tools, dict[str, ToolInfo]] = weakref.WeakKeyDictionary()
+        self.server = FrontServer(
+            "toolhub", version=version, on_list_tools=self._list_tools, on_call_tool=self._call_tool
+        )
+        self.server.middleware.append(self._relay)
+
+    async def announce_change(self) -> None:
+        """Tell every connected client to list the tools again."""
+        self._names.clear()
+        for connection in list(self._connections):
+            await connection.send_tool_list_changed()
+
+    async def _relay(self, context: Context, call_next: CallNext) -> HandlerResult:
+        """Answer the tool methods of the handshake era with the server's own objects.
+
+        The SDK would drop every field its models do not know; a relay has no business doing that.
+        """
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            if context.method == "tools/list":
+                return {"tools": await self._listing(context)}
+            params = context.params or {}
+            if context.method == "tools/call" and isinstance(params.get("name"), str):
+                return await self._result(context, params["name"], params.get("arguments"))
+        return await call_next(context)
+
+    async def _list_tools(self, context: Context, params: object) -> types.ListToolsResult:
+        return types.ListToolsResult.model_validate({"tools": await self._listing(context)})
+
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return types.CallToolResult.model_validate(await self._result(context, params.name, params.arguments))
+
+    async def _exposed(self, task: Tools) -> dict[str, ToolInfo]:
+        tools: list[ToolInfo] = []
+        for server, found in (await task.tools_by_server()).items():
+            if isinstance(found, ToolhubError):
+                logger.warning("tools of %r are left out: %s", server, found)
+            else:
+                tools += found
+        self._names[task] = names = exposed_names(tools)
+        return names
+
+    async def _listing(self, context: Context) -> list[Json]:
+        # The SDK makes a session object per request; what lasts, and can be told of changes, is its connection.
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._connections.add(context.session._connection)
+        exposed = await self._exposed(await self._task_of(context))
+        return [{**tool.raw, "name": name} for name, tool in exposed.items()]
+
+    async def _resolve(self, task: Tools, name: str) -> tuple[str, str] | None:
+        """Return (server, tool) of an exposed name; what is not known yet is looked up afresh."""
+        tool = self._names.get(task, {}).get(name) or (await self._exposed(task)).get(name)
+        if tool is not None:
+            return tool.server, tool.name
+        server, separator, plain = name.partition(SEPARATOR)
+        return (server, plain) if separator else None
+
+    async def _result(self, context: Context, name: str, arguments: Any) -> Json:
+        task = await self._task_of(context)
+        resolved = await self._resolve(task, name)
+        if resolved is None:
+            return error_result(f"Unknown tool: {name}")
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            await context.session.report_progress(progress, total, message)
+
+        try:
+            answer = await task.call(*resolved, arguments, on_progress=on_progress, on_log=_log_relay(context))
+        except ToolhubError as exc:
+            return error_result(str(exc), error_to_wire(exc))
+        refused = (answer.raw.get("_meta") or {}).get(ERROR_META)
+        if refused:
+            raise MCPError(code=refused["code"], message=refused["message"], data=refused["data"])
+        return answer.raw
+
+
+def _log_relay(context: Context) -> LogFn:
+    async def on_log(params: Json) -> None:
+        line = types.LoggingMessageNotificationParams.model_validate({"level": "info", "data": None, **params})
+        await context.session.send_notification(types.LoggingMessageNotification(params=line), context.request_id)
+
+    return on_log
+
+
+def error_result(text: str, details: Json | None = None) -> Json:
+    """A failure as a tool result, for the model to read."""
+    result: Json = {"content": [{"type": "text", "text": text}], "isError": True}
+    if details:
+        result["_meta"] = {"toolhub/error": details}
+    return result

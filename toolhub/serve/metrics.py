@@ -1,0 +1,67 @@
+"""`/metrics`: what the hub counts, in Prometheus' form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolhub.hub import Hub
+from toolhub.model import Call
+
+# From a cached look-up to a long reasoning call.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class HubCollector:
+    """Reads the hub's statistics at each scrape: nothing is counted twice."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def collect(self) -> Iterator[Metric]:
+        statistics = self._hub.statistics()
+        yield GaugeMetricFamily("toolhub_tasks", "Open tasks", value=len(statistics.tasks))
+        sessions = GaugeMetricFamily("toolhub_slots", "Slots by server and state", labels=["server", "state"])
+        counts: dict[tuple[str, str], int] = {}
+        for slot in (*statistics.shared, *(slot for task in statistics.tasks for slot in task.slots)):
+            counts[slot.server, slot.state] = counts.get((slot.server, slot.state), 0) + 1
+        for labels, count in sorted(counts.items()):
+            sessions.add_metric(labels, count)
+        yield sessions
+        gate = self._hub.gate
+        yield GaugeMetricFamily("toolhub_calls_in_flight", "Calls being executed", value=gate.in_use)
+        yield GaugeMetricFamily("toolhub_calls_waiting", "Calls waiting for the hub's limit", value=gate.waiting)
+        yield CounterMetricFamily("toolhub_session_starts", "Sessions started", value=statistics.starts)
+        yield CounterMetricFamily("toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths)
+        yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
+
+
+def metrics_route(hub: Hub) -> Route:
+    """Register the collectors and return the route."""
+    registry = CollectorRegistry()
+    registry.register(HubCollector(hub))
+    seconds = Histogram(
+        "toolhub_call_seconds",
+        "Duration of tool calls, waiting included",
+        ["server", "tool", "outcome"],
+        buckets=_BUCKETS,
+        registry=registry,
+    )
+
+    def observe(call: Call, outcome: str, elapsed: float) -> None:
+        # A name that the model made up must not become a label: labels live for ever.
+        known = outcome != "ToolNotFound"
+        seconds.labels(call.server if known else "", call.tool if known else "", outcome).observe(elapsed)
+
+    hub.observers.append(observe)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return Route("/metrics", metrics)
