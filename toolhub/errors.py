@@ -104,9 +104,7 @@ class CallTimeout(CallError):
 class SessionLost(CallError):
     """The server died. `state_lost` is True once per death of a server that keeps state between calls."""
 
-    def __init__(
-        self, message: str, *, exit_code: int | None = None, state_lost: bool = False, **fields: Any
-    ) -> None:
+    def __init__(self, message: str, *, exit_code: int | None = None, state_lost: bool = False, **fields: Any) -> None:
         super().__init__(message, **fields)
         self.exit_code = exit_code
         self.state_lost = state_lost

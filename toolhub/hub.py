@@ -71,9 +71,7 @@ class Hub:
             opener = self._open_channel
             if opener is None:
                 journal = stack.enter_context(open_journal(settings.state_path / "journal"))
-                opener = channel_opener(
-                    await stack.enter_async_context(open_spawner(journal)), limits.max_result_bytes
-                )
+                opener = channel_opener(await stack.enter_async_context(open_spawner(journal)), limits.max_result_bytes)
             self._shared = Shared(
                 open_channel=opener,
                 starts=anyio.CapacityLimiter(settings.start_limit),
@@ -158,9 +156,7 @@ class Hub:
         if task_id in self._scopes or task_id in self._opening:
             raise ConfigError(f"task {task_id!r} is already open; close it first or choose another id")
         if len(self._scopes) >= self.config.limits.max_tasks:
-            raise Overloaded(
-                f"{len(self._scopes)} tasks are open (limits.max_tasks); close some or raise the limit"
-            )
+            raise Overloaded(f"{len(self._scopes)} tasks are open (limits.max_tasks); close some or raise the limit")
         chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
         values = {"id": task_id, "run": run} | dict(labels or {})
         specs = {name: spec.for_task(values) for name, spec in chosen.items()}
@@ -280,7 +276,7 @@ class Hub:
 
 
 def idle_limit(spec: ServerSpec) -> float | None:
-    """Seconds after which an unused session is stopped. What it remembers is not thrown away unless that was asked for."""
+    """Seconds until an unused session is stopped; what it remembers is thrown away only if that was asked for."""
     if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
         return None
     return spec.idle_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,10 @@ from toolhub.errors import Sent
 
 Json = dict[str, Any]
 
-ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
+ProgressFn = Callable[[float, float | None, str | None], Coroutine[Any, Any, None]]
 """Receives (progress, total, message) while the call runs."""
 
-LogFn = Callable[[Json], Awaitable[None]]
+LogFn = Callable[[Json], Coroutine[Any, Any, None]]
 """Receives the params of `notifications/message`: ``{"level", "logger"?, "data"}``."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delay with full jitter on its upper half, so that 60 slots that died together do not return together."""
+    """Exponential delay, its upper half random, so that 60 slots that died together do not return together."""
 
     initial: float = 0.1
     maximum: float = 5.0

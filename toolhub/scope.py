@@ -25,7 +25,7 @@ from toolhub.layers.authorize import authorize, is_offered, server_named
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, Observer, trace
-from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatistics, ToolInfo
+from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatistics, ToolInfo, ToolPolicy
 from toolhub.policy import RetryBudget
 from toolhub.session import ChannelOpener, Session
 from toolhub.slot import Slot
@@ -181,8 +181,8 @@ class TaskScope:
         """
         self._touch()
         bound = self._servers.get(server)
-        policy = self._shared.catalog.policy(bound.fingerprint, bound.spec, tool) if bound else None
-        seconds = timeout or (policy and policy.timeout) or (bound.spec.call_timeout_s if bound else 1.0)
+        policy = self._shared.catalog.policy(bound.fingerprint, bound.spec, tool) if bound else ToolPolicy()
+        seconds = timeout or policy.timeout or (bound.spec.call_timeout_s if bound else 1.0)
         call = Call(
             id=f"{self.id}-{next(self._numbers)}",
             task_id=self.id,
@@ -191,9 +191,9 @@ class TaskScope:
             arguments=arguments if arguments is not None else {},
             deadline=anyio.current_time() + seconds,
             timeout=seconds,
+            policy=policy,
             on_progress=on_progress,
             on_log=on_log,
-            **({"policy": policy} if policy else {}),
         )
         try:
             return await self._handle(call)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import anyio
 
 from toolhub.channel.base import Channel, ChannelClosed, OpenFailed, PostMortem, ServerRefused
 from toolhub.config import ServerSpec, redact
-from toolhub.errors import SessionLost, StartError
+from toolhub.errors import ProtocolViolation, SessionLost, StartError
 from toolhub.lifecycle import SessionEvent, SessionState, advance
 from toolhub.model import Call, Json, LogFn, Result, ServerInfo
 
@@ -19,6 +20,7 @@ ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
 _OBITUARY_S = 0.03
 _STDERR_SHOWN = 8
 ERROR_META = "toolhub/jsonrpc_error"
+METHOD_NOT_FOUND = -32601
 
 
 class Session:
@@ -62,12 +64,21 @@ class Session:
         except ChannelClosed as exc:
             raise await self._lost(exc, "tools/list") from exc
         except ServerRefused as exc:
-            if exc.code == -32601:  # a server without tools need not know the method
+            if exc.code == METHOD_NOT_FOUND:  # a server without tools need not know the method
                 return []
-            raise SessionLost(
-                f"server {self.spec.name!r} refused tools/list: {exc.message} (code {exc.code})",
-                server=self.spec.name,
-                sent="maybe",
+            raise ProtocolViolation(
+                f"server {self.spec.name!r} refused tools/list: {exc.message} (code {exc.code})", server=self.spec.name
+            ) from exc
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
+        """Send any MCP request and return its wire result. Raises SessionLost or ProtocolViolation."""
+        try:
+            return await self._channel.request(method, params)
+        except ChannelClosed as exc:
+            raise await self._lost(exc, method) from exc
+        except ServerRefused as exc:
+            raise ProtocolViolation(
+                f"server {self.spec.name!r} refused {method}: {exc.message} (code {exc.code})", server=self.spec.name
             ) from exc
 
     async def call(self, call: Call) -> Result:

@@ -1,8 +1,8 @@
 """A slot keeps a session available for one key.
 
 It starts one on demand, at most one at a time; whoever comes while it starts waits for that same start. When a session
-dies the slot notices by itself, also while idle. Two callers that fail together therefore cause one restart, and neither
-can tear down what the other's call started: nobody but the slot ends a session.
+dies the slot notices by itself, also while idle. So two callers that fail together cause one restart, and neither can
+tear down what the other's call started: nobody but the slot ends a session.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def error_from_wire(wire: Json) -> ToolhubError:
     kind = _BY_NAME.get(str(fields.pop("type", "")), ToolhubError)
     message = str(fields.pop("message", "unknown error"))
     if issubclass(kind, CallError):
-        known = kind("", **({"timeout": 0.0} if kind is errors.CallTimeout else {})).details()
+        required: dict[str, Any] = {"timeout": 0.0} if kind is errors.CallTimeout else {}
+        known = kind("", **required).details()
         return kind(message, **{name: value for name, value in fields.items() if name in known})
     if kind in (ToolNotFound, ConfigError, ToolhubError) or kind.__init__ is ToolhubError.__init__:
         return kind(message)

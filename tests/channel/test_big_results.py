@@ -78,7 +78,7 @@ async def test_20_mb_of_escaped_text_do_not_stop_the_loop(hubs: HubFactory) -> N
 async def test_20_mb_of_dense_structure_do_not_stop_the_loop(hubs: HubFactory) -> None:
     async with hubs.task(fixture("bulky"), within=60) as task:
         pause = await shortest_pause(
-            lambda: call(task, "dense"), lambda result: len(result.structured["rows"]) == SIZE // 44
+            lambda: call(task, "dense"), lambda result: len(result.structured["rows"]) == SIZE // 66
         )
     assert pause < LONGEST_GAP_S
 

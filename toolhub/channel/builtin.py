@@ -40,7 +40,10 @@ async def open_builtin(spec: ServerSpec) -> AsyncIterator[McpChannel]:
     server = load_server(spec)
     death = PostMortem()
     try:
-        async with create_client_server_memory_streams() as (client, served), anyio.create_task_group() as tasks:
+        async with (
+            create_client_server_memory_streams() as (client, served),
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(server.run, *served, server.create_initialization_options())
             async with conversation(spec, client, lambda: death) as channel:
                 yield channel

@@ -2,12 +2,17 @@
 
 The SDK's reader joins its buffer with every chunk, so that one 20 MB line costs seconds of the event loop. `LineBuffer`
 looks at each byte once. Long lines are decoded in a worker thread by a decoder whose containers are Python code, so
-that the interpreter can switch threads between elements: the loop goes on while 20 MB are parsed.
+that the interpreter can switch threads between elements: the loop goes on while 20 MB are parsed. Meanwhile the cycle
+collector pauses: it would visit every new element again and again, and nothing else runs while it does.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from json import decoder, scanner
 from typing import Any
 
@@ -50,15 +55,50 @@ class _InterruptibleDecoder(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parse_object = decoder.JSONObject
-        self.parse_array = decoder.JSONArray
-        self.parse_string = decoder.scanstring
+        self.parse_object = decoder.JSONObject  # type: ignore[attr-defined]  # missing in typeshed
+        self.parse_array = decoder.JSONArray  # type: ignore[attr-defined]  # missing in typeshed
+        self.parse_string = decoder.scanstring  # type: ignore[attr-defined]  # missing in typeshed
         self.memo: dict[str, str] = {}
-        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[assignment]  # same signature, other class
+        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # missing in typeshed
+
+
+class _CollectorPause:
+    """Switches the cycle collector off while at least one thread decodes; what was decoded is old when it is back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._was_on = False
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with self._lock:
+            if self._holders == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0 and self._was_on:
+                    self._age()
+                    gc.enable()
+
+    def _age(self) -> None:
+        """Move all objects to the oldest generation without visiting them, unless the program has frozen some."""
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()
+
+
+_collector_pause = _CollectorPause()
 
 
 def _decode_long(line: bytes) -> Any:
-    return _InterruptibleDecoder().decode(line.decode("utf-8", "replace"))
+    with _collector_pause.hold():
+        return _InterruptibleDecoder().decode(line.decode("utf-8", "replace"))
 
 
 async def decode(line: bytes) -> Any:

@@ -20,8 +20,13 @@ import mcp.client.sse
 from mcp import ClientSession, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest
-from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_PROTOCOL_VERSION_HEADER, encode_header_value
+from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+)
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
@@ -41,7 +46,7 @@ from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
 from toolhub.owned import unwrapped
-from toolhub.spawn.exec import Child, SpawnFailed, Spawner, child_environment
+from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
 from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 
@@ -57,8 +62,10 @@ _MAX_PAGES = 1000
 logger = logging.getLogger(__name__)
 
 # The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it.
-mcp.client.sse.sse_within_origin = functools.partial(  # type: ignore[attr-defined]
-    mcp.client.sse.sse_within_origin, max_event_size=None
+setattr(  # noqa: B010  # the name is not exported, so an assignment would not type-check
+    mcp.client.sse,
+    "sse_within_origin",
+    functools.partial(getattr(mcp.client.sse, "sse_within_origin"), max_event_size=None),  # noqa: B009
 )
 
 
@@ -143,7 +150,7 @@ class McpChannel:
     ) -> Json:
         options: CallOptions = {}
         if on_progress is not None:
-            options["on_progress"] = on_progress
+            options["on_progress"] = cast(ProgressFnT, on_progress)
         if self._modern_meta is not None:
             params, options = self._stamped(method, params, options)
         try:
@@ -151,7 +158,9 @@ class McpChannel:
         except MCPError as exc:
             raise self._translated(exc) from exc
         except ValidationError as exc:
-            raise ProtocolViolation(f"the answer to {method} is not valid JSON-RPC: {exc.error_count()} errors") from exc
+            raise ProtocolViolation(
+                f"the answer to {method} is not valid JSON-RPC: {exc.error_count()} errors"
+            ) from exc
 
     def _translated(self, exc: MCPError) -> Exception:
         if exc.code == CONNECTION_CLOSED:
@@ -162,9 +171,7 @@ class McpChannel:
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
         return ServerRefused(exc.code, exc.message, exc.error.data)
 
-    def _stamped(
-        self, method: str, params: Mapping[str, Any] | None, options: CallOptions
-    ) -> tuple[Json, CallOptions]:
+    def _stamped(self, method: str, params: Mapping[str, Any] | None, options: CallOptions) -> tuple[Json, CallOptions]:
         """Add what revision 2026-07-28 wants with every request: the envelope in `_meta`, its copy in headers."""
         stamped = dict(params or {})
         stamped["_meta"] = {**(stamped.get("_meta") or {}), **(self._modern_meta or {})}
@@ -226,7 +233,9 @@ async def _handshake(session: ClientSession, spec: ServerSpec) -> None:
         with anyio.fail_after(spec.start_timeout_s):
             await _negotiate(session, spec)
     except TimeoutError:
-        raise OpenFailed(f"it did not answer the handshake within {spec.start_timeout_s:g} s (start_timeout_s)") from None
+        raise OpenFailed(
+            f"it did not answer the handshake within {spec.start_timeout_s:g} s (start_timeout_s)"
+        ) from None
 
 
 async def _negotiate(session: ClientSession, spec: ServerSpec) -> None:
@@ -262,7 +271,8 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
 
     def evidence() -> PostMortem:
         return PostMortem(
-            exit_code=child.exit_code if child else None,
+            # The exit of a server that we hung up on says nothing; why we did says it all.
+            exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
             stderr=tail.lines(),
             noise=list(stdout.noise) if stdout else [],
             noise_lines=stdout.noise_lines if stdout else 0,
@@ -271,7 +281,7 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
 
     try:
         child = await spawner.spawn(
-            [spec.command, *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
+            [spec.command or "", *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
         )
     except SpawnFailed as exc:
         raise OpenFailed(str(exc)) from exc
@@ -322,17 +332,18 @@ async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel
     limit: bytes of the largest SSE event, that is of one answer.
     """
     death = PostMortem()
+    statuses: list[int] = []
     opened = False
     try:
         async with anyio.create_task_group() as guard:
-            async with _http_transport(spec, limit) as streams:
+            async with _http_transport(spec, limit, statuses) as streams:
                 async with conversation(spec, streams, lambda: death) as channel:
                     opened = True
                     yield channel
                 guard.start_soon(_cancel_later, guard.cancel_scope)  # the transport now sends DELETE
             guard.cancel_scope.cancel()
     except Exception as exc:
-        death.cause = _open_reason(exc)
+        death.cause = _http_reason(exc, httpx2.URL(spec.url or ""), statuses)
         death.unsent = isinstance(unwrapped(exc), httpx2.ConnectError)
         if not opened:
             raise OpenFailed(death.cause) from exc
@@ -345,7 +356,12 @@ async def _cancel_later(scope: anyio.CancelScope) -> None:
 
 
 @asynccontextmanager
-async def _http_transport(spec: ServerSpec, limit: int) -> AsyncIterator[tuple[Any, Any]]:
+async def _http_transport(spec: ServerSpec, limit: int, statuses: list[int]) -> AsyncIterator[tuple[Any, Any]]:
+    """Give the stream pair. statuses: gets the HTTP status of every answer; the SDK keeps it to itself."""
+
+    async def note(response: httpx2.Response) -> None:
+        statuses[:] = [response.status_code]
+
     # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
     timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
     if spec.transport == "sse":
@@ -355,9 +371,22 @@ async def _http_transport(spec: ServerSpec, limit: int) -> AsyncIterator[tuple[A
         async with cast(AbstractAsyncContextManager[tuple[Any, Any]], legacy) as streams:
             yield streams
         return
-    async with httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout) as client:
+    hooks: dict[str, list[Any]] = {"response": [note]}
+    async with httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout, event_hooks=hooks) as client:
         async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=limit) as streams:
             yield streams
+
+
+def _http_reason(exc: BaseException, url: httpx2.URL, statuses: list[int]) -> str:
+    """Say what happened at which address; a query or a user in it may be a secret."""
+    cause, address = unwrapped(exc), url.copy_with(query=None, fragment=None, userinfo=b"")
+    if isinstance(cause, httpx2.HTTPStatusError):
+        return f"HTTP {cause.response.status_code} from {address}"
+    if isinstance(cause, MCPError) and statuses and statuses[-1] >= 400:
+        return f"HTTP {statuses[-1]} from {address} ({cause.message})"
+    if isinstance(cause, httpx2.ConnectError):
+        return f"cannot connect to {address} ({cause}); is the server running?"
+    return f"{_open_reason(cause)} ({address})"
 
 
 def _open_reason(exc: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""A server made of functions: the twin of a real channel for tests of everything above it. Runs on any anyio backend."""
+"""A server made of functions: the twin of a real channel for tests of all above it. Runs on any anyio backend."""
 
 from __future__ import annotations
 

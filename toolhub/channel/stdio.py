@@ -36,7 +36,9 @@ def to_message(value: Any) -> SessionMessage | None:
             return SessionMessage(kind.model_validate(value))
         if isinstance(value.get("result"), dict) and isinstance(value.get("id"), int | str):
             # Not validated: the result is opaque here, and may be tens of megabytes.
-            return SessionMessage(JSONRPCResponse.model_construct(jsonrpc="2.0", id=value["id"], result=value["result"]))
+            return SessionMessage(
+                JSONRPCResponse.model_construct(jsonrpc="2.0", id=value["id"], result=value["result"])
+            )
         if "error" in value and value.get("id") is not None:
             error = ErrorData.model_validate(value["error"])
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=value["id"], error=error))

@@ -35,7 +35,8 @@ HubOption = Annotated[
     typer.Option("--hub", envvar="TOOLHUB_URL", help="Use a running hub: http://host:port or unix:///path."),
 ]
 TokenOption = Annotated[
-    str | None, typer.Option("--token", envvar="TOOLHUB_TOKEN", help="Bearer token of the running hub.", show_envvar=True)
+    str | None,
+    typer.Option("--token", envvar="TOOLHUB_TOKEN", help="Bearer token of the running hub.", show_envvar=True),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 
@@ -61,14 +62,15 @@ def serve(
         typer.Option(envvar="TOOLHUB_TOKEN", help="Bearer token; made and printed once if others can reach the bind."),
     ] = None,
     allow_inline_servers: Annotated[
-        bool, typer.Option("--allow-inline-servers", help="Let TCP clients bring their own servers: they can run programs.")
+        bool,
+        typer.Option("--allow-inline-servers", help="Let TCP clients bring their own servers: they can run programs."),
     ] = False,
     private: Annotated[
         bool, typer.Option("--private", help="For one parent process: only --uds, ends with its stdin.")
     ] = False,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run the hub: task API `/v1`, MCP front `/mcp`, `/metrics`, `/healthz`. Ctrl-C ends it and every tool it started."""
+    """Run the hub: task API `/v1`, MCP front `/mcp`, `/metrics`. Ctrl-C ends it and every tool it started."""
     _work("serve").run(
         config,
         host=host,
@@ -103,11 +105,15 @@ def tools(
 def call(
     server: Annotated[str, typer.Argument(help="Server name, as in the config.")],
     tool: Annotated[str, typer.Argument(help="Tool name.")],
-    arguments: Annotated[str, typer.Argument(metavar="[JSON]", help="Arguments as a JSON object, or @file, or -.")] = "{}",
+    arguments: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="Arguments as a JSON object, or @file, or -.")
+    ] = "{}",
     config: ConfigOption = None,
     hub: HubOption = None,
     token: TokenOption = None,
-    task: Annotated[str | None, typer.Option(help="Task to call in; default: a new one that ends with the call.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task to call in; default: a new one that ends with the call.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for everything, start included.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +141,7 @@ def demo(
     tasks: Annotated[int, typer.Option(min=1, max=20, help="Agents to play.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """See it work in about 20 seconds: real servers, several tasks, a kill in the middle, and a comparison. No key, no network."""
+    """See it work in about 20 seconds: real servers, a kill in the middle, a comparison. No key, no network."""
     _work("demo").run(tasks, as_json)
 
 
@@ -144,5 +150,5 @@ def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="overhead, init, recover, or all.")] = "all",
 ) -> None:
-    """Measure toolhub on this machine against what people use today (needs the source checkout and the `bench` extra)."""
+    """Measure toolhub on this machine against what people use today (needs a source checkout)."""
     _work("bench", extra="bench").run(name, context.args)

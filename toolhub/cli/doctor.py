@@ -18,14 +18,21 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from toolhub.cli.shared import console, find_config, log_to_stderr, print_json, run as run_async
+from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
+from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, ServerSpec, load_config
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
 from toolhub.spawn.supervisor import descendants
 
-EXTRAS = {"hub": "mcp", "servers": "toolhub_servers", "e2b": "e2b_code_interpreter", "browser": "playwright", "agent": "openai"}
+EXTRAS = {
+    "hub": "mcp",
+    "servers": "toolhub_servers",
+    "e2b": "e2b_code_interpreter",
+    "browser": "playwright",
+    "agent": "openai",
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,11 @@ def advice(spec: ServerSpec, error: str) -> str:
     if "working directory" in error:
         return "create the directory or correct `cwd`"
     if "did not answer the handshake" in error:
-        return f"run it by hand: `{command}`; if it is only slow, raise start_timeout_s" if command else "is it an MCP endpoint?"
+        return (
+            f"run it by hand: `{command}`; if it is only slow, raise start_timeout_s"
+            if command
+            else "is it an MCP endpoint?"
+        )
     if spec.transport in ("http", "sse"):
         return "is the server running, is the URL right (…/mcp or …/sse), are the headers (authorization) right?"
     if spec.transport == "builtin":
@@ -134,9 +145,23 @@ def check_machine(config: Config) -> list[dict[str, str]]:
             else f"{platform.system()} has no subreaper: daemonised grandchildren may survive a killed server",
         ),
         _state_check(config),
-        ("uvloop", *(("ok", "installed") if _has("uvloop") else ("weaker", "not installed: calls take about 10 % longer"))),
-        ("open files", "ok" if soft >= 4096 else "weaker", f"soft limit {soft} (a session takes 4; the hub raises it to the hard limit)"),
-        ("node", *(("ok", shutil.which("node") or "") if shutil.which("node") else ("note", "not on PATH: npx servers cannot start"))),
+        (
+            "uvloop",
+            *(("ok", "installed") if _has("uvloop") else ("weaker", "not installed: calls take about 10 % longer")),
+        ),
+        (
+            "open files",
+            "ok" if soft >= 4096 else "weaker",
+            f"soft limit {soft} (a session takes 4; the hub raises it to the hard limit)",
+        ),
+        (
+            "node",
+            *(
+                ("ok", shutil.which("node") or "")
+                if shutil.which("node")
+                else ("note", "not on PATH: npx servers cannot start")
+            ),
+        ),
         ("extras", "ok", ", ".join(name for name, module in EXTRAS.items() if _has(module)) or "none"),
     ]
     return [{"check": name, "status": status, "detail": detail} for name, status, detail in checks]
@@ -149,7 +174,11 @@ def _state_check(config: Config) -> tuple[str, str, str]:
         probe = probe.parent
     if os.access(probe, os.W_OK):
         return "state", "ok", str(directory)
-    return "state", "weaker", f"{directory} cannot be written: a crashed hub's leftovers cannot be swept; set hub.state_dir"
+    return (
+        "state",
+        "weaker",
+        f"{directory} cannot be written: a crashed hub's leftovers cannot be swept; set hub.state_dir",
+    )
 
 
 def _has(module: str) -> bool:

@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from toolhub.cli.shared import find_config, log_to_stderr, run as run_async
+from toolhub.cli.shared import find_config, log_to_stderr
+from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError
 from toolhub.serve.run import Doors, serve

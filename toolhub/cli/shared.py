@@ -58,7 +58,10 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 def log_to_stderr(level: str) -> None:
     """stdout belongs to results (or to MCP). Done before any server is hosted: the SDK would install a handler."""
     logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        force=True,
     )
     for noisy in ("httpx2", "httpcore2", "mcp", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

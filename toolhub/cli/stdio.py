@@ -9,7 +9,8 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from toolhub import __version__
-from toolhub.cli.shared import log_to_stderr, open_task, run as run_async
+from toolhub.cli.shared import log_to_stderr, open_task
+from toolhub.cli.shared import run as run_async
 from toolhub.serve.front import Context, Front, Tools
 
 

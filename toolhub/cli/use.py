@@ -53,7 +53,13 @@ def _print_tools(out: Console, found: dict[str, list[ToolInfo] | ToolhubError]) 
         if isinstance(tools, ToolhubError):
             out.print(f"[bold]{escape(name)}[/]  [red]failed[/]\n  {escape(str(tools))}\n")
             continue
-        table = Table(title=f"{escape(name)} ({len(tools)})", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        table = Table(
+            title=f"{escape(name)} ({len(tools)})",
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            padding=(0, 2, 0, 0),
+        )
         table.add_column("tool", style="cyan", no_wrap=True)
         table.add_column("arguments", style="dim")
         table.add_column("description")
@@ -131,7 +137,7 @@ def _read_arguments(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as exc:
-        raise ConfigError(f"the arguments are not JSON ({exc}); example: '{{\"timezone\": \"UTC\"}}'") from None
+        raise ConfigError(f'the arguments are not JSON ({exc}); example: \'{{"timezone": "UTC"}}\'') from None
     if not isinstance(value, dict):
         raise ConfigError(f"the arguments must be a JSON object, not {type(value).__name__}")
     return value
@@ -143,7 +149,9 @@ def _print_result(result: Result) -> None:
             sys.stdout.write(block["text"].rstrip("\n") + "\n")
         else:
             size = len(block.get("data") or "")
-            sys.stdout.write(f"[{block.get('type')} block, {block.get('mimeType', '?')}, {size} characters; see --json]\n")
+            sys.stdout.write(
+                f"[{block.get('type')} block, {block.get('mimeType', '?')}, {size} characters; see --json]\n"
+            )
 
 
 def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:

@@ -31,9 +31,7 @@ _BOUNDS = {
 }
 
 
-def validate(
-    model: type[Model], data: Mapping[str, Any], context: object = None
-) -> tuple[Model | None, list[Problem]]:
+def validate(model: type[Model], data: Mapping[str, Any], context: object = None) -> tuple[Model | None, list[Problem]]:
     """The model, or None and what is wrong; the problems' keys are relative to `data`."""
     try:
         return model.model_validate(data, context=context), []

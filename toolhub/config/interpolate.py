@@ -21,9 +21,7 @@ from toolhub.config.problems import Key, Problem, kind_of
 _REFERENCE = re.compile(r"(\$\$\{)|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?:(:?-)(.*))?", re.ASCII | re.DOTALL)
 _TASK_VARIABLE = re.compile(r"task\.([\w.-]+)")
-_FORMS = (
-    "write ${NAME}, ${NAME:-default} (no braces in the default), ${task.<label>}, or $${ for a literal ${"
-)
+_FORMS = "write ${NAME}, ${NAME:-default} (no braces in the default), ${task.<label>}, or $${ for a literal ${"
 
 
 @dataclass(frozen=True, slots=True)

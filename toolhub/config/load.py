@@ -75,9 +75,7 @@ class _Reader:
         if not isinstance(data, Mapping):
             raise self.source.error([Problem((), f"expected a mapping of sections, found {kind_of(data)}")])
         if is_json and "mcpServers" in data and not any(name in data for name in _SECTIONS):
-            return {
-                "mcpServers": data["mcpServers"]
-            }  # a desktop client's own file; its other keys are not ours
+            return {"mcpServers": data["mcpServers"]}  # a desktop client's own file; its other keys are not ours
         known = {*_TOP_LEVEL, "inputs"} if is_json else {*_TOP_LEVEL}
         for name in data:
             if name not in known:

@@ -41,9 +41,7 @@ class Source:
         return ConfigError(message, path=self.path, line=first.line, key=first.key)
 
     def _one(self, problem: Problem) -> ConfigError:
-        return ConfigError(
-            problem.message, path=self.path, line=self.line(problem.key), key=spell(problem.key)
-        )
+        return ConfigError(problem.message, path=self.path, line=self.line(problem.key), key=spell(problem.key))
 
 
 def first_of_each_key(problems: Iterable[Problem]) -> list[Problem]:

@@ -61,9 +61,7 @@ def _reach_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:
     elif not given:
         yield Problem((), "needs exactly one of 'command' (a program), 'url' (a remote server) or 'builtin'")
     elif needed and needed not in given:
-        yield Problem(
-            ("transport",), f"'{transport_of(entry)}' needs '{needed}', but the server has '{given[0]}'"
-        )
+        yield Problem(("transport",), f"'{transport_of(entry)}' needs '{needed}', but the server has '{given[0]}'")
 
 
 def check_name(name: str) -> str:

@@ -34,7 +34,9 @@ def authorize(specs: Mapping[str, ServerSpec]) -> Layer:
         async def handle(call: Call) -> Result:
             spec = server_named(specs, call.server)
             if not is_offered(spec, call.tool):
-                raise ToolNotFound(f"tool {call.tool!r} of server {call.server!r} is switched off by the config (tools.deny / tools.allow)")
+                raise ToolNotFound(
+                    f"tool {call.tool!r} of server {call.server!r} is switched off by the config (tools.deny / tools.allow)"
+                )
             return await inner(call)
 
         return handle

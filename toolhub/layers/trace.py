@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import anyio
 from opentelemetry import trace as otel
 
 from toolhub.layers import Handler, Layer
@@ -43,7 +43,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
 
     def layer(inner: Handler) -> Handler:
         async def handle(call: Call) -> Result:
-            began = anyio.current_time()
+            began = time.perf_counter()  # uvloop's own clock ticks in milliseconds
             for count in counts:
                 count.begin()
             outcome = "cancelled"
@@ -58,7 +58,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                 outcome = type(exc).__name__
                 raise
             finally:
-                seconds = anyio.current_time() - began
+                seconds = time.perf_counter() - began
                 for count in counts:
                     count.end(outcome)
                 for observer in observers:

@@ -34,7 +34,8 @@ class TaskApi:
     """Routes over one hub.
 
     allow_inline: whether a task may bring its own servers, that is, start programs of its choice on this machine.
-    A unix socket always may: its file mode lets in only who could start them anyway. lease: seconds, for tasks that do not say.
+    A unix socket always may: its file mode lets in only who could start them anyway.
+    lease: seconds, for tasks that do not say.
     """
 
     def __init__(self, hub: Hub, *, allow_inline: bool, lease: float) -> None:
@@ -74,7 +75,13 @@ class TaskApi:
             lease=body.lease_s or self._lease,
         )
         return json_response(
-            {"id": scope.id, "run": scope.run, "servers": list(scope.servers), "lease_s": _finite(scope.lease)}, 201
+            {
+                "id": scope.id,
+                "run": scope.run,
+                "servers": list(scope.servers),
+                "lease_s": _finite(scope.lease),
+            },
+            201,
         )
 
     async def list_tasks(self, request: Request) -> Response:

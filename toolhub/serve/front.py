@@ -101,18 +101,18 @@ class Front:
         for connection in list(self._connections):
             await connection.send_tool_list_changed()
 
-    async def _relay(self, context: Context, call_next: CallNext) -> HandlerResult:
+    async def _relay(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer the tool methods of the handshake era with the server's own objects.
 
         The SDK would drop every field its models do not know; a relay has no business doing that.
         """
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            if context.method == "tools/list":
-                return {"tools": await self._listing(context)}
-            params = context.params or {}
-            if context.method == "tools/call" and isinstance(params.get("name"), str):
-                return await self._result(context, params["name"], params.get("arguments"))
-        return await call_next(context)
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            if ctx.method == "tools/list":
+                return {"tools": await self._listing(ctx)}
+            params = ctx.params or {}
+            if ctx.method == "tools/call" and isinstance(params.get("name"), str):
+                return await self._result(ctx, params["name"], params.get("arguments"))
+        return await call_next(ctx)
 
     async def _list_tools(self, context: Context, params: object) -> types.ListToolsResult:
         return types.ListToolsResult.model_validate({"tools": await self._listing(context)})

@@ -64,7 +64,7 @@ class Guard:
 def _is_unix(scope: Scope) -> bool:
     """uvicorn reports (path, None) as the server of a unix socket."""
     server = scope.get("server")
-    return bool(server) and server[1] is None
+    return server is not None and server[1] is None
 
 
 def _hostname(url: str) -> str:

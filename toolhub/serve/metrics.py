@@ -38,7 +38,9 @@ class HubCollector:
         yield GaugeMetricFamily("toolhub_calls_in_flight", "Calls being executed", value=gate.in_use)
         yield GaugeMetricFamily("toolhub_calls_waiting", "Calls waiting for the hub's limit", value=gate.waiting)
         yield CounterMetricFamily("toolhub_session_starts", "Sessions started", value=statistics.starts)
-        yield CounterMetricFamily("toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths)
+        yield CounterMetricFamily(
+            "toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths
+        )
         yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
 
 

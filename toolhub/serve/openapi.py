@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from toolhub.model import Json
 from toolhub.serve.answers import json_response
-from toolhub.serve.bodies import CallTool, OpenTask
+from toolhub.serve.bodies import Body, CallTool, OpenTask
 
-_BODIES = {"open_task": OpenTask, "call": CallTool}
+_BODIES: dict[str, type[Body]] = {"open_task": OpenTask, "call": CallTool}
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -21,7 +21,10 @@ _ERROR = {
             "properties": {
                 "type": {"type": "string", "description": "class name of toolhub.errors"},
                 "message": {"type": "string"},
-                "sent": {"enum": ["no", "maybe"], "description": "whether the server may have executed the call"},
+                "sent": {
+                    "enum": ["no", "maybe"],
+                    "description": "whether the server may have executed the call",
+                },
             },
         }
     },

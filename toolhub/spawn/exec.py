@@ -139,13 +139,13 @@ class Spawner:
 
         Raises SpawnFailed when it cannot be (not found, not executable, no such directory).
         """
-        cwd = os.path.abspath(cwd or os.curdir)  # the supervisor's own is "/"
+        cwd = os.path.abspath(cwd or os.curdir)  # noqa: ASYNC240  # no disk access; the supervisor's own is "/"
         pipes = [os.pipe(), os.pipe(), os.pipe()]
         control, keepers_end = socket.socketpair()
         control.setblocking(False)
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1], keepers_end.detach()]
-        child = Child(0, None, *ours, _control=control, _journal=self._journal)
+        child = Child(0, None, ours[0], ours[1], ours[2], _control=control, _journal=self._journal)
         try:
             try:
                 for fd in ours:
@@ -160,9 +160,7 @@ class Spawner:
             raise
         return child
 
-    async def _wait_started(
-        self, child: Child, argv: Sequence[str], env: Mapping[str, str], cwd: str | None
-    ) -> None:
+    async def _wait_started(self, child: Child, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
         message = await _next_message(child._control, child._unread)
         if message is None:
             raise SpawnFailed("the supervisor process was killed while it was starting the server; try again")
@@ -179,7 +177,10 @@ class Spawner:
                 try:
                     await self._send_once(body, fds)
                     return
-                except (BrokenPipeError, ConnectionResetError):  # the supervisor was killed: start another, once
+                except (
+                    BrokenPipeError,
+                    ConnectionResetError,
+                ):  # the supervisor was killed: start another, once
                     self._discard()
                     if attempt == 2:
                         raise SpawnFailed("the supervisor process dies as soon as it starts") from None

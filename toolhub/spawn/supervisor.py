@@ -50,7 +50,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _ps_start_time(pid: int) -> str | None:
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)  # noqa: S603, S607
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
     return shown.stdout.strip() or None
 
 
@@ -83,7 +83,7 @@ def _parents_from_proc() -> list[tuple[int, int]]:
 
 
 def _parents_from_ps() -> list[tuple[int, int]]:
-    shown = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)  # noqa: S603, S607
+    shown = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)
     return [(int(pid), int(parent)) for pid, parent in map(str.split, shown.stdout.splitlines())]
 
 
@@ -116,7 +116,7 @@ def _signal_group(pgid: int, number: int) -> None:
 
 def _reap() -> list[tuple[int, int]]:
     """Collect every exited child as (pid, wait status)."""
-    collected = []
+    collected: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,88 @@
+"""`toolhub demo`: the live view and the closing table."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from toolhub.cli import demo_session
+from toolhub.cli.demo_session import Agent, Outcome
+from toolhub.cli.shared import console, log_to_stderr, print_json
+from toolhub.cli.shared import run as run_async
+from toolhub.errors import MissingExtra
+from toolhub.hub import Hub
+from toolhub.spawn.supervisor import descendants
+
+
+def run(tasks: int, as_json: bool) -> None:
+    """Play the session and print what happened."""
+    if importlib.util.find_spec("mcp_server_time") is None:
+        raise MissingExtra("hub,servers", "the demo")
+    log_to_stderr("error")
+    out = Console(stderr=True, highlight=False) if as_json else console()
+    agents = [Agent(f"agent-{number}") for number in range(1, tasks + 1)]
+    with tempfile.TemporaryDirectory(prefix="toolhub-demo-") as folder:
+        outcome = run_async(functools.partial(_session, agents, Path(folder), out))
+    outcome.leftovers = len(descendants(os.getpid()))
+    if as_json:
+        print_json(dataclasses.asdict(outcome))
+    else:
+        _print_outcome(out, outcome)
+
+
+async def _session(agents: list[Agent], workdir: Path, out: Console) -> Outcome:
+    out.print(
+        f"[bold]toolhub demo[/]: {len(agents)} agents, each with its own file, SQLite and time servers (the last from "
+        "PyPI), and one clock that all share.\nHalf-way two servers are killed with SIGKILL.\n"
+    )
+    async with Hub(demo_session.config(workdir)) as hub:
+        with Live(_table(agents), console=out, refresh_per_second=8) as live:
+            changed: Callable[[], None] = lambda: live.update(_table(agents))  # noqa: E731
+            outcome = await demo_session.play(hub, agents, workdir, changed)
+        out.print("\nThe same tool with a process per call, as MiroFlow's ToolManager does today ...")
+        await demo_session.compare(hub, outcome)
+    return outcome
+
+
+def _table(agents: list[Agent]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("task", no_wrap=True)
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("last call", min_width=26, no_wrap=True)
+    table.add_column("event", style="yellow", no_wrap=True)
+    for agent in agents:
+        table.add_row(agent.name, str(agent.calls), agent.last, agent.event)
+    return table
+
+
+def _print_outcome(out: Console, outcome: Outcome) -> None:
+    table = Table(box=None, padding=(0, 3, 0, 0), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    told = sum(agent.errors for agent in outcome.agents)
+    ratio = outcome.spawned_ms / outcome.kept_ms if outcome.kept_ms else 0.0
+    rows = [
+        ("calls answered", str(outcome.calls), f"in {len(outcome.agents)} tasks"),
+        ("servers killed", str(len(outcome.kills)), "; ".join(outcome.kills)),
+        ("calls sent again", str(outcome.replays), "only of tools declared read-only"),
+        ("calls that noticed", str(told), "told once that state was lost"),
+        ("processes left over", str(outcome.leftovers), "after the hub closed"),
+        ("", "", ""),
+        ("time/get_current_time, kept", f"{outcome.kept_ms:.1f} ms", "median of this run"),
+        ("... a process per call", f"{outcome.spawned_ms:.0f} ms", "median of this run"),
+        ("ratio", f"{ratio:.0f} x", "same tool, same run, this machine"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    out.print()
+    out.print(table)

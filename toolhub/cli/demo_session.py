@@ -1,0 +1,176 @@
+"""The session that `toolhub demo` plays: agents that write notes, keep a table and ask for the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from toolhub.config import Config, parse_config
+from toolhub.errors import SessionLost, ToolhubError
+from toolhub.hub import Hub
+from toolhub.scope import TaskScope
+
+ROUNDS = 12
+# The pace of an agent, so that a person can follow what happens.
+THINK_S = 0.15
+SPAWN_CALLS = 5
+TIME_SERVER = {
+    "command": sys.executable,
+    "args": ["-m", "mcp_server_time"],
+    "stateful": False,
+    "tools": {"policy": {"get_current_time": {"read_only": True}}},
+}
+
+
+@dataclass
+class Agent:
+    """What the live table shows of one task."""
+
+    name: str
+    calls: int = 0
+    errors: int = 0
+    last: str = ""
+    event: str = ""
+    seconds: list[float] = field(default_factory=list)
+    """Durations of `time/get_current_time`, the call that is also made with a process per call."""
+
+
+@dataclass
+class Outcome:
+    """What happened, for the closing table."""
+
+    agents: list[Agent]
+    kills: list[str] = field(default_factory=list)
+    starts: int = 0
+    deaths: int = 0
+    replays: int = 0
+    kept_ms: float = 0.0
+    spawned_ms: float = 0.0
+    leftovers: int = 0
+
+    @property
+    def calls(self) -> int:
+        return sum(agent.calls for agent in self.agents)
+
+
+def config(workdir: Path) -> Config:
+    """Servers that need no key and no network: three of ours, one from PyPI, and that one again per call."""
+    return parse_config(
+        {
+            "hub": {"state_dir": str(workdir / "state")},
+            "servers": {
+                "clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"},
+                "files": {
+                    "command": sys.executable,
+                    "args": ["-m", "toolhub_servers.files", "--root", "."],
+                    "cwd": str(workdir),
+                    "stateful": False,
+                },
+                "sqlite": {"command": sys.executable, "args": ["-m", "toolhub_servers.sqlite"]},
+                "time": TIME_SERVER,
+                "time-per-call": {**TIME_SERVER, "share": "call"},
+            },
+        }
+    )
+
+
+async def play(hub: Hub, agents: list[Agent], workdir: Path, changed: Callable[[], None]) -> Outcome:
+    """Run every agent at once; kill two servers on purpose half-way."""
+    outcome = Outcome(agents)
+    victims = {agents[0].name: "time", agents[-1].name: "sqlite"}
+    async with anyio.create_task_group() as running:
+        for agent in agents:
+            running.start_soon(_play_one, hub, agent, outcome, victims.get(agent.name), changed)
+    counted = hub.statistics()
+    outcome.starts, outcome.deaths, outcome.replays = counted.starts, counted.deaths, counted.replays
+    outcome.kept_ms = statistics.median(second for agent in agents for second in agent.seconds) * 1e3
+    return outcome
+
+
+async def _play_one(hub: Hub, agent: Agent, outcome: Outcome, victim: str | None, changed: Callable[[], None]) -> None:
+    async with hub.task(agent.name, run="demo") as task:
+        agent.last = "starting its servers"
+        changed()
+        await task.warm()
+        await _call(task, agent, changed, "sqlite", "execute", sql="CREATE TABLE notes (round INTEGER, text TEXT)")
+        for number in range(ROUNDS):
+            if number == ROUNDS // 2 and victim is not None:
+                _kill(task, agent, victim, outcome)
+            await _round(task, agent, number, changed)
+        agent.last = "done"
+        changed()
+
+
+async def _round(task: TaskScope, agent: Agent, number: int, changed: Callable[[], None]) -> None:
+    await _call(task, agent, changed, "time", "get_current_time", timezone="UTC")
+    note = f"round {number}"
+    try:
+        await _call(
+            task,
+            agent,
+            changed,
+            "sqlite",
+            "execute",
+            sql="INSERT INTO notes VALUES (?, ?)",
+            parameters=[number, note],
+        )
+    except SessionLost as exc:
+        if not exc.state_lost:
+            raise
+        # What a model would do when it is told that its table is gone.
+        agent.errors += 1
+        agent.event = "told of the loss; made table anew"
+        await _call(
+            task,
+            agent,
+            changed,
+            "sqlite",
+            "execute",
+            sql="CREATE TABLE IF NOT EXISTS notes (round INTEGER, text TEXT)",
+        )
+    await _call(task, agent, changed, "files", "write_file", path=f"{agent.name}.txt", text=note)
+    await _call(task, agent, changed, "clock", "get_current_time", timezone="Asia/Singapore")
+    await anyio.sleep(THINK_S)
+
+
+async def _call(
+    task: TaskScope, agent: Agent, changed: Callable[[], None], server: str, tool: str, **arguments: Any
+) -> None:
+    began = time.perf_counter()
+    result = await task.call(server, tool, arguments, timeout=30)
+    took = time.perf_counter() - began
+    if result.is_error:
+        raise ToolhubError(f"{server}/{tool}: {result.text}")
+    agent.calls += 1
+    if server == "time":
+        agent.seconds.append(took)
+    agent.last = f"{server}/{tool}  {took * 1e3:.1f} ms"
+    changed()
+
+
+def _kill(task: TaskScope, agent: Agent, server: str, outcome: Outcome) -> None:
+    pid = next(slot.pid for slot in task.statistics().slots if slot.server == server)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        outcome.kills.append(f"{server} of {agent.name}")
+        agent.event = f"its {server} server: kill -9"
+
+
+async def compare(hub: Hub, outcome: Outcome) -> None:
+    """Measure the same tool with a process per call, as MiroFlow does today."""
+    seconds = []
+    async with hub.task("per-call", run="demo") as task:
+        for _ in range(SPAWN_CALLS):
+            began = time.perf_counter()
+            await task.call("time-per-call", "get_current_time", {"timezone": "UTC"}, timeout=60)
+            seconds.append(time.perf_counter() - began)
+    outcome.spawned_ms = statistics.median(seconds) * 1e3

@@ -1,0 +1,146 @@
+"""Signs of life for the tasks this process holds while nobody calls, and the end of those that nobody holds.
+
+A model may think for twenty minutes, which is longer than a task's lease. One daemon thread per process renews
+every held task at a third of its lease. Tasks are held weakly: one that is dropped without being closed is closed
+here, and one that lives to the end of the process is closed at exit. What reaches the thread goes through a
+`SimpleQueue`, whose `put` is safe also in a finalizer; so no garbage collection can find a lock taken.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+
+from toolhub.client import blocking
+from toolhub.client.address import Address
+from toolhub.errors import TaskClosed, ToolhubError
+
+# Per wait on the socket; a hub that is busy for longer loses one beat of three.
+_REQUEST_S = 10.0
+# At exit, for all tasks together: a hub that does not answer at once must not keep the process.
+_FAREWELL_S = 3.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Held:
+    """What it takes to renew and close one task; the task keeps it alive."""
+
+    address: Address
+    token: str | None
+    target: str
+    lease: float | None
+    due: float = 0.0
+    opened_by: int = field(default_factory=os.getpid)
+    watched_by: int = 0
+
+
+class Heart:
+    """The process's thread and its list. A forked child has an empty one."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+        atexit.register(self._close_all)
+
+    def _reset(self) -> None:
+        self._news: queue.SimpleQueue[weakref.ref[Held] | Held] = queue.SimpleQueue()
+        self._beating: list[weakref.ref[Held]] = []
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<Heart of {os.getpid()} beating={len(self._beating)}>"
+
+    def watch(self, held: Held) -> None:
+        """Keep a task alive for as long as `held` lives."""
+        held.due = _next_beat(held)
+        held.watched_by = os.getpid()
+        self._news.put(weakref.ref(held))
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="toolhub heartbeat", daemon=True)
+                self._thread.start()
+
+    def is_watching(self, held: Held) -> bool:
+        return held.watched_by == os.getpid()
+
+    def drop(self, held: Held) -> None:
+        """Stop renewing a task that was closed."""
+        held.watched_by = 0
+
+    def close_soon(self, held: Held) -> None:
+        """Close a task that was dropped. Safe in a finalizer."""
+        held.watched_by = 0
+        self._news.put(held)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                news = self._news.get(timeout=self._pause())
+            except queue.Empty:
+                self._beating = [ref for ref in self._beating if self._beat(ref)]
+                continue
+            if isinstance(news, Held):
+                _close(news, _REQUEST_S)
+            else:
+                self._beating.append(news)
+            del news  # or this thread would be what holds it
+
+    def _pause(self) -> float | None:
+        due = [held.due for held in self._alive() if held.lease is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _alive(self) -> list[Held]:
+        found = [ref() for ref in list(self._beating)]
+        return [held for held in found if held is not None and self.is_watching(held)]
+
+    def _beat(self, ref: weakref.ref[Held]) -> bool:
+        """Renew if it is time; False when there is nothing left to renew."""
+        held = ref()
+        if held is None or not self.is_watching(held):
+            return False
+        if held.due > time.monotonic():
+            return True
+        held.due = _next_beat(held)
+        try:
+            _request(held, "POST", held.target + "/renew", _REQUEST_S)
+        except TaskClosed:
+            return False  # the next call finds out and can tell somebody
+        except ToolhubError as exc:
+            logger.debug("no sign of life for %s: %s", held.target, exc)
+        return True
+
+    def _close_all(self) -> None:
+        deadline = time.monotonic() + _FAREWELL_S
+        for held in self._alive():
+            left = deadline - time.monotonic()
+            if held.opened_by == os.getpid() and (left <= 0 or not _close(held, left)):
+                return
+
+
+def _next_beat(held: Held) -> float:
+    return time.monotonic() + (held.lease or 0.0) / 3
+
+
+def _close(held: Held, timeout: float) -> bool:
+    try:
+        _request(held, "DELETE", held.target, timeout)
+    except ToolhubError as exc:
+        logger.debug("%s was left to its lease: %s", held.target, exc)
+        return False
+    return True
+
+
+def _request(held: Held, method: str, target: str, timeout: float) -> None:
+    blocking.request(held.address, method, target, token=held.token, timeout=timeout)
+
+
+heart = Heart()

@@ -1,0 +1,122 @@
+"""A hub that runs in another process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from toolhub.client import blocking
+from toolhub.client.address import Address
+from toolhub.client.task import MARGIN_S, RemoteTask
+from toolhub.client.transport import Transport
+from toolhub.model import Json
+
+_TASKS = "/v1/tasks"
+
+
+class RemoteHub:
+    """Get one from `toolhub.connect()`. It may be used without being entered; entering closes it at the end."""
+
+    def __init__(self, address: Address, *, token: str | None, timeout: float | None) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._transport = Transport(address, token)
+
+    def __repr__(self) -> str:
+        return f"<RemoteHub {self.address}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def task(
+        self,
+        task_id: str | None = None,
+        *,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
+        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        only_these: bool = False,
+        lease: float | None = None,
+    ) -> AsyncIterator[RemoteTask]:
+        """Hold a task's tools; leaving ends every process of the task. Arguments as in `open_task()`."""
+        task = await self.open_task(
+            task_id, run=run, labels=labels, servers=servers, only_these=only_these, lease=lease
+        )
+        try:
+            yield task
+        finally:
+            with anyio.CancelScope(shield=True):  # aclose() has its own deadline
+                await task.aclose()
+
+    async def open_task(
+        self,
+        task_id: str | None = None,
+        *,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
+        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        only_these: bool = False,
+        lease: float | None = None,
+    ) -> RemoteTask:
+        """Open a task that lives until it is closed, dropped, or this process is silent for its lease.
+
+        servers: the task's own servers, as entries of the config. only_these: leave the hub's configured servers
+        out. lease: seconds; default is the hub's. Raises ConfigError when the id is taken or a server cannot be
+        understood, Unauthorized, Overloaded, HubUnreachable.
+        """
+        body = _opening(task_id, run, labels, servers, only_these, lease)
+        return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
+
+    def open_task_blocking(
+        self,
+        task_id: str | None = None,
+        *,
+        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        only_these: bool = False,
+        lease: float | None = None,
+    ) -> RemoteTask:
+        """`open_task()` for a thread without an event loop."""
+        body = _opening(task_id, "", None, servers, only_these, lease)
+        token = self._transport.token
+        answer = blocking.request(self.address, "POST", _TASKS, token=token, body=body, timeout=MARGIN_S)
+        return self._opened(answer)
+
+    def _opened(self, answer: Json) -> RemoteTask:
+        return RemoteTask(self._transport, answer, timeout=self._timeout)
+
+    async def statistics(self) -> Json:
+        """Return everything the hub counts."""
+        answer: Json = await self._transport.request("GET", "/v1/statistics", bound=MARGIN_S, repeatable=True)
+        return answer
+
+    async def aclose(self) -> None:
+        """Close the idle connections. Idempotent; tasks stay open, and another use connects again."""
+        self._transport.close()
+
+
+def _opening(
+    task_id: str | None,
+    run: str,
+    labels: Mapping[str, str] | None,
+    servers: Mapping[str, Mapping[str, Any]] | None,
+    only_these: bool,
+    lease: float | None,
+) -> Json:
+    body: Json = {"id": task_id or f"task-{uuid.uuid4().hex[:12]}", "run": run, "labels": dict(labels or {})}
+    body |= {"only_these": only_these}
+    if servers is not None:
+        body["servers"] = {name: dict(spec) for name, spec in servers.items()}
+    if lease is not None:
+        body["lease_s"] = lease
+    return body
