@@ -1,11 +1,12 @@
 """What was spawned, written down so that the next start can remove what a crash left behind.
 
-One file per hub, `<pid>-<start time>.jsonl`, one line per child. A process is recognised by pid *and* start time:
-pids are reused, and killing a stranger would be worse than a leak.
+One file per hub, `<pid>-<start time>-<number>.jsonl`, one line per child. A process is recognised by pid *and* start
+time: pids are reused, and killing a stranger would be worse than a leak.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -14,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from toolhub.spawn.cgroup import Cgroup, recorded
 from toolhub.spawn.supervisor import descendants, start_time
 
 logger = logging.getLogger(__name__)
+_numbers = itertools.count(1)
 
 
 class Journal:
@@ -30,6 +33,13 @@ class Journal:
             self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             logger.warning("no journal at %s (%s): a crash of this hub cannot be swept up later", path, exc)
+
+    def make_cgroup(self) -> Cgroup | None:
+        """Make a cgroup for this hub's children where that is possible, and write it down."""
+        cgroup = Cgroup.create(self.path.stem)
+        if cgroup is not None:
+            self._append({"cgroup": str(cgroup.path)})
+        return cgroup
 
     def record(self, pid: int, started: str | None, name: str) -> None:
         """A child was started."""
@@ -59,7 +69,8 @@ class Journal:
 def open_journal(directory: Path) -> Iterator[Journal]:
     """Sweep what dead hubs left, then keep this hub's journal; leaving removes it."""
     sweep(directory)
-    journal = Journal(directory / f"{os.getpid()}-{start_time(os.getpid())}.jsonl")
+    # Numbered, for several hubs of one process: each removes its own file only.
+    journal = Journal(directory / f"{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}.jsonl")
     try:
         yield journal
     finally:
@@ -70,12 +81,11 @@ def sweep(directory: Path) -> list[int]:
     """Kill the recorded children of hubs that no longer live; return the pids killed."""
     killed: list[int] = []
     for path in sorted(directory.glob("*-*.jsonl")):
-        hub_pid, _, hub_started = path.stem.partition("-")
+        hub_pid, hub_started = path.stem.split("-")[:2]
         if hub_pid.isdigit() and start_time(int(hub_pid)) == hub_started:
             continue  # that hub lives
         try:
-            for pid in _left_behind(path):
-                killed += _kill_tree(pid)
+            killed += _sweep_one(path)
             path.unlink(missing_ok=True)
         except OSError as exc:
             logger.warning("journal %s could not be swept: %s", path, exc)
@@ -84,18 +94,25 @@ def sweep(directory: Path) -> list[int]:
     return killed
 
 
-def _left_behind(path: Path) -> list[int]:
-    children: dict[int, str | None] = {}
+def _sweep_one(path: Path) -> list[int]:
+    killed: list[int] = []
+    children: dict[int, str] = {}
     for line in path.read_text(errors="replace").splitlines():
         try:
             entry = json.loads(line)
-            if "gone" in entry:
-                children.pop(entry["gone"], None)
+            if "cgroup" in entry:
+                cgroup = recorded(entry["cgroup"])
+                killed += cgroup.remove() if cgroup is not None else []
+            elif "gone" in entry:
+                children.pop(int(entry["gone"]), None)
             else:
-                children[int(entry["pid"])] = entry["start_time"]
+                children[int(entry["pid"])] = str(entry["start_time"])
         except (ValueError, KeyError, TypeError):
             continue  # a line cut short by the crash
-    return [pid for pid, started in children.items() if started is not None and start_time(pid) == started]
+    for pid, started in children.items():
+        if start_time(pid) == started:
+            killed += _kill_tree(pid)
+    return killed
 
 
 def _kill_tree(pid: int) -> list[int]:

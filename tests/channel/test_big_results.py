@@ -69,9 +69,7 @@ async def test_20_mb_of_plain_text_do_not_stop_the_loop(hubs: HubFactory) -> Non
 
 async def test_20_mb_of_escaped_text_do_not_stop_the_loop(hubs: HubFactory) -> None:
     async with hubs.task(fixture("bulky"), within=60) as task:
-        pause = await shortest_pause(
-            lambda: call(task, "escaped"), lambda result: len(result.text) == SIZE // 10 * 3
-        )
+        pause = await shortest_pause(lambda: call(task, "escaped"), lambda result: len(result.text) == SIZE // 10 * 3)
     assert pause < LONGEST_GAP_S
 
 

@@ -101,9 +101,7 @@ async def test_one_death_is_one_restart_and_no_key_is_executed_twice(hubs: HubFa
     """32 callers, one process: the ledger is the server's own account of what it executed."""
     ledger = tmp_path / "ledger"
     ledger.touch()
-    spec = fixture(
-        "echo", stateful=False, restart=AT_ONCE, env={"LEDGER": str(ledger), "LEDGER_DELAY": "60"}
-    )
+    spec = fixture("echo", stateful=False, restart=AT_ONCE, env={"LEDGER": str(ledger), "LEDGER_DELAY": "60"})
     rounds, callers = 5, 32
     outcomes: list[str] = []
 

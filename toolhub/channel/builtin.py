@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -24,7 +25,8 @@ def load_server(spec: ServerSpec) -> Server[Any]:
     """
     module, _, factory = (spec.builtin or "").partition(":")
     try:
-        server = getattr(importlib.import_module(module), factory or "create_server")(**spec.options)
+        with _root_logger_untouched():
+            server = getattr(importlib.import_module(module), factory or "create_server")(**spec.options)
     except Exception as exc:
         raise OpenFailed(f"builtin {spec.builtin!r} could not be created: {type(exc).__name__}: {exc}") from exc
     if isinstance(server, MCPServer):
@@ -32,6 +34,17 @@ def load_server(spec: ServerSpec) -> Server[Any]:
     if isinstance(server, Server):
         return server
     raise OpenFailed(f"builtin {spec.builtin!r} returned {type(server).__name__}, not an MCP server")
+
+
+@contextmanager
+def _root_logger_untouched() -> Iterator[None]:
+    """The SDK's MCPServer calls `logging.basicConfig`, which is for the program to do, not for a library."""
+    root, placeholder = logging.getLogger(), logging.NullHandler()
+    root.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        root.removeHandler(placeholder)
 
 
 @asynccontextmanager

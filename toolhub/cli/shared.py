@@ -32,8 +32,8 @@ def find_config(path: Path | None) -> Path:
         if os.path.exists(name):
             return Path(name)
     raise ConfigError(
-        f"no config: none of {', '.join(DEFAULT_FILES)} in {os.getcwd()}. Name one with --config, use a running hub with "
-        "--hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
+        f"no config: none of {', '.join(DEFAULT_FILES)} in {os.getcwd()}. Name one with --config, use a running hub "
+        "with --hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
     )
 
 

@@ -107,8 +107,9 @@ async def _connected(family: int, target: Any) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        # The kernel tells nobody when there is room in the backlog again.
         while (code := sock.connect_ex(target)) == errno.EAGAIN:
-            await anyio.sleep(_BACKLOG_PAUSE_S)  # noqa: ASYNC110  # the kernel tells nobody when there is room
+            await anyio.sleep(_BACKLOG_PAUSE_S)
         if code == errno.EINPROGRESS:
             await anyio.wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

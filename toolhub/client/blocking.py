@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import Any
 
-from toolhub.client.address import Address
+from toolhub.client.address import CONNECT_S, Address
 from toolhub.client.failures import HubLost
 from toolhub.client.transport import JSON, decoded
 
@@ -37,4 +37,5 @@ class _Connection(http.client.HTTPConnection):
         self._seconds = timeout
 
     def connect(self) -> None:
-        self.sock = self._address.dial(self._seconds)
+        self.sock = self._address.dial(min(self._seconds, CONNECT_S))
+        self.sock.settimeout(self._seconds)

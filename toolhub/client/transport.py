@@ -1,12 +1,12 @@
 """HTTP to one hub, from any thread, event loop and forked child.
 
-A connection is a plain non-blocking socket that belongs to no event loop; whoever needs one takes it from the idle ones
-and waits for it in the loop it happens to run in. So there is nothing to close when a loop ends and nothing that could be
-"attached to a different loop". A forked child drops what it inherited.
+A connection is a plain non-blocking socket that belongs to no event loop; whoever needs one takes it from the
+idle ones and waits for it in the loop it happens to run in. So there is nothing to close when a loop ends and
+nothing that could be "attached to a different loop". A forked child drops what it inherited.
 
-Measured per call over a unix socket, beyond what a blocking socket needs (Python 3.11, 2 cores): httpx2.AsyncClient
-430-460 us, httpcore2.AsyncConnectionPool 280 us, httpcore2's bare HTTP/1.1 connection as used here 160-180 us. httpx2 and
-the pool also tie their sockets to the loop that opened them.
+Measured per call over a unix socket, beyond what a blocking socket needs (Python 3.11, 2 cores):
+httpx2.AsyncClient 430-460 us, httpcore2.AsyncConnectionPool 280 us, httpcore2's bare HTTP/1.1 connection as used
+here 160-180 us. httpx2 and the pool also tie their sockets to the loop that opened them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import anyio
 import httpcore2
 
 from toolhub.client.address import Address
-from toolhub.client.failures import HubLost
+from toolhub.client.failures import HubLost, HubSilent
 from toolhub.errors import HubClosed
 from toolhub.wire import NDJSON, error_from_wire
 
@@ -66,9 +66,10 @@ class Transport:
         bound: float | None = None,
         repeatable: bool = False,
     ) -> Any:
-        """Return the decoded answer, None for an empty one. Raises what the hub answered, HubUnreachable, HubLost.
+        """Return the decoded answer, None for an empty one.
 
-        bound: seconds after which a silent hub is given up. repeatable: ask again when a connection turns out dead.
+        bound: seconds after which a silent hub is given up. repeatable: ask again when the connection breaks.
+        Raises what the hub answered, HubUnreachable, HubLost.
         """
         payload = _encoded(body)
         try:
@@ -81,11 +82,11 @@ class Transport:
                     self.close()
                     status, raw = await self._exchange(method, target, payload)
         except TimeoutError as exc:
-            raise HubLost(f"the hub at {self.address} was silent for {bound:g} s") from exc
+            raise HubSilent(f"the hub at {self.address} was silent for {bound:g} s") from exc
         return decoded(self.address, status, raw)
 
     async def stream(self, target: str, body: Any, on_line: Callable[[Any], Awaitable[None]]) -> None:
-        """POST, and await `on_line` with each decoded line of the answer. Leaving early tells the hub to stop."""
+        """POST, and await `on_line` with each line of the answer, decoded. Leaving early tells the hub to stop."""
         connection = await self._connection()
         request = self._request("POST", target, _encoded(body), accept=NDJSON)
         request.extensions = {"timeout": {"read": STREAM_SILENCE_S}}
@@ -98,7 +99,7 @@ class Transport:
             finally:
                 await response.aclose()
         except httpcore2.ReadTimeout as exc:
-            raise HubLost(f"the hub at {self.address} was silent for {STREAM_SILENCE_S:g} s") from exc
+            raise HubSilent(f"the hub at {self.address} was silent for {STREAM_SILENCE_S:g} s") from exc
         except _FAILURES as exc:
             raise self._lost(exc) from exc
         finally:
@@ -125,8 +126,6 @@ class Transport:
         ]
         url = httpcore2.URL(scheme=b"http", host=b"hub", port=80, target=target.encode())
         return httpcore2.Request(method, url, headers=headers, content=payload)
-
-    # --- connections ------------------------------------------------------------------------------------------------
 
     async def _connection(self) -> _Connection:
         if self._pid != os.getpid():
@@ -227,7 +226,7 @@ def close_all(connections: deque[_Connection]) -> None:
 def decoded(address: Address, status: int, raw: bytes) -> Any:
     """Return an answer's JSON, None if it is empty. Raises the error that it carries."""
     try:
-        data = json.loads(raw) if raw else None
+        data: Any = json.loads(raw) if raw else None
         error = data.get("error") if status >= 400 else None
     except (ValueError, AttributeError):
         data, error = None, None

@@ -35,7 +35,8 @@ def authorize(specs: Mapping[str, ServerSpec]) -> Layer:
             spec = server_named(specs, call.server)
             if not is_offered(spec, call.tool):
                 raise ToolNotFound(
-                    f"tool {call.tool!r} of server {call.server!r} is switched off by the config (tools.deny / tools.allow)"
+                    f"tool {call.tool!r} of server {call.server!r} is switched off in the config "
+                    "(tools.deny / tools.allow)"
                 )
             return await inner(call)
 

@@ -26,6 +26,7 @@ import anyio
 
 from toolhub.journal import Journal
 from toolhub.spawn import supervisor
+from toolhub.spawn.cgroup import Cgroup
 
 SCRIPT = Path(supervisor.__file__)
 # The supervisor needs a moment to kill what is left below it; it bounds itself to about a second.
@@ -34,9 +35,17 @@ INHERITED_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG
 
 
 def child_environment(extra: Mapping[str, str], inherit: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a server: a short allow-list of the hub's own, then what the config says."""
+    """Return the environment of a server: a short allow-list of the hub's own, then what the config says.
+
+    The folder of the hub's interpreter ends PATH, so that servers installed beside toolhub are found without activating
+    its virtual environment.
+    """
     names = (*INHERITED_VARIABLES, *inherit)
-    return {name: os.environ[name] for name in names if name in os.environ} | dict(extra)
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    beside = os.path.dirname(sys.executable)
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    environment["PATH"] = os.pathsep.join(folders if beside in folders else [*folders, beside])
+    return environment | dict(extra)
 
 
 class SpawnFailed(Exception):
@@ -128,8 +137,9 @@ async def _next_message(control: socket.socket, unread: bytearray) -> dict[str, 
 class Spawner:
     """Starts children through one supervisor process. Use `open_spawner()`."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, cgroup: Cgroup | None = None) -> None:
         self._journal = journal
+        self._cgroup = cgroup
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._sending = anyio.Lock()
@@ -205,9 +215,10 @@ class Spawner:
     def _start_supervisor(self) -> None:
         self._requests, theirs = socket.socketpair()
         self._requests.setblocking(False)
+        cgroup = [str(self._cgroup.path)] if self._cgroup is not None else []
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SCRIPT), str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-I", "-S", str(SCRIPT), str(theirs.fileno()), str(os.getpid()), *cgroup],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -216,6 +227,8 @@ class Spawner:
                 cwd="/",
                 env={},
             )
+        if self._cgroup is not None:
+            self._cgroup.adopt(self._process.pid)  # before its first request, so that every child is born inside
 
     def _discard(self) -> None:
         if self._requests is not None:
@@ -245,11 +258,14 @@ class Spawner:
 @asynccontextmanager
 async def open_spawner(journal: Journal | None = None) -> AsyncIterator[Spawner]:
     """Hold a spawner; leaving ends every child that is still there."""
-    spawner = Spawner(journal)
+    cgroup = journal.make_cgroup() if journal is not None else None
+    spawner = Spawner(journal, cgroup)
     try:
         yield spawner
     finally:
         await spawner.aclose()
+        if cgroup is not None:
+            cgroup.remove()
 
 
 def explain_exec_error(

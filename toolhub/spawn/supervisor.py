@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -170,6 +171,8 @@ def _exec(request: dict[str, Any], stdio: list[int], errors: int) -> NoReturn:
     except OSError as exc:
         filename = os.fsdecode(exc.filename) if exc.filename else None
         os.write(errors, json.dumps([exc.errno, exc.strerror, filename]).encode())
+    except ValueError as exc:  # a null byte: no program can be given one
+        os.write(errors, json.dumps([errno.EINVAL, str(exc), None]).encode())
     finally:
         os._exit(127)  # whatever happened: the keeper's code must not run on in a second process
 
@@ -329,5 +332,17 @@ def _supervise(requests: socket.socket, hub_pid: int) -> None:
     _kill_everything_below(os.getpid())
 
 
+def _remove_cgroup(path: str) -> None:
+    """Step out of the hub's cgroup and remove it, so that a killed hub leaves no empty one behind."""
+    try:
+        with open(os.path.join(os.path.dirname(path), "cgroup.procs"), "w") as parent:
+            parent.write(str(os.getpid()))
+        os.rmdir(path)
+    except OSError:
+        pass  # somebody else removed it, or something survived: the next hub's sweep sees to it
+
+
 if __name__ == "__main__":
     _supervise(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    if len(sys.argv) > 3:
+        _remove_cgroup(sys.argv[3])

@@ -1,0 +1,175 @@
+"""The ways of making one tool call. Each opener holds a conversation and yields `Caller`.
+
+Imports are inside the openers: a contestant runs in a process of its own, perhaps under an interpreter that has only
+its own package, and should not pay for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+Json = dict[str, Any]
+
+PROTOCOL = "2025-06-18"
+_CLIENT = {"name": "bench", "version": "1"}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """`call` makes one call and checks the answer; `hub_pid` is the process in between, if there is one."""
+
+    call: Callable[[], Awaitable[None]]
+    hub_pid: int | None = None
+
+
+def check(is_error: bool) -> None:
+    if is_error:
+        raise RuntimeError("the tool reported an error; a failed call must not count as a fast one")
+
+
+@asynccontextmanager
+async def open_floor(server: Json) -> AsyncIterator[Caller]:
+    """JSON lines over the child's pipes by hand: nothing that speaks the protocol can be cheaper."""
+    child = await asyncio.create_subprocess_exec(*server["argv"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    stdin, stdout = child.stdin, child.stdout
+    assert stdin is not None and stdout is not None
+    waiting: dict[int, asyncio.Future[Json]] = {}
+    numbers = itertools.count(1)
+
+    def send(message: Json) -> None:
+        stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def read() -> None:
+        async for line in stdout:
+            message = json.loads(line)
+            if "method" not in message:
+                waiting.pop(message["id"]).set_result(message)
+
+    async def request(method: str, params: Json) -> Json:
+        number = next(numbers)
+        future = waiting[number] = asyncio.get_running_loop().create_future()
+        send({"id": number, "method": method, "params": params})
+        answer: Json = await future
+        return answer
+
+    async def call() -> None:
+        answer = await request("tools/call", {"name": server["tool"], "arguments": server["arguments"]})
+        check("error" in answer or bool(answer["result"].get("isError")))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await request("initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": _CLIENT})
+        send({"method": "notifications/initialized"})
+        yield Caller(call)
+        stdin.close()
+        await child.wait()
+
+
+@asynccontextmanager
+async def sdk_session(server: Json) -> AsyncIterator[Any]:
+    """Start a server with the official SDK and shake hands, nothing more."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    parameters = StdioServerParameters(command=server["argv"][0], args=server["argv"][1:], env=server.get("env"))
+    async with stdio_client(parameters) as (reader, writer), ClientSession(reader, writer) as session:
+        await session.initialize()
+        yield session
+
+
+@asynccontextmanager
+async def open_sdk(server: Json) -> AsyncIterator[Caller]:
+    """The official SDK, one session for all calls."""
+    async with sdk_session(server) as session:
+        await session.list_tools()  # the SDK would ask at the first call, to check answers against the schema
+
+        async def call() -> None:
+            check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+
+        yield Caller(call)
+
+
+@asynccontextmanager
+async def open_spawn(server: Json) -> AsyncIterator[Caller]:
+    """A process and a handshake for every call, as MiroFlow's ToolManager does."""
+
+    async def call() -> None:
+        async with sdk_session(server) as session:
+            check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+
+    yield Caller(call)
+
+
+@asynccontextmanager
+async def open_embedded(server: Json) -> AsyncIterator[Caller]:
+    """toolhub in this process."""
+    from benchmarks.result import hub_config
+    from toolhub import Hub
+
+    entry = {"command": server["argv"][0], "args": server["argv"][1:]}
+    with tempfile.TemporaryDirectory() as state:
+        async with Hub(hub_config({"echo": entry}, Path(state))) as hub, hub.task("bench") as task:
+            yield Caller(_calls(task, server))
+
+
+def _calls(task: Any, server: Json) -> Callable[[], Awaitable[None]]:
+    async def call() -> None:
+        check((await task.call("echo", server["tool"], server["arguments"])).is_error)
+
+    return call
+
+
+@asynccontextmanager
+async def open_socket(server: Json) -> AsyncIterator[Caller]:
+    """toolhub in a process of its own, reached through its unix socket."""
+    import toolhub
+
+    with tempfile.TemporaryDirectory() as directory:
+        config, socket = Path(directory, "hub.json"), Path(directory, "hub.sock")
+        entry = {"command": server["argv"][0], "args": server["argv"][1:]}
+        config.write_text(json.dumps({"hub": {"state_dir": directory}, "servers": {"echo": entry}}))
+        command = ["serve", "--private", "--config", str(config), "--uds", str(socket)]
+        hub = subprocess.Popen(
+            [sys.executable, "-m", "toolhub.cli", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert hub.stdin is not None and hub.stdout is not None
+        try:
+            await anyio.to_thread.run_sync(hub.stdout.readline)
+            async with toolhub.connect(f"unix://{socket}") as remote, remote.task("bench") as task:
+                yield Caller(_calls(task, server), hub.pid)
+        finally:
+            hub.stdin.close()
+            hub.stdout.close()
+            hub.wait(30)
+
+
+@asynccontextmanager
+async def open_fastmcp(server: Json) -> AsyncIterator[Caller]:
+    """fastmcp's client, one context for all calls over its keep-alive transport."""
+    from fastmcp import Client
+    from fastmcp.client.transports import StdioTransport
+
+    transport = StdioTransport(command=server["argv"][0], args=server["argv"][1:], keep_alive=True)
+    client = Client(transport)
+    try:
+        async with client:
+
+            async def call() -> None:
+                check((await client.call_tool(server["tool"], server["arguments"])).is_error)
+
+            yield Caller(call)
+    finally:
+        await client.close()

@@ -1,0 +1,57 @@
+"""Runs calls through a contestant, one after the other or several at a time, and takes the time. Role of `worker`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from benchmarks import contestants
+from benchmarks.contestants import Caller
+from benchmarks.worker import Act
+
+Json = dict[str, Any]
+
+
+@asynccontextmanager
+async def open_load(contestant: str, server: Json) -> AsyncIterator[Act]:
+    """Answers ``{"calls": n, "in_flight": k}`` with ``{"seconds", "client_cpu_s", "hub_cpu_s", "latencies_us"}``."""
+    async with getattr(contestants, f"open_{contestant}")(server) as caller:
+
+        async def act(request: Json) -> Json:
+            return await measure(caller, request["calls"], request["in_flight"])
+
+        yield act
+
+
+async def measure(caller: Caller, calls: int, in_flight: int) -> Json:
+    latencies: list[float] = []
+
+    async def one_after_the_other(count: int) -> None:
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            await caller.call()
+            latencies.append((time.perf_counter_ns() - began) / 1e3)
+
+    hub_cpu, cpu, began = _cpu_of(caller.hub_pid), time.process_time(), time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(in_flight):
+            tasks.start_soon(one_after_the_other, max(1, calls // in_flight))
+    return {
+        "calls": len(latencies),
+        "seconds": time.perf_counter() - began,
+        "client_cpu_s": time.process_time() - cpu,
+        "hub_cpu_s": _cpu_of(caller.hub_pid) - hub_cpu,
+        "latencies_us": latencies if in_flight == 1 else [],
+    }
+
+
+def _cpu_of(pid: int | None) -> float:
+    if pid is None:
+        return 0.0
+    from benchmarks.measure import cpu_seconds  # an interpreter that lacks psutil has no hub either
+
+    return cpu_seconds(pid)

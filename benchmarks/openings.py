@@ -1,0 +1,127 @@
+"""Ways of getting many tasks ready: every server's tools listed and one call answered. Role of `worker`.
+
+Each way is a coroutine function `way(servers, tasks, progress)` that reports every (task, server) pair to `progress`
+and then holds what it opened until it is cancelled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.contestants import check, sdk_session
+from benchmarks.result import hub_config
+from benchmarks.worker import Act
+from toolhub import Hub, TaskScope
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Progress:
+    """How many of `wanted` pairs are settled; `settled` is set with the last one."""
+
+    wanted: int
+    ready: int = 0
+    failures: list[str] = field(default_factory=list)
+    settled: anyio.Event = field(default_factory=anyio.Event)
+
+    def tell(self, failure: str | None = None) -> None:
+        self.ready += failure is None
+        self.failures += [failure] if failure else []
+        if self.ready + len(self.failures) >= self.wanted:
+            self.settled.set()
+
+    @asynccontextmanager
+    async def guarded(self) -> AsyncIterator[None]:
+        """Count a failure instead of ending everybody's run."""
+        try:
+            yield
+        except Exception as exc:
+            self.tell(f"{type(exc).__name__}: {exc}"[:200])
+
+
+Way = Callable[[list[Json], int, Progress], Coroutine[Any, Any, None]]
+
+
+async def spawn_in_turn(servers: list[Json], tasks: int, progress: Progress) -> None:
+    """MiroFlow: per server one process for the definitions, then one per call; one after the other."""
+    for _ in range(tasks):
+        for server in servers:
+            async with progress.guarded():
+                async with sdk_session(server) as session:
+                    await session.list_tools()
+                async with sdk_session(server) as session:
+                    check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+                progress.tell()
+
+
+async def gather_all(servers: list[Json], tasks: int, progress: Progress) -> None:
+    """A persistent SDK session per task and server, all started at once."""
+
+    async def hold(server: Json) -> None:
+        async with progress.guarded(), sdk_session(server) as session:
+            await session.list_tools()
+            check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+            progress.tell()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as holders:
+        for server in servers * tasks:
+            holders.start_soon(hold, server)
+
+
+async def hub_per_task(servers: list[Json], tasks: int, progress: Progress) -> None:
+    """toolhub, a session per task and server."""
+    await _through_hub(servers, tasks, progress, share="task")
+
+
+async def hub_shared(servers: list[Json], tasks: int, progress: Progress) -> None:
+    """toolhub, one session per server for all tasks."""
+    await _through_hub(servers, tasks, progress, share="hub")
+
+
+async def _through_hub(servers: list[Json], tasks: int, progress: Progress, *, share: str) -> None:
+    entries = {s["name"]: {"command": s["argv"][0], "args": s["argv"][1:], "share": share} for s in servers}
+
+    async def use(task: TaskScope, server: Json) -> None:
+        async with progress.guarded():
+            await task.tools(server["name"])
+            check((await task.call(server["name"], server["tool"], server["arguments"])).is_error)
+            progress.tell()
+
+    with tempfile.TemporaryDirectory() as state:
+        async with Hub(hub_config(entries, Path(state))) as hub, anyio.create_task_group() as users:
+            for _ in range(tasks):
+                task = await hub.open_task()
+                for server in servers:
+                    users.start_soon(use, task, server)
+            await anyio.sleep_forever()
+
+
+WAYS: dict[str, Way] = {way.__name__: way for way in (spawn_in_turn, gather_all, hub_per_task, hub_shared)}
+
+
+@asynccontextmanager
+async def open_tasks(way: str, servers: list[Json], tasks: int) -> AsyncIterator[Act]:
+    """Answers ``{"deadline_s": s}`` with ``{"seconds", "ready", "failures"}`` once all are ready or time is up."""
+    progress = Progress(tasks * len(servers))
+    async with anyio.create_task_group() as holders:
+
+        async def act(request: Json) -> Json:
+            began = time.perf_counter()
+            holders.start_soon(WAYS[way], servers, tasks, progress)
+            with anyio.move_on_after(request["deadline_s"]):
+                await progress.settled.wait()
+            seconds = time.perf_counter() - began
+            return {"seconds": seconds, "ready": progress.ready, "failures": progress.failures}
+
+        yield act
+        holders.cancel_scope.cancel()

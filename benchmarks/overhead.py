@@ -1,0 +1,190 @@
+"""What does one call cost? Ways of calling the same server, taking turns, against the SDK's plain client."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from benchmarks.crew import Worker, WorkerFailed
+from benchmarks.measure import interleaved, median, percentile, spread
+from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.specs import ServerCommand, lean_echo, sdk_echo
+
+FASTMCP_PYTHON = "BENCH_FASTMCP_PYTHON"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Calls per contestant and round; a call that spawns a process is measured `spawns` times per round."""
+
+    rounds: int
+    calls: int
+    spawns: int
+    in_flight: tuple[int, ...] = (8, 64)
+    lean_too: bool = True
+
+
+@dataclass(frozen=True)
+class Way:
+    """One row: an opener of `contestants`, the event loop it runs on, and how it is called in the table."""
+
+    opener: str
+    label: str
+    uvloop: bool = False
+
+
+@dataclass
+class Samples:
+    """What was measured of one way, over all rounds."""
+
+    latencies_us: list[float] = field(default_factory=list)
+    round_p50_us: list[float] = field(default_factory=list)
+    per_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    client_cpu_s: float = 0.0
+    hub_cpu_s: float = 0.0
+
+    def add(self, in_flight: int, answer: Json) -> None:
+        self.per_s[in_flight].append(answer["calls"] / answer["seconds"])
+        if in_flight == 1:
+            self.latencies_us += answer["latencies_us"]
+            self.round_p50_us.append(median(answer["latencies_us"]))
+            self.client_cpu_s += answer["client_cpu_s"]
+            self.hub_cpu_s += answer["hub_cpu_s"]
+
+    def raw(self) -> Json:
+        return {
+            "latency_us": spread(self.latencies_us),
+            "p50_us_by_round": self.round_p50_us,
+            "per_s_by_round": {str(k): v for k, v in self.per_s.items()},
+            "client_cpu_s": self.client_cpu_s,
+            "hub_cpu_s": self.hub_cpu_s,
+        }
+
+
+WAYS = (
+    Way("floor", "JSON lines by hand (floor)"),
+    Way("sdk", "SDK, persistent session"),
+    Way("sdk", "SDK, persistent session, uvloop", uvloop=True),
+    Way("embedded", "toolhub embedded"),
+    Way("embedded", "toolhub embedded, uvloop", uvloop=True),
+    Way("socket", "toolhub serve, unix socket"),
+    Way("fastmcp", "fastmcp Client, keep_alive"),
+    Way("spawn", "SDK, process per call (MiroFlow)"),
+)
+_BASE, _EMBEDDED, _SOCKET, _SPAWN = WAYS[1], WAYS[3], WAYS[5], WAYS[7]
+
+
+def run(scale: Scale) -> Outcome:
+    outcome = Outcome(notes=[
+        "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
+        "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
+    ])  # fmt: skip
+    servers = [sdk_echo()] + [lean_echo()] * scale.lean_too
+    for server in servers:
+        samples = _measure(server, scale, outcome.notes)
+        p50 = {way: median(found.latencies_us) for way, found in samples.items()}
+        rows = [_row(way, found, p50, scale) for way, found in samples.items()]
+        outcome.tables.append(Table(_title(server), _columns(scale), rows))
+        outcome.raw[server.name] = {way.label: found.raw() for way, found in samples.items()}
+        if server.name == "sdk":
+            outcome.targets = _targets(p50)
+    return outcome
+
+
+def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way, Samples]:
+    with ExitStack() as stack:
+        crew = _start(server, stack, notes)
+        samples = {way: Samples() for way in crew}
+        for number, way in interleaved(list(crew), scale.rounds):
+            for in_flight in (1, *scale.in_flight):
+                if way.opener == "spawn" and in_flight > 1:
+                    continue  # bounded by the cores: every call is half a second of CPU
+                calls = scale.spawns if way.opener == "spawn" else max(scale.calls, in_flight)
+                answer = crew[way].ask({"calls": calls, "in_flight": in_flight})
+                if number > 0:
+                    samples[way].add(in_flight, answer)
+    return samples
+
+
+def _start(server: ServerCommand, stack: ExitStack, notes: list[str]) -> dict[Way, Worker]:
+    crew = {}
+    for way in WAYS:
+        arguments = {"contestant": way.opener, "server": server.to_json()}
+        try:
+            python = _fastmcp_python() if way.opener == "fastmcp" else sys.executable
+            worker = Worker("benchmarks.load:open_load", arguments, python=python, uvloop=way.uvloop)
+        except WorkerFailed as exc:
+            notes.append(f"Left out of the {server.name} table: {way.label} ({exc}).")
+            continue
+        crew[way] = stack.enter_context(worker)
+    return crew
+
+
+def _fastmcp_python() -> str:
+    """It may live in an environment of its own. Raises WorkerFailed if there is none."""
+    if own := os.environ.get(FASTMCP_PYTHON):
+        return own
+    if importlib.util.find_spec("fastmcp") is None:
+        raise WorkerFailed(
+            f"not installed; pip install 'toolhub[bench]', or name a Python that has it in {FASTMCP_PYTHON}"
+        )
+    return sys.executable
+
+
+def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:
+    calls = len(found.latencies_us)
+    row = {
+        "way": way.label,
+        "calls": calls,
+        "p50_us": median(found.latencies_us),
+        "p99_us": percentile(found.latencies_us, 0.99),
+        "client_cpu_us": found.client_cpu_s / calls * 1e6,
+        "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if way is _SOCKET else None,
+        "vs_sdk": ratio(p50[way], p50.get(_BASE)),
+    }
+    for in_flight in (1, *scale.in_flight):
+        rates = found.per_s.get(in_flight)
+        row[f"at_{in_flight}_per_s"] = median(rates) if rates else None
+    return row
+
+
+def _columns(scale: Scale) -> list[Column]:
+    return [
+        Column("way", "way of calling"),
+        Column("calls", "calls"),
+        Column("p50_us", "p50 µs"),
+        Column("p99_us", "p99 µs"),
+        Column("vs_sdk", "p50 ÷ SDK", 2),
+        Column("at_1_per_s", "calls/s", 1),
+        *(Column(f"at_{n}_per_s", f"calls/s, {n} in flight") for n in scale.in_flight),
+        Column("client_cpu_us", "client CPU µs/call"),
+        Column("hub_cpu_us", "hub CPU µs/call"),
+    ]
+
+
+def _title(server: ServerCommand) -> str:
+    if server.name == "sdk":
+        return "A server written with the SDK (`MCPServer`, stdio)"
+    return "A server that costs nothing (20 µs), so that the client's cost is seen"
+
+
+def _targets(p50: dict[Way, float]) -> list[Target]:
+    embedded = p50.get(_EMBEDDED)
+    return [
+        Target("embedded p50 ÷ SDK p50", ratio(embedded, p50.get(_BASE)), 1.2, "×"),
+        Target("unix socket p50 ÷ SDK p50", ratio(p50.get(_SOCKET), p50.get(_BASE)), 2, "×"),
+        Target("process per call p50 ÷ embedded p50", ratio(p50.get(_SPAWN), embedded), 300, "×", at_most=False),
+    ]
+
+
+QUESTION = Question(
+    "overhead",
+    "What does one call cost?",
+    run,
+    full=Scale(rounds=10, calls=500, spawns=4),
+    quick=Scale(rounds=3, calls=100, spawns=1),
+)

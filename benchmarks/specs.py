@@ -1,0 +1,69 @@
+"""The MCP servers that the benchmarks run: how each is started, and one call that it answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result import ROOT, Json
+from tests import environment
+
+_SERVERS = Path(__file__).parent / "servers"
+_FIXTURE = ROOT / "tests" / "fixtures" / "echo.py"
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """`tool` and `arguments` are a call that every instance of the server answers without network."""
+
+    name: str
+    argv: list[str]
+    tool: str
+    arguments: dict[str, Any]
+    env: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "argv": self.argv, "tool": self.tool, "arguments": self.arguments}
+
+    def config(self, **fields: Any) -> Json:
+        """The server's entry in a hub's config."""
+        return {"command": self.argv[0], "args": self.argv[1:], "env": self.env, **fields}
+
+
+def sdk_echo() -> ServerCommand:
+    """A server as people write them: the SDK's `MCPServer` over its own stdio transport."""
+    return _echo("sdk", [sys.executable, str(_SERVERS / "echo_sdk.py")])
+
+
+def lean_echo() -> ServerCommand:
+    """A server that costs almost nothing, so that what the client costs is seen."""
+    return _echo("lean", [sys.executable, "-S", str(_SERVERS / "echo_lean.py")])
+
+
+def fixture_echo() -> ServerCommand:
+    """The tests' server on the standard library alone; starts in some 15 ms."""
+    return _echo("echo", [sys.executable, "-S", str(_FIXTURE)])
+
+
+def _echo(name: str, argv: list[str]) -> ServerCommand:
+    return ServerCommand(name, argv, "echo", {"text": "hello world"})
+
+
+def third_party(directory: Path) -> list[ServerCommand]:
+    """Three servers that others wrote, two in Python and one in Node; installed on first use.
+
+    directory: where a git repository is made for the git server.
+    """
+    subprocess.run([environment.git(), "init", "--quiet", str(directory)], check=True)
+    python = str(environment.mcp2_python())
+    package = environment.npm_prefix() / "node_modules/@modelcontextprotocol/server-everything"
+    return [
+        ServerCommand("time", [python, "-m", "mcp_server_time"], "get_current_time", {"timezone": "UTC"}),
+        ServerCommand("git", [python, "-m", "mcp_server_git"], "git_status", {"repo_path": str(directory)}),
+        ServerCommand(
+            "everything", [environment.node(), str(package / "dist/index.js"), "stdio"], "echo", {"message": "hello"}
+        ),
+    ]

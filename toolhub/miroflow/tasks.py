@@ -1,0 +1,182 @@
+"""The hub tasks behind one manager: opened on first use, per process, and opened again when the hub lost them.
+
+A manager is made in one place and used in others: other threads, other event loops, forked children. So what is open
+belongs to a process id, and opening happens in a worker thread under that process's lock, where several loops can wait.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import anyio
+
+import toolhub.client
+from toolhub.client import HubUnreachable, RemoteHub, RemoteTask
+from toolhub.client.address import Address
+from toolhub.errors import TaskClosed
+from toolhub.miroflow.hub_command import hub_commands
+from toolhub.miroflow.outcome import was_in_flight
+from toolhub.miroflow.private_hub import private_hubs
+from toolhub.model import Json
+
+T = TypeVar("T")
+
+task_id_var: ContextVar[str | None] = ContextVar("toolhub_miroflow_task_id", default=None)
+"""The agent task at hand. With a profile that has task ids, each gets servers of its own that see it as TASK_ID."""
+
+# How long a hub keeps our tools when we vanish without a word. The heartbeat does not depend on what the agent does.
+_LEASE_S = 300.0
+# A task id that nobody used for this long is over; holding its servers would be a leak.
+_FORGET_S = 900.0
+# Once with what we have, once after opening again, once after starting a hub again.
+_ATTEMPTS = 3
+
+Entries = Callable[[Address, str | None], Mapping[str, Json]]
+"""Receives the hub's address and the task id; returns the servers to open there."""
+
+
+class Source(Protocol):
+    """Where a hub is to be found."""
+
+    def url(self) -> str:
+        """Return its address; may block. Raises HubUnreachable or HubClosed."""
+
+    def replace(self, url: str) -> bool:
+        """Nobody answers there; return whether `url()` will now lead elsewhere. May block."""
+
+
+@dataclass(frozen=True)
+class GivenHub:
+    """A hub at a known address; all one can do is ask again."""
+
+    address: str
+
+    def url(self) -> str:
+        return self.address
+
+    def replace(self, url: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class OwnHub:
+    """The private hub of the process."""
+
+    command: Any = None
+
+    def url(self) -> str:
+        return private_hubs.url(hub_commands(self.command))
+
+    def replace(self, url: str) -> bool:
+        return private_hubs.replace(url)
+
+
+@dataclass(eq=False)
+class _Process:
+    """What one process has open."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    hubs: dict[str, RemoteHub] = field(default_factory=dict)
+    tasks: dict[str | None, RemoteTask] = field(default_factory=dict)
+    used_at: dict[str | None, float] = field(default_factory=dict)
+
+
+class Tasks:
+    """See the module's text. entries: makes the servers of a task."""
+
+    def __init__(self, source: Source, entries: Entries, *, token: str | None) -> None:
+        self._source = source
+        self._entries = entries
+        self._token = token
+        self._processes: dict[int, _Process] = {}
+
+    def __repr__(self) -> str:
+        process = self._processes.get(os.getpid())
+        return f"<Tasks of {os.getpid()} open={list(process.tasks.values()) if process else []}>"
+
+    async def use(self, task_id: str | None, operation: Callable[[RemoteTask], Awaitable[T]]) -> T:
+        """Run `operation` with the task, opening it (again) as long as nothing was sent."""
+        for attempt in range(_ATTEMPTS):
+            task = await self._task(task_id)
+            try:
+                return await operation(task)
+            except TaskClosed as exc:
+                if was_in_flight(exc) or attempt == _ATTEMPTS - 1:
+                    raise
+            except HubUnreachable:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            self._forget(task_id, task)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def aclose(self) -> None:
+        """End what this process has open; another use opens afresh."""
+        process = self._processes.pop(os.getpid(), None)
+        if process is None:
+            return
+        for task in list(process.tasks.values()):
+            await task.aclose()
+        for hub in list(process.hubs.values()):
+            await hub.aclose()
+
+    async def _task(self, task_id: str | None) -> RemoteTask:
+        process = self._process()
+        process.used_at[task_id] = time.monotonic()
+        task = process.tasks.get(task_id)
+        if task is not None:
+            return task
+        open_it = functools.partial(self._open, process, task_id)
+        # Whoever waits may be cancelled; the others still want the task.
+        return await anyio.to_thread.run_sync(open_it, abandon_on_cancel=True)
+
+    def _process(self) -> _Process:
+        pid = os.getpid()
+        process = self._processes.get(pid)
+        if process is None:
+            # What was inherited over a fork is the parent's business.
+            process = self._processes.setdefault(pid, _Process())
+        return process
+
+    def _open(self, process: _Process, task_id: str | None) -> RemoteTask:
+        with process.lock:
+            if task_id in process.tasks:
+                return process.tasks[task_id]
+            _drop_unused(process)
+            url = self._source.url()
+            try:
+                task = self._open_at(url, process, task_id)
+            except HubUnreachable:
+                process.hubs.pop(url, None)
+                if not self._source.replace(url):
+                    raise
+                task = self._open_at(self._source.url(), process, task_id)
+            process.tasks[task_id] = task
+            return task
+
+    def _open_at(self, url: str, process: _Process, task_id: str | None) -> RemoteTask:
+        hub = process.hubs.get(url)
+        if hub is None:
+            hub = process.hubs[url] = toolhub.client.connect(url, token=self._token)
+        servers = self._entries(hub.address, task_id)
+        return hub.open_task_blocking(servers=servers, only_these=True, lease=_LEASE_S)
+
+    def _forget(self, task_id: str | None, task: RemoteTask) -> None:
+        tasks = self._process().tasks
+        if tasks.get(task_id) is task:
+            tasks.pop(task_id, None)
+
+
+def _drop_unused(process: _Process) -> None:
+    """Let go of idle task ids; a task that nobody holds is closed by its heartbeat."""
+    now = time.monotonic()
+    for task_id, used_at in list(process.used_at.items()):
+        if now - used_at > _FORGET_S:
+            process.tasks.pop(task_id, None)
+            process.used_at.pop(task_id, None)
