@@ -44,7 +44,7 @@ class Scale:
 def run(scale: Scale) -> Outcome:
     outcome = Outcome(notes=[
         "CPU is that of the client or hub and of everything below it until the last task was ready. PSS splits shared "
-        "pages among their users. Processes and PSS are sampled ten times a second, less often where that costs too much.",
+        "pages among their users. Both are sampled ten times a second, less often where that costs too much.",
         f"A way has {scale.deadline_s:g} s; what was ready by then is counted.",
     ])  # fmt: skip
     with tempfile.TemporaryDirectory() as repository:

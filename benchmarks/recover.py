@@ -29,6 +29,8 @@ _LEDGER_DELAY_S = 120
 _ROUND_S = 60.0
 # Deaths are to be isolated ones: no pause between starts that would grow with the rounds.
 _ISOLATED_DEATHS = {"max_deaths": 1_000_000, "backoff_s": 0, "max_backoff_s": 0}
+_TITLES = {"echo": "A server on the standard library alone", "sdk": "A server written with the SDK"}
+_SHORT = {"echo": "lean server", "sdk": "SDK server"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,10 @@ def run(scale: Scale) -> Outcome:
     ])  # fmt: skip
     servers = [fixture_echo()] + [sdk_echo()] * scale.sdk_too
     found = {server.name: anyio.run(_measure, server, scale) for server in servers}
-    titles = {"echo": "A server on the standard library alone", "sdk": "A server written with the SDK"}
     for name, rounds in found.items():
-        title = f"{titles[name]}: {scale.rounds} kills, {scale.callers} callers in flight each"
+        title = f"{_TITLES[name]}: {scale.rounds} kills, {scale.callers} callers in flight each"
         outcome.tables.append(_table(title, rounds))
-        outcome.targets += _targets(titles[name].lower(), rounds)
+        outcome.targets += _targets(_SHORT[name], rounds)
         times = ("all_told", "served", "hub_start", "sdk_start")
         outcome.raw[name] = {key: {**spread(getattr(rounds, key)), "ms": getattr(rounds, key)} for key in times}
     return outcome
@@ -163,12 +164,12 @@ def _row(name: str, values: list[float], start_ms: float) -> Json:
     }
 
 
-def _targets(title: str, rounds: Rounds) -> list[Target]:
+def _targets(name: str, rounds: Rounds) -> list[Target]:
     return [
-        Target(f"{title}: next call ÷ plain start", ratio(median(rounds.served), median(rounds.sdk_start)), 1.2, "×"),
-        Target("callers never told", rounds.untold, 0),
-        Target("duplicates in the ledger", rounds.duplicates, 0),
-        Target("orphans", rounds.orphans, 0),
+        Target(f"{name}: next call ÷ plain start", ratio(median(rounds.served), median(rounds.sdk_start)), 1.2, "×"),
+        Target(f"{name}: callers never told", rounds.untold, 0),
+        Target(f"{name}: duplicates in the ledger", rounds.duplicates, 0),
+        Target(f"{name}: orphans", rounds.orphans, 0),
     ]
 
 

@@ -16,14 +16,14 @@ class Catalog:
         self._tools: dict[str, dict[str, ToolInfo]] = {}
 
     def get(self, fingerprint: str) -> list[ToolInfo] | None:
-        """Return a server's tools in its own order, or None when they are not known yet."""
+        """Return a server's tools in its own order, each reader its own copy, or None when they are not known yet."""
         tools = self._tools.get(fingerprint)
-        return None if tools is None else list(tools.values())
+        return None if tools is None else copy.deepcopy(list(tools.values()))
 
     def put(self, fingerprint: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
         """Remember what `tools/list` answered, as a copy of its own; returns the tools."""
-        tools = [ToolInfo.from_wire(spec.name, copy.deepcopy(tool)) for tool in wire]
-        self._tools[fingerprint] = {tool.name: tool for tool in tools}
+        tools = [ToolInfo.from_wire(spec.name, tool) for tool in wire]
+        self._tools[fingerprint] = {tool.name: tool for tool in copy.deepcopy(tools)}
         return tools
 
     def forget(self, fingerprint: str) -> None:
@@ -33,7 +33,9 @@ class Catalog:
     def policy(self, fingerprint: str, spec: ServerSpec, tool: str) -> ToolPolicy:
         """What is declared about a tool: the server's annotations, overruled by the config."""
         known = self._tools.get(fingerprint, {}).get(tool)
-        hints = (known.raw.get("annotations") if known else None) or {}
+        hints = known.raw.get("annotations") if known else None
+        if not isinstance(hints, dict):
+            hints = {}
         declared = spec.tools.policy.get(tool)
         read_only, idempotent = bool(hints.get("readOnlyHint")), bool(hints.get("idempotentHint"))
         if declared is None:

@@ -59,10 +59,6 @@ class CallError(ToolhubError):
         self.tool = tool
         self.sent: Sent = sent or self.default_sent
 
-    def details(self) -> dict[str, Any]:
-        """Fields that travel over the task API beside the message."""
-        return {"call_id": self.call_id, "server": self.server, "tool": self.tool, "sent": self.sent}
-
 
 class Overloaded(CallError):
     """The queue is full or the deadline cannot be met. Not sent; come back after `retry_after` seconds."""
@@ -72,9 +68,6 @@ class Overloaded(CallError):
     def __init__(self, message: str, *, retry_after: float | None = None, **fields: Any) -> None:
         super().__init__(message, **fields)
         self.retry_after = retry_after
-
-    def details(self) -> dict[str, Any]:
-        return super().details() | {"retry_after": self.retry_after}
 
 
 class StartError(CallError):
@@ -86,9 +79,6 @@ class StartError(CallError):
         super().__init__(message, **fields)
         self.stderr_tail = tuple(stderr_tail)
 
-    def details(self) -> dict[str, Any]:
-        return super().details() | {"stderr_tail": list(self.stderr_tail)}
-
 
 class CallTimeout(CallError):
     """The caller's deadline passed. `sent` is "no" when the call was still waiting its turn."""
@@ -96,9 +86,6 @@ class CallTimeout(CallError):
     def __init__(self, message: str, *, timeout: float, **fields: Any) -> None:
         super().__init__(message, **fields)
         self.timeout = timeout
-
-    def details(self) -> dict[str, Any]:
-        return super().details() | {"timeout": self.timeout}
 
 
 class SessionLost(CallError):
@@ -108,9 +95,6 @@ class SessionLost(CallError):
         super().__init__(message, **fields)
         self.exit_code = exit_code
         self.state_lost = state_lost
-
-    def details(self) -> dict[str, Any]:
-        return super().details() | {"exit_code": self.exit_code, "state_lost": self.state_lost}
 
 
 class ServerGaveUp(CallError):
@@ -122,9 +106,6 @@ class ServerGaveUp(CallError):
         super().__init__(message, **fields)
         self.since = since
         self.deaths = deaths
-
-    def details(self) -> dict[str, Any]:
-        return super().details() | {"since": self.since, "deaths": self.deaths}
 
 
 class ProtocolViolation(CallError):

@@ -92,10 +92,10 @@ class Server:
             listener(self.spec.name)
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Session]:
+    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
         """Hold a session for one call; with `share: call`, one that lives no longer than this."""
         if self.spec.share != "call":
-            async with self.slot().lease() as session:
+            async with self.slot().lease(uses_state=uses_state) as session:
                 yield session
             return
         slot = self.new_slot(0)
@@ -112,7 +112,7 @@ class Server:
         """Return the offered tools, from the catalog or from the server."""
         tools = self.shared.catalog.get(self.fingerprint)
         if tools is None:
-            async with self.lease() as session:
+            async with self.lease(uses_state=False) as session:
                 tools = self.shared.catalog.put(self.fingerprint, self.spec, await session.list_tools())
         return [tool for tool in tools if is_offered(self.spec, tool.name)]
 

@@ -31,6 +31,7 @@ class Session:
         self.state = SessionState.STARTING
         self.calls = 0
         self.in_flight = 0
+        self.loss_was_told = False
         self.started_at = self.last_used = anyio.current_time()
         self._channel = channel
         self._closed = anyio.Event()

@@ -68,7 +68,7 @@ class Slot:
         self._start: _Start | None = None
         self._closed = False
         self._untold_loss = False
-        self._attempt = 0
+        self._is_probation = False
         self._given_up_at = 0.0
         self._last_used = anyio.current_time()
         rules = spec.restart
@@ -79,20 +79,24 @@ class Slot:
         return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Session]:
+    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
         """Hold a ready session for one call, starting one if there is none; it is not stopped for idleness meanwhile.
 
+        uses_state: False for listing tools, which loses nothing when the server forgot everything.
         Raises StartError if it did not come up (nothing was sent), ServerGaveUp if it died too often to be worth
         starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
         """
         self.leases += 1
         self.counters.calls += 1
+        session: Session | None = None
         try:
-            self._tell_state_loss()
-            yield await self._ready_session()
+            if uses_state:
+                self._tell_state_loss()
+            session = await self._ready_session()
+            yield session
         except SessionLost as exc:
-            # Callers that were in flight are told with their own error, so the next call need not fail too.
-            exc.state_lost = exc.state_lost or (self.spec.is_stateful and exc.sent == "maybe")
+            if session is not None and uses_state:
+                self._tell_with(exc, session)
             raise
         finally:
             self.leases -= 1
@@ -117,7 +121,8 @@ class Slot:
 
     def _begin_start(self) -> _Start:
         """Decide without waiting; the work happens in a task of its own, so no caller's end can undo it."""
-        if self.state is SlotState.GIVEN_UP:
+        self._is_probation = self.state is SlotState.GIVEN_UP
+        if self._is_probation:
             self._refuse_unless_cooled_down()
         self.state = advance(self.state, SlotEvent.START)
         self._start = start = _Start()
@@ -140,7 +145,8 @@ class Slot:
 
     async def _run_start(self, start: _Start) -> None:
         try:
-            await anyio.sleep(self._backoff.delay(self._attempt))
+            # The first start after a death is immediate; each further one within the window waits longer.
+            await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
             async with self._starts:
                 began = anyio.current_time()
                 self.counters.starts += 1
@@ -184,7 +190,7 @@ class Slot:
             # Decided before the clean-up ends, so that the next caller never gets a dead session.
             self._held = None
             session.handle(SessionEvent.DEATH)
-            self._untold_loss = self.spec.is_stateful and session.calls > 0 and session.in_flight == 0
+            self._untold_loss = self.spec.is_stateful and session.calls > 0 and not session.loss_was_told
             self._died(f"{self.spec.name} ended")
         await held.wait_closed()
         if session.state is SessionState.FAILED:
@@ -194,11 +200,9 @@ class Slot:
         self.last_error = reason
         self.counters.deaths += 1
         now = anyio.current_time()
-        if self._intensity.record(now):
-            self._attempt = self._intensity.recent(now) - 1
+        if self._intensity.record(now) and not (self._is_probation and self.state is SlotState.STARTING):
             self.state = advance(self.state, SlotEvent.DIED)
         else:
-            self._attempt = 0
             self._given_up_at = now
             self._intensity.reset()
             self.state = advance(self.state, SlotEvent.DIED_TOO_OFTEN)
@@ -215,6 +219,13 @@ class Slot:
                 sent="no",
                 state_lost=True,
             )
+
+    def _tell_with(self, exc: SessionLost, session: Session) -> None:
+        """A call that was in flight is told with its own error, so the next call need not fail too."""
+        earlier_calls = session.calls - (exc.sent == "no")
+        if self.spec.is_stateful and earlier_calls > 0:
+            exc.state_lost = session.loss_was_told = True
+            self._untold_loss = False
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

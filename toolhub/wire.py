@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toolhub import errors
-from toolhub.errors import CallError, ConfigError, ToolhubError, ToolNotFound
+from toolhub.errors import ToolhubError
 from toolhub.model import Json, ToolInfo
 
 API_VERSION = "v1"
@@ -28,6 +26,7 @@ STATUS: dict[type[ToolhubError], int] = {
     errors.ToolhubError: 500,
 }
 _BY_NAME = {kind.__name__: kind for kind in STATUS}
+_REQUIRED: dict[type[ToolhubError], Json] = {errors.CallTimeout: {"timeout": 0.0}, errors.MissingExtra: {"feature": ""}}
 
 
 def status_of(exc: ToolhubError) -> int:
@@ -36,27 +35,20 @@ def status_of(exc: ToolhubError) -> int:
 
 
 def error_to_wire(exc: ToolhubError) -> Json:
-    """``{"type", "message", ...}``; a CallError adds what it knows, first of all `sent`."""
-    wire: Json = {"type": type(exc).__name__, "message": str(exc)}
-    if isinstance(exc, CallError):
-        wire |= exc.details()
-    elif isinstance(exc, ToolNotFound):
-        wire["near"] = list(exc.near)
-    return wire
+    """``{"type", "message", ...}`` with everything the error knows, first of all a CallError's `sent`."""
+    return {"type": type(exc).__name__, "message": str(exc), **vars(exc)}
 
 
 def error_from_wire(wire: Json) -> ToolhubError:
-    """Rebuild the error; one of an unknown type becomes a plain ToolhubError."""
-    fields: dict[str, Any] = dict(wire)
-    kind = _BY_NAME.get(str(fields.pop("type", "")), ToolhubError)
-    message = str(fields.pop("message", "unknown error"))
-    if issubclass(kind, CallError):
-        required: dict[str, Any] = {"timeout": 0.0} if kind is errors.CallTimeout else {}
-        known = kind("", **required).details()
-        return kind(message, **{name: value for name, value in fields.items() if name in known})
-    if kind in (ToolNotFound, ConfigError, ToolhubError) or kind.__init__ is ToolhubError.__init__:
-        return kind(message)
-    return ToolhubError(message)
+    """Rebuild the error; one of an unknown type becomes a plain ToolhubError, and unknown fields are dropped."""
+    kind = _BY_NAME.get(str(wire.get("type")), ToolhubError)
+    exc = kind("", **_REQUIRED.get(kind, {}))
+    exc.args = (str(wire.get("message", "unknown error")),)
+    for name in vars(exc):
+        if name in wire:
+            value = wire[name]
+            setattr(exc, name, tuple(value) if isinstance(value, list) else value)
+    return exc
 
 
 def tool_to_wire(tool: ToolInfo) -> Json:

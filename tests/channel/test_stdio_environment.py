@@ -37,7 +37,7 @@ async def test_the_hubs_variables_stay_with_the_hub(hubs: HubFactory, monkeypatc
         assert await value("SECRET_X") == ""
         assert await value("WANTED") == "yes"
         assert await value("OWN") == "mine"
-        assert await value("PATH") == os.environ["PATH"]
+        assert (await value("PATH")).startswith(os.environ["PATH"])
 
 
 async def test_a_servers_own_variable_wins_over_an_inherited_one(

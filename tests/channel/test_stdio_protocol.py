@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -107,7 +108,7 @@ async def test_a_request_beside_tools_passes(hubs: HubFactory) -> None:
         assert await task.request("echo", "ping") == {}
 
 
-async def test_a_deadline_reaches_the_server_and_the_session_stays_usable(hubs: HubFactory, tmp_path: Any) -> None:
+async def test_a_deadline_reaches_the_server_and_the_session_stays_usable(hubs: HubFactory, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     spec = fixture("echo", env={"LEDGER": str(ledger), "LEDGER_DELAY": "60"})
     async with hubs.task(spec) as task:
@@ -120,7 +121,7 @@ async def test_a_deadline_reaches_the_server_and_the_session_stays_usable(hubs: 
 
 
 async def test_cancelling_a_call_reaches_the_server_and_the_session_stays_usable(
-    hubs: HubFactory, tmp_path: Any
+    hubs: HubFactory, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
     spec = fixture("echo", env={"LEDGER": str(ledger), "LEDGER_DELAY": "60"})

@@ -45,6 +45,8 @@ class LineBuffer:
         if not newline:
             return []
         lines = [b"".join(self._pieces), *rest.split(b"\n")]
+        if max(map(len, lines)) > self._limit:
+            raise LineTooLong(f"a line of more than {self._limit} bytes")
         last = lines.pop()
         self._pieces, self._held = [last], len(last)
         return lines

@@ -1,0 +1,83 @@
+"""Every question answers end to end, with as little work as it can. What it measures is no test's business."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks import idle, init, overhead, recover, runner
+from benchmarks.result import Outcome, Question
+from benchmarks.specs import fixture_echo
+
+TINY: dict[str, Any] = {
+    "overhead": overhead.Scale(rounds=1, calls=2, spawns=1, in_flight=(2,), lean_too=False),
+    "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
+    "recover": recover.Scale(rounds=2, callers=4, sdk_too=False),
+    "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),
+}
+
+
+def tiny(name: str) -> Outcome:
+    question = runner.QUESTIONS[name]
+    outcome: Outcome = question.run(TINY[name])
+    for row in (row for table in outcome.tables for row in table.rows):
+        assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
+    return outcome
+
+
+def test_every_question_has_a_tiny_run() -> None:
+    assert set(TINY) == set(runner.QUESTIONS)
+
+
+def test_overhead_measures_every_way_that_is_installed() -> None:
+    outcome = tiny("overhead")
+    (table,) = outcome.tables
+    measured = {row["way"] for row in table.rows}
+    left_out = [note for note in outcome.notes if note.startswith("Left out")]
+    assert len(measured) + len(left_out) == len(overhead.WAYS)
+    assert all("fastmcp" in note for note in left_out), left_out
+    assert all(target.value is not None for target in outcome.targets)
+
+
+def test_init_gets_every_task_ready_in_every_way() -> None:
+    (table,) = tiny("init").tables
+    assert [row["way"] for row in table.rows] == list(init.LABELS.values())
+    assert [(row["ready"], row["failures"], row["left_behind"]) for row in table.rows] == [(2, 0, 0)] * 4
+
+
+def test_recover_tells_every_caller_executes_nothing_twice_and_leaves_nothing_behind() -> None:
+    outcome = tiny("recover")
+    counts = {target.claim: target.value for target in outcome.targets if "÷" not in target.claim}
+    assert len(counts) == 3
+    assert set(counts.values()) == {0}
+
+
+def test_idle_counts_the_sessions_it_holds() -> None:
+    outcome = tiny("idle")
+    assert [row["sessions"] for row in outcome.tables[0].rows] == [0, 2]
+    assert outcome.tables[1].rows[0]["fds"] > 0
+
+
+def test_the_runner_keeps_what_is_needed_to_judge_a_result(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = Question("idle", "?", idle.run, full=TINY["idle"], quick=TINY["idle"])
+    monkeypatch.setitem(runner.QUESTIONS, "idle", question)
+    runner.main(["idle", "--quick", "--json", "--out", str(tmp_path)])
+    printed = json.loads(capsys.readouterr().out)
+    (path,) = (tmp_path / "results").glob("*/idle.json")
+    kept = json.loads(path.read_text())
+    assert kept == printed
+    assert kept["command"] == "toolhub bench idle --quick"
+    assert {"git", "machine", "noise", "raw", "tables", "targets"} <= set(kept)
+    assert "What does an idle session cost?" in (tmp_path / "README.md").read_text()
+
+
+def test_a_quick_run_is_not_kept_by_itself(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(runner.QUESTIONS, "idle", Question("idle", "?", lambda _: Outcome(), full=None, quick=None))
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    runner.main(["idle", "--quick"])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,95 @@
+"""Hubs as processes of their own, the way users run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CHECKOUT = Path(__file__).parents[2]
+SERVE = [sys.executable, "-m", "toolhub.cli", "serve"]
+
+
+@dataclass(frozen=True)
+class HubProcess:
+    """A running hub and where it listens."""
+
+    url: str
+    child: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait(10)
+
+    def freeze(self) -> None:
+        """Keep its connections and answer nothing."""
+        self.child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.child.pid, os.WSTOPPED)
+
+
+@contextmanager
+def private_hub(directory: Path) -> Iterator[HubProcess]:
+    """A hub on a unix socket; it ends with the context, however it is left."""
+    path = directory / "hub.sock"
+    with _running([*SERVE, "--private", "--uds", str(path)], f"unix://{path}") as hub:
+        assert hub.child.stdout is not None
+        assert hub.child.stdout.readline() == b"ready\n"
+        yield hub
+
+
+@contextmanager
+def tcp_hub(config: Path, token: str) -> Iterator[HubProcess]:
+    """A hub on a TCP port with a token."""
+    config.write_text(f"servers:\n  echo:\n    command: {sys.executable}\n    args: [{FIXTURES / 'echo.py'}]\n")
+    port = free_port()
+    command = [*SERVE, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--token", token]
+    with _running(command, f"http://127.0.0.1:{port}", stderr=subprocess.PIPE) as hub:
+        assert hub.child.stderr is not None
+        while b"Ctrl-C" not in hub.child.stderr.readline():
+            assert hub.child.poll() is None
+        yield hub
+
+
+@contextmanager
+def _running(command: list[str], url: str, **pipes: Any) -> Iterator[HubProcess]:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **pipes) as child:
+        try:
+            yield HubProcess(url, child)
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.terminate()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def echo_server(**env: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-S", str(FIXTURES / "echo.py")], "env": env}
+
+
+def run_script(script: str, *args: str, **environ: str) -> str:
+    """Run Python code in a process of its own, warnings as errors, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=CHECKOUT,
+        env=os.environ | environ,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout

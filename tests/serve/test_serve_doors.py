@@ -1,0 +1,145 @@
+"""Who may come in: token, loopback names, the unix socket's file mode."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from serve.served import ServedHub, error_of, open_task, served, stub, text_of, write_config
+
+from toolhub.serve import guard
+from toolhub.serve.run import Doors
+
+TOKEN = "a-token-for-this-test"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
+    """A hub with a token and both doors; its socket is in a folder that is not there yet."""
+    folder = tmp_path_factory.mktemp("guarded")
+    config = write_config(folder, servers={"echo": stub()})
+    socket = str(folder / "new" / "hub.sock")
+    with served(config, "--uds", socket, "--token", TOKEN, token=TOKEN) as hub:
+        yield hub
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
+def test_a_loopback_bind_needs_no_token(host: str) -> None:
+    doors = Doors(host, 0, None, None, allow_inline=False)
+    assert doors.with_token() == doors
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "localhost.example.org"])
+def test_a_bind_that_others_reach_gets_a_token_of_its_own(host: str) -> None:
+    one, other = (Doors(host, 0, None, None, allow_inline=False).with_token().token for _ in range(2))
+    assert one and other and one != other and len(one) >= 32
+
+
+@pytest.mark.quick
+def test_tokens_are_compared_in_constant_time() -> None:
+    source = inspect.getsource(guard.Guard)
+    assert "hmac.compare_digest(given.encode(), self._token.encode())" in source
+    assert "== self._token" not in source
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_is_open_without_the_token(guarded: ServedHub, path: str) -> None:
+    assert httpx2.get(guarded.http + path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks", "/v1/statistics", "/mcp", "/metrics", "/openapi.json", "/nowhere"])
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": "Bearer \xff"}],
+    ids=["none", "wrong", "basic", "latin1"],
+)
+def test_everything_else_needs_the_token(guarded: ServedHub, path: str, headers: dict[str, str]) -> None:
+    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    answer = httpx2.get(guarded.http + path, headers=raw)
+    assert error_of(answer, 401)["type"] == "Unauthorized"
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_the_right_token_passes_whatever_the_host_is_called(guarded: ServedHub) -> None:
+    with guarded.client() as client:
+        for headers in ({}, {"Host": "hub.example.org"}, {"Origin": "https://example.org"}):
+            assert client.get("/v1/tasks", headers=headers).json() == {"tasks": []}
+
+
+def test_a_given_token_is_never_printed(guarded: ServedHub) -> None:
+    assert TOKEN not in guarded.said
+
+
+def test_the_unix_socket_has_mode_0600_and_needs_no_token(guarded: ServedHub) -> None:
+    assert stat.S_IMODE(Path(guarded.uds).stat().st_mode) == 0o600
+    with guarded.client(unix=True) as client:
+        assert client.get("/v1/tasks").json() == {"tasks": []}
+
+
+def test_a_folder_made_for_the_socket_can_be_entered_by_its_owner_only(guarded: ServedHub) -> None:
+    assert stat.S_IMODE(Path(guarded.uds).parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "evil.example:80@127.0.0.1"},
+        {"Host": ""},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://localhost.evil.example"},
+    ],
+    ids=str,
+)
+def test_without_a_token_foreign_names_are_refused(hub: ServedHub, headers: dict[str, str]) -> None:
+    for path in ("/v1/tasks", "/mcp", "/metrics"):
+        answer = httpx2.get(hub.http + path, headers=headers)
+        assert error_of(answer, 403)["type"] == "Unauthorized"
+
+
+def test_without_a_token_loopback_names_pass(client: httpx2.Client) -> None:
+    for headers in ({"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Origin": "http://localhost:3000"}):
+        assert client.get("/v1/statistics", headers=headers).status_code == 200
+
+
+def test_an_open_bind_makes_a_token_prints_it_once_and_it_works(tmp_path: Path) -> None:
+    with served(write_config(tmp_path), "--host", "0.0.0.0") as hub:
+        (token,) = re.findall(r"token +(\S{32,})", hub.said)
+        address = hub.http.replace("0.0.0.0", "127.0.0.1")
+        assert httpx2.get(f"{address}/v1/tasks").status_code == 401
+        assert httpx2.get(f"{address}/v1/tasks", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert hub.said.count(token) == 1
+
+
+def test_servers_of_clients_are_refused_on_tcp(client: httpx2.Client) -> None:
+    answer = client.post("/v1/tasks", json={"servers": {"mine": stub()}})
+    error = error_of(answer, 403)
+    assert error["type"] == "Unauthorized" and "--allow-inline-servers" in error["message"]
+
+
+def test_servers_of_clients_are_taken_on_the_unix_socket(hub: ServedHub) -> None:
+    with hub.client(unix=True) as client, open_task(client, servers={"mine": stub()}, only_these=True) as task:
+        assert [entry["name"] for entry in client.get(f"{task.path}/tools").json()["servers"]] == ["mine"]
+        assert text_of(task.call("echo", "mine", text="hello")) == "hello"
+
+
+def test_servers_of_clients_are_taken_on_tcp_where_that_is_allowed(tmp_path: Path) -> None:
+    with served(write_config(tmp_path), "--allow-inline-servers") as hub, hub.client() as client:
+        with open_task(client, servers={"mine": stub()}) as task:
+            assert text_of(task.call("echo", "mine", text="hello")) == "hello"
+
+
+def test_a_client_s_server_that_makes_no_sense_is_a_clear_error(hub: ServedHub) -> None:
+    with hub.client(unix=True) as client:
+        answer = client.post("/v1/tasks", json={"servers": {"mine": {"comand": "x"}}})
+    error = error_of(answer, 422)
+    assert error["type"] == "ConfigError" and "did you mean 'command'?" in error["message"]
