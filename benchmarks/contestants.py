@@ -147,7 +147,8 @@ async def open_socket(server: Json) -> AsyncIterator[Caller]:
         )
         assert hub.stdin is not None and hub.stdout is not None
         try:
-            await anyio.to_thread.run_sync(hub.stdout.readline)
+            if not await anyio.to_thread.run_sync(hub.stdout.readline):
+                raise RuntimeError("`toolhub serve` ended before it was ready")
             async with toolhub.connect(f"unix://{socket}") as remote, remote.task("bench") as task:
                 yield Caller(_calls(task, server), hub.pid)
         finally:

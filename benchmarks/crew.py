@@ -42,18 +42,21 @@ class Worker:
         )
         self.left_behind = 0
         """Processes that were still there after the contestant had closed."""
-        try:
-            self._read(START_S)
-        except BaseException:
-            self.close()
-            raise
+        self._is_ready = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    def wait_ready(self) -> None:
+        """Wait until the role is open. Raises WorkerFailed."""
+        if not self._is_ready:
+            self._read(START_S)
+            self._is_ready = True
+
     def ask(self, request: Json, *, within: float = 120.0) -> Json:
         """Send one request and return its answer. Raises WorkerFailed, also after `within` seconds."""
+        self.wait_ready()
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")

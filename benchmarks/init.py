@@ -67,6 +67,7 @@ def _measure(way: str, servers: list[ServerCommand], tasks: int, scale: Scale, o
     arguments = {"way": way, "servers": [server.to_json() for server in servers], "tasks": tasks}
     worker = Worker("benchmarks.openings:open_tasks", arguments)
     try:
+        worker.wait_ready()
         before = tree_cpu_seconds(worker.pid)
         with TreeSampler(worker.pid) as sampler:
             answer = worker.ask({"deadline_s": scale.deadline_s}, within=scale.deadline_s + 60)

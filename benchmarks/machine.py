@@ -49,9 +49,10 @@ def _version(package: str) -> str | None:
 
 
 def git_revision() -> Json:
-    """Return ``{"revision", "dirty"}``: dirty when tracked files differ from that revision."""
-    revision = _git("rev-parse", "HEAD")
-    return {"revision": revision, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+    """Return ``{"revision", "dirty"}``: dirty when tracked files, results aside, differ from that revision."""
+    made_here = (":!benchmarks/results", ":!benchmarks/README.md")
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *made_here)
+    return {"revision": _git("rev-parse", "HEAD"), "dirty": bool(changes)}
 
 
 def _git(*arguments: str) -> str:

@@ -1,7 +1,7 @@
 """Ways of getting many tasks ready: every server's tools listed and one call answered. Role of `worker`.
 
 Each way is a coroutine function `way(servers, tasks, progress)` that reports every (task, server) pair to `progress`
-and then holds what it opened until it is cancelled.
+and then holds what it opened until `progress.closing`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ Json = dict[str, Any]
 
 @dataclass
 class Progress:
-    """How many of `wanted` pairs are settled; `settled` is set with the last one."""
+    """How many of `wanted` pairs are settled; `settled` is set with the last one, `closing` when all may end."""
 
     wanted: int
     ready: int = 0
     failures: list[str] = field(default_factory=list)
     settled: anyio.Event = field(default_factory=anyio.Event)
+    closing: anyio.Event = field(default_factory=anyio.Event)
 
     def tell(self, failure: str | None = None) -> None:
         self.ready += failure is None
@@ -71,7 +72,7 @@ async def gather_all(servers: list[Json], tasks: int, progress: Progress) -> Non
             await session.list_tools()
             check((await session.call_tool(server["tool"], server["arguments"])).is_error)
             progress.tell()
-            await anyio.sleep_forever()
+            await progress.closing.wait()
 
     async with anyio.create_task_group() as holders:
         for server in servers * tasks:
@@ -103,7 +104,8 @@ async def _through_hub(servers: list[Json], tasks: int, progress: Progress, *, s
                 task = await hub.open_task()
                 for server in servers:
                     users.start_soon(use, task, server)
-            await anyio.sleep_forever()
+            await progress.closing.wait()
+            users.cancel_scope.cancel()
 
 
 WAYS: dict[str, Way] = {way.__name__: way for way in (spawn_in_turn, gather_all, hub_per_task, hub_shared)}
@@ -124,4 +126,6 @@ async def open_tasks(way: str, servers: list[Json], tasks: int) -> AsyncIterator
             return {"seconds": seconds, "ready": progress.ready, "failures": progress.failures}
 
         yield act
-        holders.cancel_scope.cancel()
+        progress.closing.set()
+        if not progress.settled.is_set():
+            holders.cancel_scope.cancel()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import subprocess
 import sys
 from collections import defaultdict
 from contextlib import ExitStack
@@ -18,6 +18,28 @@ FASTMCP_PYTHON = "BENCH_FASTMCP_PYTHON"
 
 
 @dataclass(frozen=True)
+class Way:
+    """One row: an opener of `contestants`, the event loop it runs on, and how it is called in the table."""
+
+    opener: str
+    label: str
+    uvloop: bool = False
+
+
+WAYS = (
+    Way("floor", "JSON lines by hand (floor)"),
+    Way("sdk", "SDK, persistent session"),
+    Way("sdk", "SDK, persistent session, uvloop", uvloop=True),
+    Way("embedded", "toolhub embedded"),
+    Way("embedded", "toolhub embedded, uvloop", uvloop=True),
+    Way("socket", "toolhub serve, unix socket"),
+    Way("fastmcp", "fastmcp Client, keep_alive"),
+    Way("spawn", "SDK, process per call (MiroFlow)"),
+)
+_BASE, _EMBEDDED, _SOCKET, _SPAWN = WAYS[1], WAYS[3], WAYS[5], WAYS[7]
+
+
+@dataclass(frozen=True)
 class Scale:
     """Calls per contestant and round; a call that spawns a process is measured `spawns` times per round."""
 
@@ -25,16 +47,9 @@ class Scale:
     calls: int
     spawns: int
     in_flight: tuple[int, ...] = (8, 64)
-    lean_too: bool = True
-
-
-@dataclass(frozen=True)
-class Way:
-    """One row: an opener of `contestants`, the event loop it runs on, and how it is called in the table."""
-
-    opener: str
-    label: str
-    uvloop: bool = False
+    ways: tuple[Way, ...] = WAYS
+    servers: tuple[ServerCommand, ...] = (sdk_echo(), lean_echo())
+    """A table each; the first is what targets are about."""
 
 
 @dataclass
@@ -65,39 +80,27 @@ class Samples:
         }
 
 
-WAYS = (
-    Way("floor", "JSON lines by hand (floor)"),
-    Way("sdk", "SDK, persistent session"),
-    Way("sdk", "SDK, persistent session, uvloop", uvloop=True),
-    Way("embedded", "toolhub embedded"),
-    Way("embedded", "toolhub embedded, uvloop", uvloop=True),
-    Way("socket", "toolhub serve, unix socket"),
-    Way("fastmcp", "fastmcp Client, keep_alive"),
-    Way("spawn", "SDK, process per call (MiroFlow)"),
-)
-_BASE, _EMBEDDED, _SOCKET, _SPAWN = WAYS[1], WAYS[3], WAYS[5], WAYS[7]
-
-
 def run(scale: Scale) -> Outcome:
     outcome = Outcome(notes=[
         "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
         "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
     ])  # fmt: skip
-    servers = [sdk_echo()] + [lean_echo()] * scale.lean_too
-    for server in servers:
+    if note := _fastmcp_note():
+        outcome.notes.append(note)
+    for server in scale.servers:
         samples = _measure(server, scale, outcome.notes)
         p50 = {way: median(found.latencies_us) for way, found in samples.items()}
         rows = [_row(way, found, p50, scale) for way, found in samples.items()]
         outcome.tables.append(Table(_title(server), _columns(scale), rows))
         outcome.raw[server.name] = {way.label: found.raw() for way, found in samples.items()}
-        if server.name == "sdk":
+        if server is scale.servers[0]:
             outcome.targets = _targets(p50)
     return outcome
 
 
 def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way, Samples]:
     with ExitStack() as stack:
-        crew = _start(server, stack, notes)
+        crew = _start(server, scale.ways, stack, notes)
         samples = {way: Samples() for way in crew}
         for number, way in interleaved(list(crew), scale.rounds):
             for in_flight in (1, *scale.in_flight):
@@ -110,29 +113,39 @@ def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way,
     return samples
 
 
-def _start(server: ServerCommand, stack: ExitStack, notes: list[str]) -> dict[Way, Worker]:
-    crew = {}
-    for way in WAYS:
+def _start(server: ServerCommand, ways: tuple[Way, ...], stack: ExitStack, notes: list[str]) -> dict[Way, Worker]:
+    """All start side by side; a contestant that cannot is named and left out."""
+    crew: dict[Way, Worker] = {}
+    for way in ways:
+        python = _fastmcp_python() if way.opener == "fastmcp" else sys.executable
         arguments = {"contestant": way.opener, "server": server.to_json()}
-        try:
-            python = _fastmcp_python() if way.opener == "fastmcp" else sys.executable
-            worker = Worker("benchmarks.load:open_load", arguments, python=python, uvloop=way.uvloop)
-        except WorkerFailed as exc:
-            notes.append(f"Left out of the {server.name} table: {way.label} ({exc}).")
-            continue
+        worker = Worker("benchmarks.load:open_load", arguments, python=python, uvloop=way.uvloop)
         crew[way] = stack.enter_context(worker)
+    for way in ways:
+        try:
+            crew[way].wait_ready()
+        except WorkerFailed as exc:
+            del crew[way]
+            notes.append(f"Left out of the {server.name} table: {way.label} ({exc}{_advice(way)}).")
     return crew
 
 
 def _fastmcp_python() -> str:
-    """It may live in an environment of its own. Raises WorkerFailed if there is none."""
-    if own := os.environ.get(FASTMCP_PYTHON):
-        return own
-    if importlib.util.find_spec("fastmcp") is None:
-        raise WorkerFailed(
-            f"not installed; pip install 'toolhub[bench]', or name a Python that has it in {FASTMCP_PYTHON}"
-        )
-    return sys.executable
+    """It may live in an environment of its own."""
+    return os.environ.get(FASTMCP_PYTHON, sys.executable)
+
+
+def _fastmcp_note() -> str:
+    """Its version, which the description of this interpreter cannot know."""
+    show = "from importlib.metadata import version; print(version('fastmcp'), 'beside mcp', version('mcp'))"
+    done = subprocess.run([_fastmcp_python(), "-c", show], capture_output=True, text=True)
+    return f"The fastmcp client is {done.stdout.strip()}." if done.returncode == 0 else ""
+
+
+def _advice(way: Way) -> str:
+    if way.opener != "fastmcp":
+        return ""
+    return f"; pip install 'toolhub[bench]', or name a Python that has it in {FASTMCP_PYTHON}"
 
 
 def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:

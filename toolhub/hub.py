@@ -31,6 +31,7 @@ from toolhub.scope import Server, Shared, TaskScope, new_task_id
 from toolhub.session import ChannelOpener
 from toolhub.slot import Slot
 from toolhub.spawn.exec import Spawner, open_spawner
+from toolhub.spawn.starts import StartLimiter
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
 _PATROL_S = 1.0
@@ -74,7 +75,7 @@ class Hub:
                 opener = channel_opener(await stack.enter_async_context(open_spawner(journal)), limits.max_result_bytes)
             self._shared = Shared(
                 open_channel=opener,
-                starts=anyio.CapacityLimiter(settings.start_limit),
+                starts=StartLimiter(settings.start_limit),
                 catalog=Catalog(),
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,

@@ -29,6 +29,7 @@ from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatisti
 from toolhub.policy import RetryBudget
 from toolhub.session import ChannelOpener, Session
 from toolhub.slot import Slot
+from toolhub.spawn.starts import StartLimiter
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class Shared:
     """What the hub lends to every scope."""
 
     open_channel: ChannelOpener
-    starts: anyio.CapacityLimiter
+    starts: StartLimiter
     catalog: Catalog
     gate: Gate
     counts: CallCounts
@@ -198,7 +199,7 @@ class TaskScope:
         try:
             return await self._handle(call)
         except CallError as exc:
-            exc.call_id = exc.call_id or call.id
+            exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
             if self._closed:
                 raise TaskClosed(f"task {self.id!r} was closed during {server}/{tool}") from exc
             raise

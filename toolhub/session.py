@@ -16,8 +16,8 @@ from toolhub.model import Call, Json, LogFn, Result, ServerInfo
 
 ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
 
-# The exit code follows the end of the stream within a few milliseconds; a caller is not kept longer than this for it.
-_OBITUARY_S = 0.03
+# The exit code follows the end of the stream within a few milliseconds; on a loaded machine it may take longer.
+_OBITUARY_S = 0.1
 _STDERR_SHOWN = 8
 ERROR_META = "toolhub/jsonrpc_error"
 METHOD_NOT_FOUND = -32601

@@ -21,6 +21,7 @@ from toolhub.model import SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
 from toolhub.policy import Backoff, RestartIntensity
 from toolhub.session import ChannelOpener, Session, open_session
+from toolhub.spawn.starts import StartLimiter
 
 
 @dataclass(eq=False)
@@ -50,7 +51,7 @@ class Slot:
         *,
         open_channel: ChannelOpener,
         owners: anyio.abc.TaskGroup,
-        starts: anyio.CapacityLimiter,
+        starts: StartLimiter,
         on_session: Callable[[Session], None] | None = None,
     ) -> None:
         self.key = key
@@ -147,7 +148,7 @@ class Slot:
         try:
             # The first start after a death is immediate; each further one within the window waits longer.
             await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
-            async with self._starts:
+            async with self._starts.place(self._owners):
                 began = anyio.current_time()
                 self.counters.starts += 1
                 held = await hold(
@@ -191,7 +192,7 @@ class Slot:
             self._held = None
             session.handle(SessionEvent.DEATH)
             self._untold_loss = self.spec.is_stateful and session.calls > 0 and not session.loss_was_told
-            self._died(f"{self.spec.name} ended")
+            self._died(session.obituary())
         await held.wait_closed()
         if session.state is SessionState.FAILED:
             self.last_error = session.obituary()

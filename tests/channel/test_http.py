@@ -7,7 +7,7 @@ import pytest
 from channel.conftest import HttpServer, Serve
 from chaos.processes import HubFactory, eventually, fixture, state_of
 
-from toolhub import SessionLost, StartError, TaskScope
+from toolhub import CallTimeout, SessionLost, StartError, TaskScope
 from toolhub.config.server import RestartSettings
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +120,20 @@ async def test_a_wedged_server_does_not_hold_up_a_task_that_ends_during_a_call(
             await eventually(lambda: task.counts.in_flight)
             with anyio.fail_after(3):
                 await hub.close_task("t")
+
+
+@both
+async def test_deadlines_hold_at_a_wedged_server(transport: str, serve: Serve, hubs: HubFactory) -> None:
+    """The first cancellation is never answered; the second call must not wait behind it."""
+    server = serve(transport)
+    async with hubs.task(server.spec()) as task:
+        await task.call("remote", "pid")
+        server.freeze()
+        for _ in range(2):
+            began = anyio.current_time()
+            with pytest.raises(CallTimeout):
+                await task.call("remote", "pid", timeout=0.3)
+            assert anyio.current_time() - began < 3
 
 
 @both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
@@ -128,6 +129,7 @@ async def test_a_server_that_stops_reading_costs_its_callers_only(hubs: HubFacto
     deaf = fixture("no_stdin_read", stop_timeout_s=0.2, stateful=False)
     async with hubs.task(fixture("echo", name="good"), deaf) as task:
         assert await task.tools("no_stdin_read")  # from here on it is deaf
+        began = anyio.current_time()
         async with anyio.create_task_group() as callers:
             for _ in range(4):  # enough to fill the pipe and what the hub is willing to hold
 
@@ -138,6 +140,7 @@ async def test_a_server_that_stops_reading_costs_its_callers_only(hubs: HubFacto
 
                 callers.start_soon(call)
             await neighbour_answers(task)
+        assert anyio.current_time() - began < 3  # their deadline, although the cancellation cannot be delivered
         await neighbour_answers(task)
 
 
@@ -153,6 +156,18 @@ async def test_a_dead_server_whose_child_holds_its_stdout_is_noticed(hubs: HubFa
         assert caught.value.sent == "maybe" and caught.value.exit_code == 7
         await eventually(lambda: not holder.is_alive)
         assert (await task.call("holds_stdout", "pid")).text != str(first)
+
+
+async def test_a_stdout_held_by_a_stranger_does_not_hide_a_death(hubs: HubFactory) -> None:
+    """The holder is none of the server's processes, so that ending those does not close the pipe."""
+    async with hubs.task(fixture("echo")) as task:
+        held = os.open(f"/proc/{(await task.call('echo', 'pid')).text}/fd/1", os.O_WRONLY)
+        try:
+            with pytest.raises(SessionLost) as caught:
+                await task.call("echo", "die", {"code": 7})
+            assert caught.value.exit_code == 7
+        finally:
+            os.close(held)
 
 
 async def test_an_end_of_file_without_an_exit_ends_the_session(hubs: HubFactory, tmp_path: Path) -> None:

@@ -53,10 +53,12 @@ async def _say(task: RemoteTask, text: str) -> str:
 
 def test_a_forked_child_uses_its_parents_task_with_connections_of_its_own(hub_process: HubProcess) -> None:
     script = """
-import asyncio, os, sys, toolhub
+import asyncio, os, sys, toolhub, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 async def opened():
-    task = await toolhub.connect(sys.argv[1]).open_task(servers={"echo": {"command": sys.argv[2], "args": sys.argv[3:]}})
+    server = {"command": sys.argv[2], "args": sys.argv[3:]}
+    task = await toolhub.connect(sys.argv[1]).open_task(servers={"echo": server})
     await task.call("echo", "counter")
     return task
 

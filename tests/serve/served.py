@@ -167,11 +167,16 @@ class Task:
         return shown
 
 
-@contextmanager
-def open_task(client: httpx2.Client, **body: Any) -> Iterator[Task]:
+def new_task(client: httpx2.Client, **body: Any) -> Task:
+    """A task that nobody closes."""
     answer = client.post("/v1/tasks", json=body)
     assert answer.status_code == 201, answer.text
-    task = Task(client, answer.json()["id"])
+    return Task(client, answer.json()["id"])
+
+
+@contextmanager
+def open_task(client: httpx2.Client, **body: Any) -> Iterator[Task]:
+    task = new_task(client, **body)
     try:
         yield task
     finally:

@@ -36,7 +36,7 @@ def test_a_loopback_bind_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "localhost.example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "localhost.example.org", "127.0.0.1.example.org"])
 def test_a_bind_that_others_reach_gets_a_token_of_its_own(host: str) -> None:
     one, other = (Doors(host, 0, None, None, allow_inline=False).with_token().token for _ in range(2))
     assert one and other and one != other and len(one) >= 32
@@ -73,8 +73,9 @@ def test_the_right_token_passes_whatever_the_host_is_called(guarded: ServedHub) 
             assert client.get("/v1/tasks", headers=headers).json() == {"tasks": []}
 
 
-def test_a_given_token_is_never_printed(guarded: ServedHub) -> None:
+def test_a_given_token_is_never_printed_and_clients_are_told_where_to_put_it(guarded: ServedHub) -> None:
     assert TOKEN not in guarded.said
+    assert '"Authorization": "Bearer ${TOOLHUB_TOKEN}"' in guarded.said
 
 
 def test_the_unix_socket_has_mode_0600_and_needs_no_token(guarded: ServedHub) -> None:

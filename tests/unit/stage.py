@@ -16,6 +16,7 @@ from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Call, Json, SlotKey, ToolPolicy
 from toolhub.session import ChannelOpener
 from toolhub.slot import Slot
+from toolhub.spawn.starts import StartLimiter
 
 # No wait on these stages takes longer than milliseconds; running into this is a failure, never slowness.
 PATIENCE_S = 5.0
@@ -92,7 +93,7 @@ async def open_slot(server: MemoryServer, **keys: Any) -> AsyncIterator[Slot]:
     """A slot that starts `server`; leaving ends whatever still runs in it."""
     async with anyio.create_task_group() as owners:
         key = SlotKey("memory", "t1", "")
-        starts = anyio.CapacityLimiter(4)
+        starts = StartLimiter(4)
         yield Slot(key, a_spec(**keys), open_channel=server.open, owners=owners, starts=starts)
         owners.cancel_scope.cancel()
 

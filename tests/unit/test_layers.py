@@ -8,13 +8,11 @@ import anyio
 import pytest
 from stage import Pausing, Running, a_hub, echo
 
-from toolhub import CallTimeout, Overloaded, ToolNotFound
+from toolhub import Overloaded, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.layers import stack
 
 pytestmark = pytest.mark.anyio
-
-SHORT_S = 0.02
 
 
 def test_the_first_layer_of_a_stack_is_the_outermost():
@@ -22,38 +20,6 @@ def test_the_first_layer_of_a_stack_is_the_outermost():
         return lambda inner: [name, inner]
 
     assert stack(named("a"), named("b"))("handler") == ["a", ["b", "handler"]]
-
-
-async def test_a_deadline_bounds_the_wait_for_a_place_and_says_that_nothing_was_sent():
-    pause = Pausing()
-    async with a_hub(MemoryServer(pause=pause), memory={"concurrency": 1}) as hub, hub.task() as task:
-        async with anyio.create_task_group() as tasks:
-            running = Running(tasks, task.call, "memory", "pause")
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(CallTimeout, match="still waiting its turn") as caught:
-                await task.call("memory", "pause", timeout=SHORT_S)
-            assert (caught.value.sent, caught.value.timeout) == ("no", SHORT_S)
-            assert pause.entered == 1
-            pause.go.set()
-            assert (await running.wait()).text == "done"
-
-
-async def test_a_deadline_bounds_the_start_of_a_server_and_says_that_nothing_was_sent():
-    server = MemoryServer(echo=echo)
-    server.may_open = anyio.Event()
-    async with a_hub(server) as hub, hub.task() as task:
-        with pytest.raises(CallTimeout) as caught:
-            await task.call("memory", "echo", timeout=SHORT_S)
-        assert caught.value.sent == "no"
-
-
-async def test_a_deadline_during_the_call_cancels_it_and_says_maybe():
-    pause = Pausing()
-    async with a_hub(MemoryServer(pause=pause)) as hub, hub.task() as task:
-        with pytest.raises(CallTimeout, match="may or may not") as caught:
-            await task.call("memory", "pause", timeout=SHORT_S)
-        assert caught.value.sent == "maybe"
-        assert (pause.entered, pause.inside) == (1, 0)
 
 
 async def test_a_tool_that_is_switched_off_is_refused_even_when_there_is_no_place():
@@ -125,25 +91,3 @@ async def test_a_call_without_a_place_holds_no_session():
             (slot,) = task.statistics().slots
             assert (slot.in_flight, pause.inside, task.statistics().in_flight) == (2, 2, 5)
             pause.go.set()
-
-
-async def test_every_outcome_is_told_to_observers_with_its_name():
-    async def refuse(arguments) -> Any:
-        return text_result("no", is_error=True)
-
-    pause, told = Pausing(), []
-    async with a_hub(MemoryServer(echo=echo, refuse=refuse, pause=pause)) as hub, hub.task() as task:
-        hub.observers.append(lambda call, outcome, seconds: told.append((call.tool, outcome)))
-        await task.call("memory", "echo")
-        await task.call("memory", "refuse")
-        with pytest.raises(CallTimeout):
-            await task.call("memory", "pause", timeout=SHORT_S)
-        with anyio.move_on_after(SHORT_S):
-            await task.call("memory", "pause")
-        assert told == [
-            ("echo", "ok"),
-            ("refuse", "tool_error"),
-            ("pause", "CallTimeout"),
-            ("pause", "cancelled"),
-        ]
-        assert (task.counts.errors, task.counts.in_flight) == (2, 0)

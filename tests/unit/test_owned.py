@@ -49,8 +49,6 @@ class Resource:
         await self.dead.wait()
 
 
-
-
 async def test_one_task_of_its_own_enters_and_leaves():
     resource = Resource()
     async with anyio.create_task_group() as owners:

@@ -9,6 +9,7 @@ from stage import PATIENCE_S, Pausing, Running, a_call, call, echo, open_slot
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import HubClosed, SessionLost, StartError
 from toolhub.lifecycle import SlotState
+from toolhub.spawn.starts import StartLimiter
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +166,7 @@ async def test_a_session_that_dies_as_soon_as_it_is_up_is_not_handed_out():
             assert not (await session.call(a_call())).is_error
 
 
-async def test_closing_while_it_starts_ends_the_start_and_wakes_who_waits():
+async def test_closing_while_it_starts_does_not_hang_and_what_comes_up_is_ended_at_once():
     server = holding_back()
     async with open_slot(server) as slot, anyio.create_task_group() as tasks:
         callers = [Running(tasks, call, slot) for _ in range(3)]
@@ -234,7 +235,7 @@ async def test_a_slot_that_never_started_or_is_starting_has_nothing_to_stop():
 async def test_starts_wait_for_a_permit():
     server = holding_back()
     async with open_slot(server) as slot, open_slot(server) as other, anyio.create_task_group() as tasks:
-        other._starts = slot._starts = anyio.CapacityLimiter(1)
+        other._starts = slot._starts = StartLimiter(1)
         callers = [Running(tasks, call, each) for each in (slot, other)]
         await anyio.wait_all_tasks_blocked()
         assert server.opened == 1

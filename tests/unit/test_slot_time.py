@@ -12,6 +12,7 @@ from stage import Running, call, echo, open_slot, virtual_time
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import ServerGaveUp, StartError
 from toolhub.lifecycle import SlotState
+from toolhub.spawn.starts import StartLimiter
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +159,7 @@ async def test_without_a_cool_down_it_is_given_up_for_good():
 async def test_a_wait_for_backoff_holds_no_start_permit():
     server, other = Timed(), Timed()
     async with open_slot(server, restart={"backoff_s": 5, "max_deaths": 9}) as slot, open_slot(other) as neighbour:
-        neighbour._starts = slot._starts = anyio.CapacityLimiter(1)
+        neighbour._starts = slot._starts = StartLimiter(1)
         server.broken = True
         for _ in range(2):
             with pytest.raises(StartError):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import anyio
+import anyio.lowlevel
 import pytest
 from stage import Pausing, Running, a_call, a_hub, call, echo, open_slot
 
 from toolhub.channel.base import ChannelClosed
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import SessionLost
+from toolhub.lifecycle import SlotState
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +108,41 @@ async def test_the_loss_is_told_even_if_the_caller_in_flight_was_cancelled():
         assert caught.value.state_lost
 
 
+async def test_a_call_that_comes_while_callers_in_flight_are_being_told_is_not_told_too():
+    class SlowToDie(MemoryServer):
+        @asynccontextmanager
+        async def open(self, spec):
+            async with super().open(spec) as channel:
+                yield channel
+                with anyio.CancelScope(shield=True):
+                    await buried.wait()
+
+    server, buried = SlowToDie(echo=echo, pause=Pausing()), anyio.Event()
+    async with open_slot(server) as slot, anyio.create_task_group() as tasks:
+        in_flight = Running(tasks, call, slot, "pause")
+        await anyio.wait_all_tasks_blocked()
+        server.die()
+        await anyio.lowlevel.checkpoint()
+        while slot.state is SlotState.LIVE:
+            await anyio.lowlevel.checkpoint()
+        next_one = Running(tasks, call, slot)
+        assert (await in_flight.wait()).state_lost
+        buried.set()
+        assert not isinstance(await next_one.wait(), SessionLost)
+
+
+async def test_a_loss_that_nobody_was_told_survives_another_death():
+    server = MemoryServer(echo=echo)
+    async with open_slot(server) as slot:
+        await call(slot)
+        await idle_death(server)
+        await slot.warm()
+        await idle_death(server)
+        with pytest.raises(SessionLost) as caught:
+            await call(slot)
+        assert caught.value.state_lost
+
+
 async def test_the_loss_is_told_even_if_the_call_that_met_it_was_not_sent():
     """An HTTP server that was restarted refuses the session it no longer knows."""
     server = MemoryServer(echo=echo)
@@ -119,6 +158,21 @@ async def test_the_loss_is_told_even_if_the_call_that_met_it_was_not_sent():
             await task.call("memory", "echo")
         assert (caught.value.state_lost, caught.value.sent) == (True, "no")
         assert not (await task.call("memory", "echo")).is_error
+
+
+async def test_a_first_call_that_was_not_sent_loses_nothing_and_is_repeated():
+    server = MemoryServer(echo=echo)
+
+    async def refuse(*args, **keys):
+        server.die()
+        await anyio.wait_all_tasks_blocked()  # the slot has heard of the death before the caller does
+        raise ChannelClosed("session not found", sent="no")
+
+    async with a_hub(server) as hub, hub.task() as task:
+        await task.warm()
+        server.live[0].call_tool = refuse
+        assert not (await task.call("memory", "echo")).is_error
+        assert (hub.replays, server.opened) == (1, 2)
 
 
 async def test_listing_tools_neither_fails_nor_uses_up_the_notice():

@@ -17,6 +17,7 @@ import anyio
 import anyio.abc
 import httpx2
 import mcp.client.sse
+import mcp.shared.jsonrpc_dispatcher
 from mcp import ClientSession, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -55,6 +56,8 @@ CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
 _EOF_GRACE_S = 0.1
 # A server that exits closes its stdout first; its exit code, the best evidence there is, follows within milliseconds.
 _EXIT_CODE_S = 0.5
+# What telling a server about a cancelled call may take; a wedged one must not keep the caller beyond the deadline.
+_COURTESY_S = 1.0
 # Cleaning up an HTTP conversation (DELETE of the session) must not hold up a task's end.
 _HTTP_CLOSE_S = 2.0
 _MAX_PAGES = 1000
@@ -67,6 +70,8 @@ setattr(  # noqa: B010  # the name is not exported, so an assignment would not t
     "sse_within_origin",
     functools.partial(getattr(mcp.client.sse, "sse_within_origin"), max_event_size=None),  # noqa: B009
 )
+# The SDK gives up after five seconds, in a shield.
+mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _COURTESY_S
 
 
 class RelayDispatcher(JSONRPCDispatcher[TransportContext]):

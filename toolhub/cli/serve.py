@@ -64,14 +64,17 @@ def _announce(config: Config, doors: Doors, addresses: list[str], *, made: bool)
         say(f"  token      {doors.token}   (made for this run; set TOOLHUB_TOKEN or --token to choose one)\n")
     if http:
         say(f"  MCP front  {http}/mcp\n  metrics    {http}/metrics\n\nFor an MCP client (mcpServers JSON):\n")
-        say(json.dumps({"mcpServers": {"toolhub": client_entry(http, doors.token if made else None)}}, indent=2) + "\n")
+        say(
+            json.dumps({"mcpServers": {"toolhub": client_entry(http, has_token=doors.token is not None)}}, indent=2)
+            + "\n"
+        )
     say("\nCtrl-C stops the hub and every tool it started.\n")
     sys.stderr.flush()
 
 
-def client_entry(address: str, token: str | None) -> dict[str, object]:
-    """The entry that a desktop client takes under `mcpServers`."""
+def client_entry(address: str, *, has_token: bool) -> dict[str, object]:
+    """The entry that a desktop client takes under `mcpServers`; it reads the token from the environment."""
     entry: dict[str, object] = {"type": "http", "url": f"{address}/mcp"}
-    if token:
-        entry["headers"] = {"Authorization": f"Bearer {token}"}
+    if has_token:
+        entry["headers"] = {"Authorization": "Bearer ${TOOLHUB_TOKEN}"}
     return entry

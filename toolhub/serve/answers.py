@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from toolhub.errors import Overloaded, ToolhubError
+from toolhub.errors import Overloaded, ToolhubError, Unauthorized
 from toolhub.model import Json, LogFn, ProgressFn, Result
 from toolhub.serve.bodies import Body
 from toolhub.wire import NDJSON, error_to_wire, status_of
@@ -43,19 +43,24 @@ def error_response(exc: Exception) -> Response:
     if isinstance(exc, BadRequest):
         return json_response({"error": {"type": "BadRequest", "message": str(exc)}}, exc.status)
     assert isinstance(exc, ToolhubError)
+    # Whoever got past the guard need not log in: this door does not allow it to anybody.
+    status = 403 if isinstance(exc, Unauthorized) else status_of(exc)
     headers = {}
     if isinstance(exc, Overloaded):
         headers["Retry-After"] = str(max(1, round(exc.retry_after or 1)))
-    return json_response({"error": error_to_wire(exc)}, status_of(exc), headers)
+    return json_response({"error": error_to_wire(exc)}, status, headers)
 
 
 async def read_body(request: Request, model: type[BodyT]) -> BodyT:
     """Return the validated JSON body; an empty one counts as ``{}``. Raises BadRequest naming the field."""
+    too_large = BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
+        raise too_large
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > MAX_BODY_BYTES:
-            raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+            raise too_large
     try:
         return model.model_validate_json(bytes(raw) or b"{}")
     except ValidationError as exc:

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolhub.config.section import Seconds
+
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -21,7 +23,7 @@ class OpenTask(Body):
     """The task's own servers, in the form of the config's `servers`; only where the door allows it."""
     only_these: bool = False
     """Leave the hub's configured servers out."""
-    lease_s: float | None = Field(default=None, gt=0)
+    lease_s: Seconds | None = None
 
 
 class CallTool(Body):
@@ -30,4 +32,4 @@ class CallTool(Body):
     server: str
     tool: str
     arguments: dict[str, Any] | None = None
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: Seconds | None = None

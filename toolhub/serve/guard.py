@@ -8,6 +8,7 @@ The unix socket needs no token: its file mode (0600) is the check.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -18,12 +19,16 @@ from toolhub.errors import Unauthorized
 from toolhub.wire import error_to_wire
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a bind address can be reached from this machine only."""
-    return host in LOOPBACK_NAMES or host.startswith("127.")
+    """Whether a name or address leads to this machine only. `127.0.0.1.example.org` leads anywhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Guard:
@@ -54,7 +59,8 @@ class Guard:
             if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._token.encode()):
                 return None
             return "missing or wrong bearer token; set TOOLHUB_TOKEN or pass --token to the client"
-        if not is_loopback(_hostname("//" + headers.get("host", ""))):
+        host = headers.get("host", "")
+        if "@" in host or not is_loopback(_hostname("//" + host)):
             return "the Host header is not a loopback name; start the hub with --token to serve other names"
         if (origin := headers.get("origin")) is not None and not is_loopback(_hostname(origin)):
             return "requests from web pages of other origins are refused; start the hub with --token"

@@ -56,10 +56,16 @@ def metrics_route(hub: Hub) -> Route:
         registry=registry,
     )
 
+    answered: set[tuple[str, str]] = set()
+
     def observe(call: Call, outcome: str, elapsed: float) -> None:
-        # A name that the model made up must not become a label: labels live for ever.
-        known = outcome != "ToolNotFound"
-        seconds.labels(call.server if known else "", call.tool if known else "", outcome).observe(elapsed)
+        # A name that the model made up must not become a label: labels live for ever. The config knows which servers
+        # there are; a tool is known to be one once it has answered.
+        if outcome == "ok":
+            answered.add((call.server, call.tool))
+        server = "" if outcome == "ToolNotFound" else call.server
+        tool = call.tool if (call.server, call.tool) in answered else ""
+        seconds.labels(server, tool, outcome).observe(elapsed)
 
     hub.observers.append(observe)
 

@@ -68,18 +68,26 @@ def bind_unix(path: Path) -> socket.socket:
     """Return a listening socket with mode 0600, replacing a dead one. Raises ConfigError."""
     if _is_answering(path):
         raise ConfigError(f"another hub is listening on {path}; use it, or choose another --uds")
+    if path.exists() and not path.is_socket():
+        raise ConfigError(f"{path} is there and is no socket, so it is left alone; choose another --uds")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old_mask = os.umask(0o177)  # set before bind: a moment with open permissions would be enough
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        listener.bind(str(path))
+        _bind_for_owner(listener, path)
         listener.listen(1024)
     except OSError as exc:
+        listener.close()
         raise ConfigError(f"cannot listen on {path}: {exc.strerror or exc}; choose another --uds") from exc
+    return listener
+
+
+def _bind_for_owner(listener: socket.socket, path: Path) -> None:
+    old_mask = os.umask(0o177)  # set before bind: a moment with open permissions would be enough
+    try:
+        listener.bind(str(path))
     finally:
         os.umask(old_mask)
-    return listener
 
 
 def _is_answering(path: Path) -> bool:

@@ -1,0 +1,213 @@
+"""The hub as a process: how it starts, how it ends, and what it leaves behind, which is nothing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+from serve.served import (
+    TOOLHUB,
+    ServedHub,
+    environment,
+    eventually,
+    new_task,
+    open_task,
+    served,
+    stub,
+    text_of,
+    write_config,
+)
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path, servers={"echo": stub()})
+
+
+@pytest.fixture
+def uds(tmp_path: Path) -> str:
+    return str(tmp_path / "hub.sock")
+
+
+def refusal_of(config: Path, *options: str) -> str:
+    """What a hub that does not start says; it must be one line, and no traceback."""
+    done = subprocess.run(
+        [*TOOLHUB, "serve", "--config", config, *options], capture_output=True, text=True, timeout=20, env=environment()
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("toolhub: ")
+    return done.stderr
+
+
+@BOTH
+def test_a_signal_ends_the_hub_its_servers_and_its_socket(config: Path, uds: str, number: signal.Signals) -> None:
+    with served(config, "--uds", uds) as hub, hub.client() as client:
+        new_task(client).call("pid")
+        started = hub.processes()
+        assert len(started) == 3 and Path(uds).exists()
+        assert hub.stop(number) == 0
+        assert not Path(uds).exists() and not any(process.is_alive for process in started)
+        assert "Traceback" not in hub.said
+
+
+@BOTH
+def test_a_call_that_ends_in_time_gets_its_answer(config: Path, uds: str, number: signal.Signals) -> None:
+    with served(config, "--uds", uds) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        task = new_task(client)
+        task.call("pid")
+        running = pool.submit(task.call, "sleep", seconds=1)
+        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        assert hub.stop(number) == 0
+        assert text_of(running.result()) == "slept 1"
+
+
+def test_a_call_that_takes_longer_than_the_drain_is_given_up(tmp_path: Path) -> None:
+    config = write_config(tmp_path, servers={"echo": stub()}, hub={"drain_s": 1})
+    with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        task = new_task(client)
+        task.call("pid")
+        running = pool.submit(task.call, "sleep", seconds=60)
+        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        assert hub.stop(within=8) == 0
+        with pytest.raises(httpx2.RemoteProtocolError):
+            running.result()
+
+
+def test_a_second_signal_forces_the_end(config: Path) -> None:
+    with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        task = new_task(client)
+        task.call("pid")
+        running = pool.submit(task.call, "sleep", seconds=60)
+        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        started = hub.processes()
+        hub.process.send_signal(signal.SIGINT)
+        eventually(lambda: not accepts(hub))
+        assert hub.stop(signal.SIGINT, within=2) == 130
+        eventually(lambda: not any(process.is_alive for process in started), within=1)
+        assert running.exception(5) is not None
+
+
+def accepts(hub: ServedHub) -> bool:
+    try:
+        return httpx2.get(f"{hub.http}/healthz").is_success
+    except httpx2.TransportError:
+        return False
+
+
+def test_a_killed_hub_leaves_no_process(config: Path, uds: str) -> None:
+    with served(config, "--uds", uds) as hub, hub.client() as client:
+        new_task(client).call("pid")
+        started = hub.processes()
+        assert len(started) == 3
+        hub.process.kill()
+        eventually(lambda: not any(process.is_alive for process in started), within=1)
+
+
+def test_a_busy_port_is_one_clear_line(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refusal_of(config, "--port", port)
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said and "--port" in said
+
+
+def test_a_host_that_is_not_ours_is_one_clear_line(config: Path) -> None:
+    assert "cannot listen on 192.0.2.1:0" in refusal_of(config, "--host", "192.0.2.1", "--port", "0")
+
+
+def test_a_busy_unix_socket_is_one_clear_line_and_the_other_hub_keeps_it(config: Path, uds: str) -> None:
+    with served(config, "--uds", uds) as hub, hub.client(unix=True) as client:
+        assert f"another hub is listening on {uds}" in refusal_of(config, "--port", "0", "--uds", uds)
+        assert client.get("/healthz").is_success
+
+
+def test_a_file_in_the_socket_s_place_is_left_alone(config: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    assert "is no socket" in refusal_of(config, "--port", "0", "--uds", str(precious))
+    assert precious.read_text() == "mine"
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_one_clear_line(config: Path, tmp_path: Path) -> None:
+    assert "cannot listen on" in refusal_of(config, "--port", "0", "--uds", str(tmp_path / ("x" * 120)))
+
+
+def test_a_stale_socket_is_replaced(config: Path, uds: str) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(uds)
+        dead.listen()
+    with served(config, "--uds", uds) as hub, hub.client(unix=True) as client:
+        assert client.get("/healthz").json()["pid"] == hub.process.pid
+
+
+def test_a_hub_that_is_ending_does_not_take_its_successor_s_socket_away(config: Path, uds: str) -> None:
+    with served(config, "--uds", uds) as old, old.client() as client, ThreadPoolExecutor(1) as pool:
+        task = new_task(client)
+        task.call("pid")
+        running = pool.submit(task.call, "sleep", seconds=3)
+        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        old.process.send_signal(signal.SIGTERM)
+        eventually(lambda: not accepts(old))
+        with served(config, "--uds", uds) as new, new.client(unix=True) as successor:
+            assert old.process.poll() is None
+            assert old.process.wait(10) == 0 and text_of(running.result()) == "slept 3"
+            assert successor.get("/healthz").json()["pid"] == new.process.pid
+
+
+def test_two_hubs_share_a_state_directory(config: Path) -> None:
+    with served(config) as one, served(config) as other, one.client() as client, open_task(client) as task:
+        with other.client() as others, open_task(others) as theirs:
+            pid = text_of(task.call("pid"))
+            assert text_of(theirs.call("pid")) != pid
+            assert other.stop() == 0
+        assert text_of(task.call("pid")) == pid
+
+
+def test_a_start_without_a_config_says_how_to_make_one(tmp_path: Path) -> None:
+    done = subprocess.run([*TOOLHUB, "serve"], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert done.returncode == 2 and "toolhub.yaml" in done.stderr and "servers:" in done.stderr
+
+
+# --- the event loop -------------------------------------------------------------------------------------------------
+
+WITHOUT_UVLOOP = """
+    import sys
+
+    class Blocker:
+        def find_spec(self, name, path=None, target=None):
+            if name == "uvloop":
+                raise ModuleNotFoundError("No module named 'uvloop'", name="uvloop")
+
+    sys.meta_path.insert(0, Blocker())
+    from toolhub.cli import main
+    main()
+"""
+
+
+def maps_uvloop(hub: ServedHub) -> bool:
+    return "uvloop" in Path(f"/proc/{hub.process.pid}/maps").read_text()
+
+
+@pytest.fixture(params=["installed", "missing"])
+def on_loop(request: pytest.FixtureRequest, config: Path) -> Iterator[tuple[ServedHub, bool]]:
+    """A hub with uvloop, or one that has none, and which of the two it is."""
+    is_installed = request.param == "installed"
+    command = None if is_installed else [sys.executable, "-W", "error", "-c", textwrap.dedent(WITHOUT_UVLOOP)]
+    with served(config, command=command) as hub:
+        yield hub, is_installed
+
+
+def test_uvloop_is_used_where_it_is_installed_and_not_needed(on_loop: tuple[ServedHub, bool]) -> None:
+    hub, is_installed = on_loop
+    assert maps_uvloop(hub) is is_installed
+    with hub.client() as client, open_task(client) as task:
+        assert text_of(task.call("echo", text="x")) == "x"

@@ -1,0 +1,169 @@
+"""The floors of the design: a module imports only from its own floor or below.
+
+Whoever reads a module then knows that nothing above it can be involved; whoever breaks the rule is told which import.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolhub
+
+pytestmark = pytest.mark.quick
+
+ROOT = Path(__file__).parents[1]
+FLOORS = [
+    ["errors", "model", "wire"],
+    ["lifecycle", "policy", "owned", "config"],
+    ["channel", "spawn", "layers", "catalog", "journal"],
+    ["session"],
+    ["slot"],
+    ["scope"],
+    ["hub"],
+    ["serve", "miroflow", "client"],
+    ["cli"],
+]
+FLOOR_OF = {f"toolhub.{name}": number for number, names in enumerate(FLOORS) for name in names}
+PACKAGES = {
+    "toolhub": ROOT / "toolhub",
+    "toolhub_servers": ROOT / "servers/toolhub_servers",
+    "toolhub_sandbox": ROOT / "sandbox/toolhub_sandbox",
+    "toolhub_agent": ROOT / "agent_loop/toolhub_agent",
+    "benchmarks": ROOT / "benchmarks",
+}
+GROUND = frozenset({0, 1})
+# What those outside may use beside `from toolhub import ...`: values, errors and settings, and the drop-in.
+PUBLIC_MODULES = frozenset({"toolhub.errors", "toolhub.model", "toolhub.config", "toolhub.miroflow"})
+SDK = frozenset({"mcp", "mcp_types"})
+SDK_USERS = ("toolhub.channel.", "toolhub.serve.", "toolhub_servers.", "benchmarks.")
+LONGEST = 400
+
+
+def module_name(package: str, path: Path) -> str:
+    """`a.b` for a/b.py and `a.b.__init__` for a/b/__init__.py."""
+    return ".".join([package, *path.relative_to(PACKAGES[package]).with_suffix("").parts])
+
+
+MODULES = {
+    module_name(package, path): path for package, home in PACKAGES.items() for path in sorted(home.rglob("*.py"))
+}
+KNOWN = frozenset(name.removesuffix(".__init__") for name in MODULES)
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for name, path in MODULES.items():
+        yield name, ast.parse(path.read_text(), filename=str(path))
+
+
+def imports(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Every (module, name in it or "") that a module imports, at whatever depth."""
+    home = name.split(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = home[: -node.level] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                yield (submodule, "") if submodule in KNOWN else (source, alias.name)
+
+
+IMPORTS = [(name, *imported) for name, tree in trees() for imported in imports(name, tree)]
+
+
+def floor(module: str) -> int | None:
+    """The floor a module of toolhub stands on; None for the package itself."""
+    return FLOOR_OF.get(".".join(module.split(".")[:2]))
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def test_every_module_of_toolhub_stands_on_a_floor():
+    names = [name for name in MODULES if package_of(name) == "toolhub" and name != "toolhub.__init__"]
+    assert [name for name in names if floor(name) is None] == []
+    assert len(names) > 30  # the reader of this test would otherwise not notice that it looks at nothing
+
+
+def test_a_module_imports_only_from_its_floor_or_below():
+    wrong = []
+    for name, module, member in IMPORTS:
+        own = floor(name)
+        if own is None or package_of(module) != "toolhub":
+            continue
+        other = floor(module)
+        if other is None:  # the package itself lends names of all floors; only its version is its own
+            other = 0 if member == "__version__" else len(FLOORS) - 1
+        if other > own:
+            wrong.append(f"{name} (floor {own}) imports {member or '*'} of {module} (floor {other})")
+    assert wrong == []
+
+
+def test_toolhub_finds_servers_sandbox_and_agent_by_entry_point_only():
+    outside = ("toolhub_servers", "toolhub_sandbox", "toolhub_agent", "benchmarks", "tests")
+    assert [
+        f"{name} imports {module}"
+        for name, module, _ in IMPORTS
+        if package_of(name) == "toolhub" and package_of(module) in outside
+    ] == []
+
+
+def test_the_sandbox_and_the_servers_use_only_the_ground_floors():
+    may_use = {"toolhub_sandbox": set(), "toolhub_servers": {"toolhub_sandbox"}}
+    wrong = [
+        f"{name} imports {member} of {module}"
+        for name, module, member in IMPORTS
+        if (package := package_of(name)) in may_use
+        and package_of(module) in PACKAGES
+        and package_of(module) not in {package, *may_use[package]}
+        and floor(module) not in GROUND
+    ]
+    assert wrong == []
+
+
+def test_the_agent_loop_and_the_benchmarks_use_only_what_is_public():
+    outsiders = ("toolhub_agent", "benchmarks")
+    public = {*toolhub.__all__, "__version__"}
+    wrong = [
+        f"{name} imports {member or module} of {module}"
+        for name, module, member in IMPORTS
+        if package_of(name) in outsiders and package_of(module) == "toolhub"
+        if not (module == "toolhub" and (member in public or not member))
+        and ".".join(module.split(".")[:2]) not in PUBLIC_MODULES
+    ]
+    assert wrong == []
+
+
+def test_the_sdk_is_imported_only_where_it_is_spoken():
+    wrong = [
+        f"{name} imports {module}"
+        for name, module, _ in IMPORTS
+        if package_of(module) in SDK and not f"{name}.".startswith(SDK_USERS)
+    ]
+    assert wrong == []
+
+
+def test_every_task_has_an_owner():
+    bare = {"create_task", "ensure_future"}
+    wrong = [
+        f"{name}:{node.lineno}"
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if package_of(name) == "toolhub"
+        and (
+            (isinstance(node, ast.Attribute) and node.attr in bare) or (isinstance(node, ast.Name) and node.id in bare)
+        )
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_has_two_ideas(package):
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {n: size for n, size in lengths.items() if package_of(n) == package and size > LONGEST} == {}
