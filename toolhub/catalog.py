@@ -10,29 +10,29 @@ from toolhub.model import Json, ToolInfo, ToolPolicy
 
 
 class Catalog:
-    """Tools by server fingerprint; shared by every task of a hub."""
+    """Tools by server and environment; shared by every task of a hub."""
 
     def __init__(self) -> None:
         self._tools: dict[str, dict[str, ToolInfo]] = {}
 
-    def get(self, fingerprint: str) -> list[ToolInfo] | None:
+    def get(self, key: str) -> list[ToolInfo] | None:
         """Return a server's tools in its own order, each reader its own copy, or None when they are not known yet."""
-        tools = self._tools.get(fingerprint)
+        tools = self._tools.get(key)
         return None if tools is None else copy.deepcopy(list(tools.values()))
 
-    def put(self, fingerprint: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
+    def put(self, key: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
         """Remember what `tools/list` answered, as a copy of its own; returns the tools."""
         tools = [ToolInfo.from_wire(spec.name, tool) for tool in wire]
-        self._tools[fingerprint] = {tool.name: tool for tool in copy.deepcopy(tools)}
+        self._tools[key] = {tool.name: tool for tool in copy.deepcopy(tools)}
         return tools
 
-    def forget(self, fingerprint: str) -> None:
+    def forget(self, key: str) -> None:
         """The server changed its tools."""
-        self._tools.pop(fingerprint, None)
+        self._tools.pop(key, None)
 
-    def policy(self, fingerprint: str, spec: ServerSpec, tool: str) -> ToolPolicy:
+    def policy(self, key: str, spec: ServerSpec, tool: str) -> ToolPolicy:
         """What is declared about a tool: the server's annotations, overruled by the config."""
-        known = self._tools.get(fingerprint, {}).get(tool)
+        known = self._tools.get(key, {}).get(tool)
         hints = known.raw.get("annotations") if known else None
         if not isinstance(hints, dict):
             hints = {}

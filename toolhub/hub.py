@@ -18,7 +18,8 @@ import anyio.abc
 from toolhub.catalog import Catalog
 from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
-from toolhub.channel.mcp import open_http, open_stdio
+from toolhub.channel.http import open_http
+from toolhub.channel.process import open_stdio
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
 from toolhub.journal import open_journal
@@ -29,7 +30,7 @@ from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import Server, Shared, TaskScope, new_task_id
 from toolhub.session import ChannelOpener
-from toolhub.slot import Slot
+from toolhub.slot import Counters, Slot
 from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.starts import StartLimiter
 
@@ -50,15 +51,14 @@ class Hub:
         self.on_tools_changed: list[Callable[[str], None]] = []
         self.replays = 0
         self._counts = CallCounts()
+        self._totals = Counters()
         self._open_channel = open_channel
         self._scopes: dict[str, Held[TaskScope]] = {}
-        self._opening: set[str] = set()
-        self._ensuring = anyio.Lock()
+        self._opening: dict[str, anyio.Event] = {}
         self._shared_servers: dict[str, Server] = {}
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
-        self._retired_starts = self._retired_deaths = 0
 
     def __repr__(self) -> str:
         return f"<Hub tasks={len(self._scopes)} servers={list(self.config.servers)}>"
@@ -79,6 +79,7 @@ class Hub:
                 catalog=Catalog(),
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
+                totals=self._totals,
                 observers=self.observers,
                 budget=RetryBudget(),
                 on_replay=self._count_replay,
@@ -156,17 +157,17 @@ class Hub:
         task_id = task_id or new_task_id()
         if task_id in self._scopes or task_id in self._opening:
             raise ConfigError(f"task {task_id!r} is already open; close it first or choose another id")
-        if len(self._scopes) >= self.config.limits.max_tasks:
+        if len(self._scopes) + len(self._opening) >= self.config.limits.max_tasks:
             raise Overloaded(f"{len(self._scopes)} tasks are open (limits.max_tasks); close some or raise the limit")
         chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
-        values = {"id": task_id, "run": run} | dict(labels or {})
+        values = dict(labels or {}) | {"id": task_id, "run": run}
         specs = {name: spec.for_task(values) for name, spec in chosen.items()}
         scope = self._scope(task_id, specs, run=run, lease=lease)
-        self._opening.add(task_id)  # before the first await, or two callers could open the same id
+        self._opening[task_id] = anyio.Event()  # before the first await, or two callers could open the same id
         try:
             held = self._scopes[task_id] = await hold(owners, scope, name=f"task {task_id}")
         finally:
-            self._opening.discard(task_id)
+            self._opening.pop(task_id).set()
         return held.value
 
     @asynccontextmanager
@@ -181,17 +182,20 @@ class Hub:
             finally:
                 with anyio.CancelScope(shield=True):
                     await scope.aclose()
-                self._retire(scope)
                 owners.cancel_scope.cancel()
 
     async def ensure_task(self, task_id: str, *, lease: float = math.inf) -> TaskScope:
         """Return the open task of that id, opening it if need be."""
-        async with self._ensuring:
-            try:
-                return self.get_task(task_id)
-            except TaskClosed:
-                await self.close_task(task_id)  # one that is just ending must have ended
+        while True:
+            opening, held = self._opening.get(task_id), self._scopes.get(task_id)
+            if opening is not None:
+                await opening.wait()
+            elif held is None:
                 return await self.open_task(task_id, lease=lease)
+            elif not held.is_released:
+                return held.value
+            else:
+                await self.close_task(task_id)  # one that is ending must have ended
 
     async def close_task(self, task_id: str) -> None:
         """End a task and wait until its processes are gone. Idempotent."""
@@ -239,11 +243,6 @@ class Hub:
     def _count_replay(self) -> None:
         self.replays += 1
 
-    def _retire(self, scope: TaskScope) -> None:
-        for slot in scope.own_slots():
-            self._retired_starts += slot.counters.starts
-            self._retired_deaths += slot.counters.deaths
-
     # --- housekeeping -----------------------------------------------------------------------------------------------
 
     async def _patrol(self) -> None:
@@ -263,15 +262,14 @@ class Hub:
         return own + [slot for server in self._shared_servers.values() for slot in server.slots]
 
     def statistics(self) -> HubStatistics:
-        slots = self._slots()
         return HubStatistics(
             pid=os.getpid(),
             tasks=tuple(scope.statistics() for scope in self.tasks),
             shared=tuple(slot.statistics() for server in self._shared_servers.values() for slot in server.slots),
             calls=self._counts.calls,
             errors=self._counts.errors,
-            starts=self._retired_starts + sum(slot.counters.starts for slot in slots),
-            deaths=self._retired_deaths + sum(slot.counters.deaths for slot in slots),
+            starts=self._totals.starts,
+            deaths=self._totals.deaths,
             replays=self.replays,
         )
 

@@ -18,7 +18,7 @@ import anyio.abc
 
 from toolhub.catalog import Catalog
 from toolhub.config import ServerSpec
-from toolhub.errors import CallError, TaskClosed, ToolhubError
+from toolhub.errors import CallError, HubClosed, TaskClosed, ToolhubError
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import Gate, admission
 from toolhub.layers.authorize import authorize, is_offered, server_named
@@ -28,7 +28,7 @@ from toolhub.layers.trace import CallCounts, Observer, trace
 from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatistics, ToolInfo, ToolPolicy
 from toolhub.policy import RetryBudget
 from toolhub.session import ChannelOpener, Session
-from toolhub.slot import Slot
+from toolhub.slot import Counters, Slot
 from toolhub.spawn.starts import StartLimiter
 
 
@@ -41,6 +41,7 @@ class Shared:
     catalog: Catalog
     gate: Gate
     counts: CallCounts
+    totals: Counters
     observers: list[Observer]
     budget: RetryBudget
     on_replay: Callable[[], None]
@@ -66,6 +67,11 @@ class Server:
         gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
         return cls(spec, spec.fingerprint(), owner, owners, shared, gate)
 
+    @property
+    def key(self) -> str:
+        """Names this server's entry in the catalog: two names for one program are two servers."""
+        return f"{self.spec.name}:{self.fingerprint}"
+
     def slot(self) -> Slot:
         """Return the least busy slot; another instance is opened only while all others work."""
         best = min(self.slots, key=lambda slot: slot.leases, default=None)
@@ -82,13 +88,14 @@ class Server:
             owners=self.owners,
             starts=self.shared.starts,
             on_session=self._watch_tools,
+            totals=self.shared.totals,
         )
 
     def _watch_tools(self, session: Session) -> None:
         session.on_tools_changed(self._tools_changed)
 
     def _tools_changed(self) -> None:
-        self.shared.catalog.forget(self.fingerprint)
+        self.shared.catalog.forget(self.key)
         for listener in self.shared.on_tools_changed:
             listener(self.spec.name)
 
@@ -111,10 +118,10 @@ class Server:
 
     async def tools(self) -> list[ToolInfo]:
         """Return the offered tools, from the catalog or from the server."""
-        tools = self.shared.catalog.get(self.fingerprint)
+        tools = self.shared.catalog.get(self.key)
         if tools is None:
             async with self.lease(uses_state=False) as session:
-                tools = self.shared.catalog.put(self.fingerprint, self.spec, await session.list_tools())
+                tools = self.shared.catalog.put(self.key, self.spec, await session.list_tools())
         return [tool for tool in tools if is_offered(self.spec, tool.name)]
 
 
@@ -182,8 +189,9 @@ class TaskScope:
         """
         self._touch()
         bound = self._servers.get(server)
-        policy = self._shared.catalog.policy(bound.fingerprint, bound.spec, tool) if bound else ToolPolicy()
-        seconds = timeout or policy.timeout or (bound.spec.call_timeout_s if bound else 1.0)
+        policy = self._shared.catalog.policy(bound.key, bound.spec, tool) if bound else ToolPolicy()
+        limits = (timeout, policy.timeout, bound.spec.call_timeout_s if bound else 0.0)
+        seconds = next(limit for limit in limits if limit is not None)
         call = Call(
             id=f"{self.id}-{next(self._numbers)}",
             task_id=self.id,
@@ -198,10 +206,11 @@ class TaskScope:
         )
         try:
             return await self._handle(call)
-        except CallError as exc:
-            exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
+        except (CallError, HubClosed) as exc:
             if self._closed:
                 raise TaskClosed(f"task {self.id!r} was closed during {server}/{tool}") from exc
+            if isinstance(exc, CallError):
+                exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
             raise
         finally:
             self._renewed_at = anyio.current_time()

@@ -115,6 +115,7 @@ class Session:
         unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
         if call is not None and unsent:
             call.delivery.sent = "no"
+            self.calls -= 1
         outcome = "nothing was sent" if unsent else f"{tool!r} may or may not have been executed"
         return SessionLost(
             f"server {self.spec.name!r} {_end(death)}; {outcome}{_quoted_stderr(self.spec, death)}",

@@ -30,11 +30,12 @@ class _Start:
 
     done: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 @dataclass(eq=False)
 class Counters:
-    """Counts over a slot's life; shared by its statistics and the hub's."""
+    """Counts over a slot's life, or over all slots of a hub."""
 
     starts: int = 0
     deaths: int = 0
@@ -53,6 +54,7 @@ class Slot:
         owners: anyio.abc.TaskGroup,
         starts: StartLimiter,
         on_session: Callable[[Session], None] | None = None,
+        totals: Counters | None = None,
     ) -> None:
         self.key = key
         self.spec = spec
@@ -65,6 +67,7 @@ class Slot:
         self._owners = owners
         self._starts = starts
         self._on_session = on_session
+        self._totals = totals or Counters()
         self._held: Held[Session] | None = None
         self._start: _Start | None = None
         self._closed = False
@@ -89,6 +92,7 @@ class Slot:
         """
         self.leases += 1
         self.counters.calls += 1
+        self._totals.calls += 1
         session: Session | None = None
         try:
             if uses_state:
@@ -100,6 +104,8 @@ class Slot:
                 self._tell_with(exc, session)
             raise
         finally:
+            if session is not None:
+                self._settle_loss(session)
             self.leases -= 1
             self._last_used = anyio.current_time()
 
@@ -146,19 +152,8 @@ class Slot:
 
     async def _run_start(self, start: _Start) -> None:
         try:
-            # The first start after a death is immediate; each further one within the window waits longer.
-            await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
-            async with self._starts.place(self._owners):
-                began = anyio.current_time()
-                self.counters.starts += 1
-                held = await hold(
-                    self._owners,
-                    open_session(self.spec, self._open_channel),
-                    until=Session.wait_dead,
-                    name=f"session {self.spec.name}",
-                )
-            self.start_seconds = anyio.current_time() - began
-            self._went_live(held)
+            with start.scope:
+                self._went_live(await self._open())
         except StartError as exc:
             self._died(str(exc))
             start.error = exc
@@ -167,16 +162,30 @@ class Slot:
             start.error = StartError(f"server {self.spec.name!r} did not start: {exc!r}", server=self.spec.name)
             start.error.__cause__ = exc
         finally:
-            if not start.done.is_set() and self.state is SlotState.STARTING:
-                # Cancelled with the hub or the task: whoever still waits must not wait for ever.
+            if self.state is SlotState.STARTING:
+                # Cancelled with its owner: whoever still waits must not wait for ever.
                 self.state = advance(self.state, SlotEvent.STOPPED)
                 start.error = HubClosed(f"server {self.spec.name!r} was being started when its owner closed")
             self._start = None
             start.done.set()
 
+    async def _open(self) -> Held[Session]:
+        # The first start after a death is immediate; each further one within the window waits longer.
+        await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
+        async with self._starts.place(self._owners):
+            began = anyio.current_time()
+            self.counters.starts += 1
+            self._totals.starts += 1
+            held = await hold(
+                self._owners,
+                open_session(self.spec, self._open_channel),
+                until=Session.wait_dead,
+                name=f"session {self.spec.name}",
+            )
+        self.start_seconds = anyio.current_time() - began
+        return held
+
     def _went_live(self, held: Held[Session]) -> None:
-        if self._closed:
-            held.release()
         self._held = held
         self.state = advance(self.state, SlotEvent.STARTED)
         self._owners.start_soon(self._watch, held, name=f"watch {self.spec.name}")
@@ -191,7 +200,7 @@ class Slot:
             # Decided before the clean-up ends, so that the next caller never gets a dead session.
             self._held = None
             session.handle(SessionEvent.DEATH)
-            self._untold_loss = self.spec.is_stateful and session.calls > 0 and not session.loss_was_told
+            self._settle_loss(session)
             self._died(session.obituary())
         await held.wait_closed()
         if session.state is SessionState.FAILED:
@@ -200,6 +209,7 @@ class Slot:
     def _died(self, reason: str) -> None:
         self.last_error = reason
         self.counters.deaths += 1
+        self._totals.deaths += 1
         now = anyio.current_time()
         if self._intensity.record(now) and not (self._is_probation and self.state is SlotState.STARTING):
             self.state = advance(self.state, SlotEvent.DIED)
@@ -223,10 +233,14 @@ class Slot:
 
     def _tell_with(self, exc: SessionLost, session: Session) -> None:
         """A call that was in flight is told with its own error, so the next call need not fail too."""
-        earlier_calls = session.calls - (exc.sent == "no")
-        if self.spec.is_stateful and earlier_calls > 0:
+        if self.spec.is_stateful and session.calls > 0:
             exc.state_lost = session.loss_was_told = True
-            self._untold_loss = False
+
+    def _settle_loss(self, session: Session) -> None:
+        """Once nobody is in flight on a dead session: if it forgot something and nobody was told, the next call is."""
+        is_over = session.state is SessionState.FAILED and session.in_flight == 0
+        if is_over and self.spec.is_stateful and session.calls > 0 and not session.loss_was_told:
+            self._untold_loss = session.loss_was_told = True
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +259,9 @@ class Slot:
     async def aclose(self) -> None:
         """End the session for good. Calls in flight fail with SessionLost."""
         self._closed = True
+        if (start := self._start) is not None:
+            start.scope.cancel()
+            await start.done.wait()
         await self._stop()
 
     async def _stop(self) -> None:

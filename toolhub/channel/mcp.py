@@ -1,4 +1,4 @@
-"""Conversations through the official SDK: stdio, streamable HTTP, legacy SSE.
+"""Conversations through the official SDK, whatever carries them.
 
 The SDK's `ClientSession` does the handshake; calls then go through its dispatcher's `send_raw_request`, so that unknown
 fields survive and a sloppy server does not raise. The dispatcher's receive loop ending *is* the end of the connection:
@@ -7,20 +7,15 @@ that one place covers EOF, a crash of the transport and our own closing.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
 import anyio.abc
-import httpx2
-import mcp.client.sse
 import mcp.shared.jsonrpc_dispatcher
 from mcp import ClientSession, MCPError
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -42,34 +37,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub.channel.base import ChannelClosed, OpenFailed, PostMortem, ServerRefused
-from toolhub.channel.stdio import StdinStream, StdoutStream
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
 from toolhub.owned import unwrapped
-from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
-from toolhub.spawn.stop import stop
-from toolhub.spawn.tail import StderrTail
 
 CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
-# The process has ended but its stdout has not: a grandchild holds the pipe. Its last answer may still be in there.
-_EOF_GRACE_S = 0.1
-# A server that exits closes its stdout first; its exit code, the best evidence there is, follows within milliseconds.
-_EXIT_CODE_S = 0.5
 # What telling a server about a cancelled call may take; a wedged one must not keep the caller beyond the deadline.
 _COURTESY_S = 1.0
-# Cleaning up an HTTP conversation (DELETE of the session) must not hold up a task's end.
-_HTTP_CLOSE_S = 2.0
 _MAX_PAGES = 1000
 
 logger = logging.getLogger(__name__)
 
-# The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it.
-setattr(  # noqa: B010  # the name is not exported, so an assignment would not type-check
-    mcp.client.sse,
-    "sse_within_origin",
-    functools.partial(getattr(mcp.client.sse, "sse_within_origin"), max_event_size=None),  # noqa: B009
-)
 # The SDK gives up after five seconds, in a shield.
 mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _COURTESY_S
 
@@ -153,6 +132,8 @@ class McpChannel:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> Json:
+        if self._dispatcher.ended.is_set() or self._expired.is_set():
+            raise ChannelClosed(sent="no")
         options: CallOptions = {}
         if on_progress is not None:
             options["on_progress"] = cast(ProgressFnT, on_progress)
@@ -264,137 +245,8 @@ async def conversation(
         yield McpChannel(session, dispatcher, evidence=evidence)
 
 
-@asynccontextmanager
-async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> AsyncIterator[McpChannel]:
-    """Start the server's process and talk to it; leaving ends the process and everything it started.
-
-    limit: bytes of the longest line accepted. Raises OpenFailed with the evidence.
-    """
-    child: Child | None = None
-    tail = StderrTail()
-    stdout: StdoutStream | None = None
-
-    def evidence() -> PostMortem:
-        return PostMortem(
-            # The exit of a server that we hung up on says nothing; why we did says it all.
-            exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
-            stderr=tail.lines(),
-            noise=list(stdout.noise) if stdout else [],
-            noise_lines=stdout.noise_lines if stdout else 0,
-            cause=stdout.failure if stdout else "",
-        )
-
-    try:
-        child = await spawner.spawn(
-            [spec.command or "", *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
-        )
-    except SpawnFailed as exc:
-        raise OpenFailed(str(exc)) from exc
-    stdout = StdoutStream(child, limit=limit)
-    opened = False
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tail.drain, child.stderr)
-            tasks.start_soon(child.watch)
-            tasks.start_soon(_end_of_process, child, stdout)
-            try:
-                async with conversation(spec, (stdout, StdinStream(child, tasks)), evidence) as channel:
-                    channel.pid = child.pid
-                    opened = True
-                    yield channel
-            finally:
-                if not opened:
-                    await _exit_code(child, stdout)
-                    child.kill()  # it has no state worth a grace period, and its caller is waiting for the diagnosis
-                await stop(child, grace=spec.stop_timeout_s)
-                tasks.cancel_scope.cancel()
-    except Exception as exc:
-        if opened:
-            raise
-        raise OpenFailed(_open_reason(exc), evidence()) from exc
-    finally:
-        child.close()
-
-
-async def _exit_code(child: Child, stdout: StdoutStream) -> None:
-    """Let a server that is on its way out get there by itself: killed, it would take its exit code with it."""
-    if stdout.has_ended:
-        with anyio.move_on_after(_EXIT_CODE_S, shield=True):
-            await child.exited.wait()
-
-
-async def _end_of_process(child: Child, stdout: StdoutStream) -> None:
-    """The process watch: its end is the end of the stream, even if a grandchild keeps the pipe open."""
-    await child.exited.wait()
-    await anyio.sleep(_EOF_GRACE_S)
-    stdout.end()
-
-
-@asynccontextmanager
-async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel]:
-    """Connect to a streamable HTTP or legacy SSE server. Raises OpenFailed.
-
-    limit: bytes of the largest SSE event, that is of one answer.
-    """
-    death = PostMortem()
-    statuses: list[int] = []
-    opened = False
-    try:
-        async with anyio.create_task_group() as guard:
-            async with _http_transport(spec, limit, statuses) as streams:
-                async with conversation(spec, streams, lambda: death) as channel:
-                    opened = True
-                    yield channel
-                guard.start_soon(_cancel_later, guard.cancel_scope)  # the transport now sends DELETE
-            guard.cancel_scope.cancel()
-    except Exception as exc:
-        death.cause = _http_reason(exc, httpx2.URL(spec.url or ""), statuses)
-        death.unsent = isinstance(unwrapped(exc), httpx2.ConnectError)
-        if not opened:
-            raise OpenFailed(death.cause) from exc
-        raise unwrapped(exc) from exc
-
-
-async def _cancel_later(scope: anyio.CancelScope) -> None:
-    await anyio.sleep(_HTTP_CLOSE_S)
-    scope.cancel()
-
-
-@asynccontextmanager
-async def _http_transport(spec: ServerSpec, limit: int, statuses: list[int]) -> AsyncIterator[tuple[Any, Any]]:
-    """Give the stream pair. statuses: gets the HTTP status of every answer; the SDK keeps it to itself."""
-
-    async def note(response: httpx2.Response) -> None:
-        statuses[:] = [response.status_code]
-
-    # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
-    timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
-    if spec.transport == "sse":
-        legacy = sse_client(
-            spec.url or "", headers=dict(spec.headers), timeout=spec.start_timeout_s, sse_read_timeout=86400.0
-        )
-        async with cast(AbstractAsyncContextManager[tuple[Any, Any]], legacy) as streams:
-            yield streams
-        return
-    hooks: dict[str, list[Any]] = {"response": [note]}
-    async with httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout, event_hooks=hooks) as client:
-        async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=limit) as streams:
-            yield streams
-
-
-def _http_reason(exc: BaseException, url: httpx2.URL, statuses: list[int]) -> str:
-    """Say what happened at which address; a query or a user in it may be a secret."""
-    cause, address = unwrapped(exc), url.copy_with(query=None, fragment=None, userinfo=b"")
-    if isinstance(cause, httpx2.HTTPStatusError):
-        return f"HTTP {cause.response.status_code} from {address}"
-    if isinstance(cause, MCPError) and statuses and statuses[-1] >= 400:
-        return f"HTTP {statuses[-1]} from {address} ({cause.message})"
-    if isinstance(cause, httpx2.ConnectError):
-        return f"cannot connect to {address} ({cause}); is the server running?"
-    return f"{_open_reason(cause)} ({address})"
-
-
-def _open_reason(exc: BaseException) -> str:
+def open_reason(exc: BaseException) -> str:
+    """Say why a conversation could not be set up."""
     cause = unwrapped(exc)
     if isinstance(cause, OpenFailed):
         return str(cause)
@@ -402,8 +254,6 @@ def _open_reason(exc: BaseException) -> str:
         return "it ended the connection during the handshake"
     if isinstance(cause, MCPError):
         return f"the handshake was refused: {cause.message} (code {cause.code})"
-    if isinstance(cause, httpx2.HTTPStatusError):
-        return f"HTTP {cause.response.status_code} from {cause.request.url.copy_with(query=None, userinfo=b'')}"
     if isinstance(cause, ValidationError):
         return f"the answer to the handshake is not valid MCP ({cause.error_count()} errors)"
     return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

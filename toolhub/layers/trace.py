@@ -38,6 +38,13 @@ class CallCounts:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
+def _report(observer: Observer, call: Call, outcome: str, seconds: float) -> None:
+    try:
+        observer(call, outcome, seconds)
+    except Exception:
+        logger.exception("an observer of calls raised")  # its trouble must not become the call's
+
+
 def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
     """Count into every one of `counts` and report to `observers`, which may grow later."""
 
@@ -62,7 +69,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                 for count in counts:
                     count.end(outcome)
                 for observer in observers:
-                    observer(call, outcome, seconds)
+                    _report(observer, call, outcome, seconds)
                 logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
 
         return handle

@@ -19,13 +19,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from toolhub import __version__
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
-from toolhub.serve.answers import json_response
+from toolhub.serve.answers import MAX_BODY_BYTES, json_response
 from toolhub.serve.api import TaskApi
+from toolhub.serve.drain import Drain
 from toolhub.serve.front import Context, Front
 from toolhub.serve.guard import Guard
 from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
 
+MCP_PATH = "/mcp"
 TASK_HEADER = "x-toolhub-task"
 # The task of MCP clients that neither name one nor have a session (revision 2026-07-28 has none).
 COMMON_TASK = "mcp"
@@ -42,7 +44,7 @@ class HubFront:
         self.front = Front(self._task_of, version=__version__)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
         hub.on_tools_changed.append(self._note_change)
-        self._sessions = StreamableHTTPSessionManager(self.front.server)
+        self._sessions = StreamableHTTPSessionManager(self.front.server, max_request_body_size=MAX_BODY_BYTES)
 
     async def _task_of(self, context: Context) -> TaskScope:
         headers = context.request.headers if context.request is not None else {}
@@ -88,9 +90,10 @@ class Application:
             metrics_route(hub),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
-            Route("/mcp", _Endpoint(self.mcp)),
+            Route(MCP_PATH, _Endpoint(self.mcp)),
         ]
-        self.asgi: ASGIApp = Guard(Starlette(routes=routes), token=token)
+        self._drain = Drain(Guard(Starlette(routes=routes), token=token), standing_path=MCP_PATH)
+        self.asgi: ASGIApp = self._drain
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
@@ -106,6 +109,17 @@ class Application:
                 yield
             finally:
                 self.is_ready = False
+
+
+    def end_streams(self) -> None:
+        """End what clients hold open for notifications; calls go on."""
+        self.is_ready = False
+        self.mcp.front.end_streams()
+        self._drain.end_streams()
+
+    def end_requests(self) -> None:
+        """End every request that still runs, with an answer."""
+        self._drain.end_all()
 
 
 class _Endpoint:

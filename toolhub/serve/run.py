@@ -22,6 +22,9 @@ from toolhub.hub import Hub
 from toolhub.serve.app import Application
 from toolhub.serve.guard import is_loopback
 
+# What is cut short at the end of the drain still gets an answer; this is the time for it.
+ANSWER_S = 2.0
+
 
 @dataclass(frozen=True)
 class Doors:
@@ -51,6 +54,7 @@ class _Server(uvicorn.Server):
 
 def bind_tcp(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ConfigError with the way out."""
+    listener: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -58,6 +62,8 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as exc:
+        if listener is not None:
+            listener.close()
         raise ConfigError(
             f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port (0 takes any free one)"
         ) from exc
@@ -105,14 +111,10 @@ async def serve(config: Config, doors: Doors, *, on_ready: Callable[[list[str]],
 
     on_ready: receives the addresses once connections are accepted.
     """
-    listeners: list[tuple[str, socket.socket]] = []
-    if doors.host is not None:
-        tcp = bind_tcp(doors.host, doors.port)
-        shown = f"[{doors.host}]" if ":" in doors.host else doors.host
-        listeners.append((f"http://{shown}:{tcp.getsockname()[1]}", tcp))
-    if doors.uds is not None:
-        listeners.append((f"unix://{doors.uds}", bind_unix(doors.uds)))
-    try:
+    with contextlib.ExitStack() as closing:
+        # The socket's file goes first when the hub ends, so that it is never a successor's that is removed.
+        socket_file = closing.enter_context(contextlib.ExitStack())
+        listeners = _open_doors(doors, closing, socket_file)
         async with Hub(config) as hub:
             application = Application(
                 hub,
@@ -121,55 +123,95 @@ async def serve(config: Config, doors: Doors, *, on_ready: Callable[[list[str]],
                 lease=float("inf") if doors.is_private else None,
             )
             async with application.running():
-                await _serve_all(application, listeners, doors, config.hub.drain_s, on_ready)
-    finally:
-        _remove_socket(doors)
+                servers = [_Server(_settings(application, config)) for _ in listeners]
+                ending = _Ending(application, servers, socket_file)
+                await _serve_all(listeners, ending, config.hub.drain_s, doors.is_private, on_ready)
 
 
-async def _serve_all(
-    application: Application,
-    listeners: list[tuple[str, socket.socket]],
-    doors: Doors,
-    drain: float,
-    on_ready: Callable[[list[str]], None],
-) -> None:
-    settings = uvicorn.Config(
+def _open_doors(
+    doors: Doors, closing: contextlib.ExitStack, socket_file: contextlib.ExitStack
+) -> list[tuple[str, socket.socket]]:
+    listeners: list[tuple[str, socket.socket]] = []
+    if doors.host is not None:
+        tcp = closing.enter_context(bind_tcp(doors.host, doors.port))
+        shown = f"[{doors.host}]" if ":" in doors.host else doors.host
+        listeners.append((f"http://{shown}:{tcp.getsockname()[1]}", tcp))
+    if doors.uds is not None:
+        unix = closing.enter_context(bind_unix(doors.uds))
+        socket_file.callback(_remove_socket, doors.uds, with_folder=doors.is_private)
+        listeners.append((f"unix://{doors.uds}", unix))
+    return listeners
+
+
+def _settings(application: Application, config: Config) -> uvicorn.Config:
+    return uvicorn.Config(
         application.asgi,
         lifespan="off",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=max(1, round(drain)),
+        timeout_graceful_shutdown=round(config.hub.drain_s + ANSWER_S),
         timeout_keep_alive=75,
         server_header=False,
     )
-    servers = [(_Server(settings), listener) for _, listener in listeners]
+
+
+class _Ending:
+    """The end of serving: no new requests, time for those that run, then an answer for the rest."""
+
+    def __init__(
+        self, application: Application, servers: list[_Server], socket_file: contextlib.ExitStack
+    ) -> None:
+        self.servers = servers
+        self.has_begun = False
+        self._application = application
+        self._socket_file = socket_file
+
+    def begin(self) -> None:
+        """Accept nothing more."""
+        self.has_begun = True
+        self._socket_file.close()
+        self._application.end_streams()
+        for server in self.servers:
+            server.should_exit = True
+
+    async def finish(self, drain: float) -> None:
+        """Wait `drain` seconds for requests to end by themselves."""
+        await anyio.sleep(drain)
+        self._application.end_requests()
+
+
+async def _serve_all(
+    listeners: list[tuple[str, socket.socket]],
+    ending: _Ending,
+    drain: float,
+    is_private: bool,
+    on_ready: Callable[[list[str]], None],
+) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, [server for server, _ in servers])
-        if doors.is_private:
-            tasks.start_soon(_stop_on_stdin_end, [server for server, _ in servers])
+        tasks.start_soon(_stop_on_signal, ending, drain, tasks)
+        if is_private:
+            tasks.start_soon(_stop_on_stdin_end, ending)
         async with anyio.create_task_group() as serving:
-            for server, listener in servers:
+            for server, (_, listener) in zip(ending.servers, listeners, strict=True):
                 serving.start_soon(server.serve, [listener])
-            for server, _ in servers:
+            for server in ending.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
             on_ready([address for address, _ in listeners])
         tasks.cancel_scope.cancel()
 
 
-async def _stop_on_signal(servers: list[_Server]) -> None:
+async def _stop_on_signal(ending: _Ending, drain: float, tasks: anyio.abc.TaskGroup) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        count = 0
         async for _ in signals:
-            count += 1
-            if count > 1:
+            if ending.has_begun:
                 # The supervisor sees our end and kills everything that is left.
                 os._exit(130)
-            for server in servers:
-                server.should_exit = True
+            ending.begin()
+            tasks.start_soon(ending.finish, drain)
 
 
-async def _stop_on_stdin_end(servers: list[_Server]) -> None:
+async def _stop_on_stdin_end(ending: _Ending) -> None:
     """A private hub lives exactly as long as somebody holds the other end of its stdin."""
     os.set_blocking(sys.stdin.fileno(), False)
     while True:
@@ -179,15 +221,12 @@ async def _stop_on_stdin_end(servers: list[_Server]) -> None:
                 break
         except BlockingIOError:
             continue
-    for server in servers:
-        server.should_exit = True
-        server.force_exit = True  # its only clients are gone
+    ending.begin()
+    await ending.finish(0)  # its only clients are gone
 
 
-def _remove_socket(doors: Doors) -> None:
-    if doors.uds is None:
-        return
-    doors.uds.unlink(missing_ok=True)
-    if doors.is_private:
+def _remove_socket(path: Path, *, with_folder: bool) -> None:
+    path.unlink(missing_ok=True)
+    if with_folder:
         with contextlib.suppress(OSError):
-            doors.uds.parent.rmdir()  # made for this hub alone; stays if anything else is in it
+            path.parent.rmdir()  # made for this hub alone; stays if anything else is in it

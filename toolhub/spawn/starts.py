@@ -32,6 +32,7 @@ class StartLimiter:
         """Wait for a place, and keep it for the block but at most PATIENCE_S. The clock runs in a task of `owners`."""
         holder = object()
         waiting = anyio.CancelScope()
+        kept = False
 
         def give_back() -> None:
             nonlocal kept

@@ -1,0 +1,95 @@
+"""A conversation with a server that is a child process, over its stdin and stdout."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.mcp import McpChannel, conversation, open_reason
+from toolhub.channel.stdio import StdinStream, StdoutStream
+from toolhub.config import ServerSpec
+from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
+from toolhub.spawn.stop import stop
+from toolhub.spawn.tail import StderrTail
+
+# The process has ended but its stdout has not: a grandchild holds the pipe. Its last answer may still be in there.
+_EOF_GRACE_S = 0.1
+# A server that exits closes its stdout first; its exit code, the best evidence there is, follows within milliseconds.
+_EXIT_CODE_S = 0.5
+
+
+@asynccontextmanager
+async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> AsyncIterator[McpChannel]:
+    """Start the server's process and talk to it; leaving ends the process and everything it started.
+
+    limit: bytes of the longest line accepted. Raises OpenFailed with the evidence.
+    """
+    child: Child | None = None
+    tail = StderrTail()
+    stdout: StdoutStream | None = None
+
+    def evidence() -> PostMortem:
+        return PostMortem(
+            # The exit of a server that we hung up on says nothing; why we did says it all.
+            exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
+            stderr=tail.lines(),
+            noise=list(stdout.noise) if stdout else [],
+            noise_lines=stdout.noise_lines if stdout else 0,
+            cause=stdout.failure if stdout else "",
+        )
+
+    try:
+        child = await spawner.spawn(
+            [spec.command or "", *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
+        )
+    except SpawnFailed as exc:
+        raise OpenFailed(str(exc)) from exc
+    stdout = StdoutStream(child, limit=limit)
+    opened = False
+    watching = anyio.CancelScope(shield=True)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tail.drain, child.stderr)
+            tasks.start_soon(_watch, child, watching)
+            tasks.start_soon(_end_of_process, child, stdout)
+            try:
+                async with conversation(spec, (stdout, StdinStream(child, tasks)), evidence) as channel:
+                    channel.pid = child.pid
+                    opened = True
+                    yield channel
+            finally:
+                if not opened:
+                    await _exit_code(child, stdout)
+                    child.kill()  # it has no state worth a grace period, and its caller is waiting for the diagnosis
+                await stop(child, grace=spec.stop_timeout_s)
+                watching.cancel()
+                tasks.cancel_scope.cancel()
+    except Exception as exc:
+        if opened:
+            raise
+        raise OpenFailed(open_reason(exc), evidence()) from exc
+    finally:
+        child.close()
+
+
+async def _watch(child: Child, watching: anyio.CancelScope) -> None:
+    """Shielded: when the hub is cancelled, the stop ladder still has to hear that the process ended."""
+    with watching:
+        await child.watch()
+
+
+async def _exit_code(child: Child, stdout: StdoutStream) -> None:
+    """Let a server that is on its way out get there by itself: killed, it would take its exit code with it."""
+    if stdout.has_ended:
+        with anyio.move_on_after(_EXIT_CODE_S, shield=True):
+            await child.exited.wait()
+
+
+async def _end_of_process(child: Child, stdout: StdoutStream) -> None:
+    """The process watch: its end is the end of the stream, even if a grandchild keeps the pipe open."""
+    await child.exited.wait()
+    await anyio.sleep(_EOF_GRACE_S)
+    stdout.end()

@@ -1,0 +1,27 @@
+"""The MCP front on this process's stdin and stdout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from toolhub import __version__
+from toolhub.serve.front import Context, Front, Tools
+
+
+async def serve_stdio(task: Any) -> None:
+    """Answer one MCP client from `task` (a TaskScope or a RemoteTask) until its end of stdin."""
+
+    async def only_task(context: Context) -> Tools:
+        chosen: Tools = task
+        return chosen
+
+    front = Front(only_task, version=__version__)
+    async with anyio.create_task_group() as tasks:
+        if hasattr(task, "on_tools_changed"):  # a remote hub does not tell
+            task.on_tools_changed(lambda: tasks.start_soon(front.announce_change))
+        async with stdio_server() as (read, write):
+            await front.server.run(read, write, front.server.create_initialization_options())
+        tasks.cancel_scope.cancel()
