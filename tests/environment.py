@@ -164,9 +164,7 @@ def _node_bin() -> Path:
     try:
         return _node_venv() / "bin"
     except SetupError as exc:
-        advice = (
-            f"Node.js {OLDEST_NODE} or newer with npm and npx is needed; install it from https://nodejs.org"
-        )
+        advice = f"Node.js {OLDEST_NODE} or newer with npm and npx is needed; install it from https://nodejs.org"
         raise SetupError(f"{advice} (tried {NODE_SPECS[0]} from PyPI: {exc})") from exc
 
 

@@ -22,7 +22,7 @@ FLOORS = [
     ["channel", "spawn", "layers", "catalog", "journal"],
     ["session"],
     ["slot"],
-    ["scope"],
+    ["scope", "server"],
     ["hub"],
     ["serve", "miroflow", "client"],
     ["cli"],

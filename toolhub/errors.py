@@ -113,7 +113,11 @@ class ProtocolViolation(CallError):
 
 
 class TaskClosed(ToolhubError):
-    """The task was closed or its lease ran out; open a new one."""
+    """The task was closed or its lease ran out; open a new one. `sent` is "maybe" for a call that was running."""
+
+    def __init__(self, message: str, *, sent: Sent = "no") -> None:
+        super().__init__(message)
+        self.sent: Sent = sent
 
 
 class HubClosed(ToolhubError):

@@ -28,7 +28,8 @@ from toolhub.layers.trace import CallCounts, Observer
 from toolhub.model import HubStatistics
 from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
-from toolhub.scope import Server, Shared, TaskScope, new_task_id
+from toolhub.scope import TaskScope, new_task_id
+from toolhub.server import Server, Shared
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot
 from toolhub.spawn.exec import Spawner, open_spawner

@@ -8,121 +8,23 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 import anyio.abc
 
-from toolhub.catalog import Catalog
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, TaskClosed, ToolhubError
 from toolhub.layers import Handler, stack
-from toolhub.layers.admission import Gate, admission
-from toolhub.layers.authorize import authorize, is_offered, server_named
+from toolhub.layers.admission import admission
+from toolhub.layers.authorize import authorize, server_named
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
-from toolhub.layers.trace import CallCounts, Observer, trace
-from toolhub.model import Call, LogFn, ProgressFn, Result, SlotKey, TaskStatistics, ToolInfo, ToolPolicy
-from toolhub.policy import RetryBudget
-from toolhub.session import ChannelOpener, Session
-from toolhub.slot import Counters, Slot
-from toolhub.spawn.starts import StartLimiter
-
-
-@dataclass(eq=False)
-class Shared:
-    """What the hub lends to every scope."""
-
-    open_channel: ChannelOpener
-    starts: StartLimiter
-    catalog: Catalog
-    gate: Gate
-    counts: CallCounts
-    totals: Counters
-    observers: list[Observer]
-    budget: RetryBudget
-    on_replay: Callable[[], None]
-    shared_server: Callable[[ServerSpec], Server]
-    on_tools_changed: list[Callable[[str], None]]
-    queue: int
-
-
-@dataclass(eq=False)
-class Server:
-    """One server as one owner (a task, or the hub) uses it: its slots and its gate."""
-
-    spec: ServerSpec
-    fingerprint: str
-    owner: str
-    owners: anyio.abc.TaskGroup
-    shared: Shared
-    gate: Gate
-    slots: list[Slot] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, spec: ServerSpec, *, owner: str, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
-        gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
-        return cls(spec, spec.fingerprint(), owner, owners, shared, gate)
-
-    @property
-    def key(self) -> str:
-        """Names this server's entry in the catalog: two names for one program are two servers."""
-        return f"{self.spec.name}:{self.fingerprint}"
-
-    def slot(self) -> Slot:
-        """Return the least busy slot; another instance is opened only while all others work."""
-        best = min(self.slots, key=lambda slot: slot.leases, default=None)
-        if best is None or (best.leases and len(self.slots) < self.spec.instances):
-            best = self.new_slot(len(self.slots))
-            self.slots.append(best)
-        return best
-
-    def new_slot(self, instance: int) -> Slot:
-        return Slot(
-            SlotKey(self.spec.name, self.owner, self.fingerprint, instance),
-            self.spec,
-            open_channel=self.shared.open_channel,
-            owners=self.owners,
-            starts=self.shared.starts,
-            on_session=self._watch_tools,
-            totals=self.shared.totals,
-        )
-
-    def _watch_tools(self, session: Session) -> None:
-        session.on_tools_changed(self._tools_changed)
-
-    def _tools_changed(self) -> None:
-        self.shared.catalog.forget(self.key)
-        for listener in self.shared.on_tools_changed:
-            listener(self.spec.name)
-
-    @asynccontextmanager
-    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
-        """Hold a session for one call; with `share: call`, one that lives no longer than this."""
-        if self.spec.share != "call":
-            async with self.slot().lease(uses_state=uses_state) as session:
-                yield session
-            return
-        slot = self.new_slot(0)
-        self.slots.append(slot)
-        try:
-            async with slot.lease() as session:
-                yield session
-        finally:
-            self.slots.remove(slot)
-            with anyio.CancelScope(shield=True):
-                await slot.aclose()
-
-    async def tools(self) -> list[ToolInfo]:
-        """Return the offered tools, from the catalog or from the server."""
-        tools = self.shared.catalog.get(self.key)
-        if tools is None:
-            async with self.lease(uses_state=False) as session:
-                tools = self.shared.catalog.put(self.key, self.spec, await session.list_tools())
-        return [tool for tool in tools if is_offered(self.spec, tool.name)]
+from toolhub.layers.trace import CallCounts, trace
+from toolhub.model import Call, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
+from toolhub.server import Server, Shared
+from toolhub.slot import Slot
 
 
 class TaskScope:
@@ -208,7 +110,8 @@ class TaskScope:
             return await self._handle(call)
         except (CallError, HubClosed) as exc:
             if self._closed:
-                raise TaskClosed(f"task {self.id!r} was closed during {server}/{tool}") from exc
+                message = f"task {self.id!r} was closed during {server}/{tool}"
+                raise TaskClosed(message, sent=call.delivery.sent) from exc
             if isinstance(exc, CallError):
                 exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
             raise

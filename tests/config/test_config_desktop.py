@@ -83,9 +83,7 @@ def test_our_own_keys_win_over_translated_ones() -> None:
 
 
 def test_tools_switched_on_and_off_are_our_rules() -> None:
-    spec = entry(
-        disabledTools=["rm"], enabledTools=["ls", "rm"], tools={"policy": {"ls": {"read_only": True}}}
-    )
+    spec = entry(disabledTools=["rm"], enabledTools=["ls", "rm"], tools={"policy": {"ls": {"read_only": True}}})
     assert (spec.tools.deny, spec.tools.allow) == (["rm"], ["ls", "rm"])
     assert spec.tools.policy["ls"].read_only is True
 
@@ -117,7 +115,5 @@ def test_errors_name_the_key_as_the_file_has_it(keys: dict[str, Any], complaint:
 
 
 def test_null_values_are_as_good_as_none() -> None:
-    spec = entry(
-        env={"KEY": None, "A": "1"}, args=None, headers=None, cwd=None, disabledTools=None, type=None
-    )
+    spec = entry(env={"KEY": None, "A": "1"}, args=None, headers=None, cwd=None, disabledTools=None, type=None)
     assert (spec.env, spec.args, spec.transport) == ({"A": "1"}, [], "stdio")

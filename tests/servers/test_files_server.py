@@ -37,9 +37,7 @@ async def test_a_written_file_can_be_listed_read_and_found(client: Client) -> No
     assert await answer(client, "search_files", pattern="*", text="line") == "notes/a.txt:2: second line"
 
 
-@pytest.mark.parametrize(
-    "path", ["../outside.txt", "/etc/passwd", "link.txt", "up/outside.txt", "a/../../outside.txt"]
-)
+@pytest.mark.parametrize("path", ["../outside.txt", "/etc/passwd", "link.txt", "up/outside.txt", "a/../../outside.txt"])
 @pytest.mark.parametrize("tool", ["read_file", "list_files", "write_file"])
 async def test_no_path_leads_outside_the_root(client: Client, root: Path, tool: str, path: str) -> None:
     (root / "link.txt").symlink_to("../outside.txt")
@@ -110,9 +108,7 @@ async def test_a_failed_write_leaves_nothing_behind(
     assert os.listdir(root) == []
 
 
-async def test_a_text_over_the_limit_is_refused_before_anything_is_written(
-    client: Client, root: Path
-) -> None:
+async def test_a_text_over_the_limit_is_refused_before_anything_is_written(client: Client, root: Path) -> None:
     text = "x" * (files.MAX_WRITE_BYTES + 1)
     assert "at most 1048576" in await refusal(client, "write_file", path="a.txt", text=text)
     assert os.listdir(root) == []

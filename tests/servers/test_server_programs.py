@@ -18,9 +18,7 @@ A_TOOL_OF = {"clock": "get_current_time", "files": "list_files", "sqlite": "tabl
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", A_TOOL_OF)
 async def test_a_server_answers_over_stdio(name: str, tmp_path: Path) -> None:
-    program = StdioServerParameters(
-        command=sys.executable, args=["-m", f"toolhub_servers.{name}"], cwd=tmp_path
-    )
+    program = StdioServerParameters(command=sys.executable, args=["-m", f"toolhub_servers.{name}"], cwd=tmp_path)
     with anyio.fail_after(30):
         async with Client(program) as client:
             assert await answer(client, A_TOOL_OF[name])

@@ -59,7 +59,7 @@ class RemoteTask:
         the call there.
         """
         self._renew_here()
-        seconds = timeout or self._timeout
+        seconds = self._timeout if timeout is None else timeout
         body: Json = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         if seconds is not None:
             body["timeout_s"] = seconds

@@ -50,17 +50,10 @@ class Failure:
 def failure_of(exc: Exception) -> Failure:
     """Say what went wrong, and that the outcome is unknown whenever it is."""
     message = str(exc) or repr(exc)
-    if isinstance(exc, HubLost) or (isinstance(exc, CallError) and exc.sent == "maybe"):
-        return Failure(UNKNOWN_OUTCOME + message, was_reached=True)
-    if isinstance(exc, TaskClosed) and was_in_flight(exc):
+    if isinstance(exc, HubLost) or (isinstance(exc, CallError | TaskClosed) and exc.sent == "maybe"):
         return Failure(UNKNOWN_OUTCOME + message, was_reached=True)
     reached = (CallTimeout, SessionLost, ProtocolViolation, RefusedByServer, BadArguments)
     return Failure(message, was_reached=isinstance(exc, reached))
-
-
-def was_in_flight(exc: TaskClosed) -> bool:
-    """Whether the task was closed under a running call; only the message tells."""
-    return " was closed during " in str(exc)
 
 
 def text_of(result: Result, server: str, tool: str, profile: Profile, *, legacy_errors: bool) -> str:

@@ -17,6 +17,8 @@ PLAYWRIGHT = "playwright"
 """The one server whose state has always lived between calls."""
 # First runs of npx and uvx download packages, and importing heavy SDKs takes long when many agents start at once.
 _START_S = 120.0
+# The manager that this one replaces started a process for every call, so it never gave a server up for long.
+_RESTART = {"max_deaths": 20, "cooldown_s": 5}
 _STDIO_FIELDS = ("command", "args", "env", "cwd")
 
 
@@ -46,6 +48,7 @@ def entry_of(server: str, params: Any, setting: Setting) -> Json:
         "call_timeout_s": setting.timeout,
         "start_timeout_s": _START_S,
         "stateful": is_browser,
+        "restart": _RESTART,
         "instances": 1 if is_browser else setting.instances,
     }
     entry = {name: escape(value) for name, value in entry.items()}

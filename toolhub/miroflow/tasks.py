@@ -22,7 +22,6 @@ from toolhub.client import HubUnreachable, RemoteHub, RemoteTask
 from toolhub.client.address import Address
 from toolhub.errors import TaskClosed
 from toolhub.miroflow.hub_command import hub_commands
-from toolhub.miroflow.outcome import was_in_flight
 from toolhub.miroflow.private_hub import private_hubs
 from toolhub.model import Json
 
@@ -108,7 +107,7 @@ class Tasks:
             try:
                 return await operation(task)
             except TaskClosed as exc:
-                if was_in_flight(exc) or attempt == _ATTEMPTS - 1:
+                if exc.sent == "maybe" or attempt == _ATTEMPTS - 1:
                     raise
             except HubUnreachable:
                 if attempt == _ATTEMPTS - 1:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from toolhub.errors import Overloaded, ToolhubError, Unauthorized
 from toolhub.model import Json, LogFn, ProgressFn, Result
@@ -99,44 +101,44 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
 Calling = Callable[[ProgressFn, LogFn], Awaitable[Result]]
 
 
-def stream_response(call: Calling) -> StreamingResponse:
-    """Run `call` and send its progress, logs and result as lines of JSON; leaving the stream cancels it."""
-    return StreamingResponse(_lines(call), media_type=NDJSON, headers={"X-Accel-Buffering": "no"})
+class CallStream(StreamingResponse):
+    """Runs a call and sends its progress, logs and result as lines of JSON; a client that leaves cancels it.
 
+    Not a generator: that would be left behind, with the call in it, when its client leaves while a line is being sent.
+    """
 
-async def _lines(call: Calling) -> AsyncIterator[bytes]:
-    send, receive = anyio.create_memory_object_stream[Json](256)
+    def __init__(self, call: Calling) -> None:
+        super().__init__((), media_type=NDJSON, headers={"X-Accel-Buffering": "no"})
+        self._call = call
 
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        await send.send({"progress": {"progress": progress, "total": total, "message": message}})
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        to_client, lines = anyio.create_memory_object_stream[Json](256)
+        async with anyio.create_task_group() as tasks, to_client, lines:
+            tasks.start_soon(self._work, to_client)
+            is_last = False
+            while not is_last:
+                line: Json = {"keepalive": True}
+                with anyio.move_on_after(KEEPALIVE_S):
+                    line = await lines.receive()
+                is_last = "result" in line or "error" in line
+                body = to_json(line) + b"\n"
+                await send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
-    async def on_log(params: Json) -> None:
-        await send.send({"log": params})
+    async def _work(self, to_client: MemoryObjectSendStream[Json]) -> None:
+        async def tell(line: Json) -> None:
+            # Progress that comes after the result, or after the client has left, has nowhere to go.
+            with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                await to_client.send(line)
 
-    async def work() -> None:
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            await tell({"progress": {"progress": progress, "total": total, "message": message}})
+
+        async def on_log(params: Json) -> None:
+            await tell({"log": params})
+
         try:
-            last: Json = {"result": (await call(on_progress, on_log)).raw}
+            last: Json = {"result": (await self._call(on_progress, on_log)).raw}
         except ToolhubError as exc:
             last = {"error": error_to_wire(exc)}
-        await send.send(last)
-
-    async with anyio.create_task_group() as tasks, send, receive:
-        tasks.start_soon(work)
-        while True:
-            line: Json = {"keepalive": True}
-            with anyio.move_on_after(KEEPALIVE_S):
-                line = await receive.receive()
-            yield to_json(line) + b"\n"
-            if "result" in line or "error" in line:
-                return
-
-
-def parse_json_argument(text: str) -> Json:
-    """Return a JSON object given as text. Raises BadRequest."""
-    try:
-        value = json.loads(text)
-    except ValueError as exc:
-        raise BadRequest(f"not JSON: {exc}") from None
-    if not isinstance(value, dict):
-        raise BadRequest(f"a JSON object is expected, not {type(value).__name__}")
-    return value
+        await tell(last)

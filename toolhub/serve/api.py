@@ -18,10 +18,10 @@ from toolhub.scope import TaskScope
 from toolhub.serve.answers import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
+    CallStream,
     error_response,
     json_response,
     read_body,
-    stream_response,
     while_connected,
 )
 from toolhub.serve.bodies import CallTool, OpenTask
@@ -134,7 +134,7 @@ class TaskApi:
             )
 
         if NDJSON in request.headers.get("accept", ""):
-            return stream_response(run)
+            return CallStream(run)
         result = await while_connected(request, run())
         return json_response({"result": result.raw}) if result else Response(status_code=CLIENT_CLOSED_REQUEST)
 

@@ -110,7 +110,6 @@ class Application:
             finally:
                 self.is_ready = False
 
-
     def end_streams(self) -> None:
         """End what clients hold open for notifications; calls go on."""
         self.is_ready = False

@@ -12,12 +12,15 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.server import Server
+from mcp.server.connection import allowed_log_levels
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub.errors import ToolhubError
@@ -28,6 +31,8 @@ from toolhub.wire import error_to_wire
 SEPARATOR = "__"
 # The limit of several model APIs for a function's name.
 MAX_NAME = 64
+# A client that does not read its notifications must not keep the others from theirs.
+_ANNOUNCE_S = 5.0
 
 logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
@@ -90,16 +95,29 @@ class Front:
         self._task_of = task_of
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._names: weakref.WeakKeyDictionary[Tools, dict[str, ToolInfo]] = weakref.WeakKeyDictionary()
+        self._bus = InMemorySubscriptionBus()
+        self._subscriptions = ListenHandler(self._bus)
         self.server = FrontServer(
-            "toolhub", version=version, on_list_tools=self._list_tools, on_call_tool=self._call_tool
+            "toolhub",
+            version=version,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._subscriptions,
         )
         self.server.middleware.append(self._relay)
 
     async def announce_change(self) -> None:
         """Tell every connected client to list the tools again."""
         self._names.clear()
-        for connection in list(self._connections):
-            await connection.send_tool_list_changed()
+        await self._bus.publish(ToolsListChanged())
+        with anyio.move_on_after(_ANNOUNCE_S):
+            async with anyio.create_task_group() as telling:
+                for connection in list(self._connections):
+                    telling.start_soon(connection.send_tool_list_changed)
+
+    def end_streams(self) -> None:
+        """End the subscriptions of modern clients, who are told that this is the end."""
+        self._subscriptions.close()
 
     async def _relay(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer the tool methods of the handshake era with the server's own objects.
@@ -121,14 +139,16 @@ class Front:
         return types.CallToolResult.model_validate(await self._result(context, params.name, params.arguments))
 
     async def _exposed(self, task: Tools) -> dict[str, ToolInfo]:
+        """Return the tools by the names that are listed; beside these the qualified ones are understood."""
         tools: list[ToolInfo] = []
         for server, found in (await task.tools_by_server()).items():
             if isinstance(found, ToolhubError):
                 logger.warning("tools of %r are left out: %s", server, found)
             else:
                 tools += found
-        self._names[task] = names = exposed_names(tools)
-        return names
+        listed = exposed_names(tools)
+        self._names[task] = {_qualified(tool): tool for tool in tools} | listed
+        return listed
 
     async def _listing(self, context: Context) -> list[Json]:
         # The SDK makes a session object per request; what lasts, and can be told of changes, is its connection.
@@ -138,10 +158,13 @@ class Front:
         return [{**tool.raw, "name": name} for name, tool in exposed.items()]
 
     async def _resolve(self, task: Tools, name: str) -> tuple[str, str] | None:
-        """Return (server, tool) of an exposed name; what is not known yet is looked up afresh."""
-        tool = self._names.get(task, {}).get(name) or (await self._exposed(task)).get(name)
+        """Return (server, tool) of a name; what is not known yet is looked up afresh."""
+        if name not in self._names.get(task, {}):
+            await self._exposed(task)
+        tool = self._names.get(task, {}).get(name)
         if tool is not None:
             return tool.server, tool.name
+        # A server that could not be listed; its error says more than "unknown tool".
         server, separator, plain = name.partition(SEPARATOR)
         return (server, plain) if separator else None
 
@@ -167,6 +190,8 @@ class Front:
 def _log_relay(context: Context) -> LogFn:
     async def on_log(params: Json) -> None:
         line = types.LoggingMessageNotificationParams.model_validate({"level": "info", "data": None, **params})
+        if line.level not in allowed_log_levels(context.protocol_version, context.meta):
+            return  # modern clients ask for logs with each request; who did not must not get any
         await context.session.send_notification(types.LoggingMessageNotification(params=line), context.request_id)
 
     return on_log

@@ -158,9 +158,7 @@ def _settings(application: Application, config: Config) -> uvicorn.Config:
 class _Ending:
     """The end of serving: no new requests, time for those that run, then an answer for the rest."""
 
-    def __init__(
-        self, application: Application, servers: list[_Server], socket_file: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, application: Application, servers: list[_Server], socket_file: contextlib.ExitStack) -> None:
         self.servers = servers
         self.has_begun = False
         self._application = application

@@ -1,0 +1,114 @@
+"""One server as one owner (a task, or the hub for all of them) uses it: its slots, its gate, its tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+
+from toolhub.catalog import Catalog
+from toolhub.config import ServerSpec
+from toolhub.layers.admission import Gate
+from toolhub.layers.authorize import is_offered
+from toolhub.layers.trace import CallCounts, Observer
+from toolhub.model import SlotKey, ToolInfo
+from toolhub.policy import RetryBudget
+from toolhub.session import ChannelOpener, Session
+from toolhub.slot import Counters, Slot
+from toolhub.spawn.starts import StartLimiter
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the hub lends to every scope."""
+
+    open_channel: ChannelOpener
+    starts: StartLimiter
+    catalog: Catalog
+    gate: Gate
+    counts: CallCounts
+    totals: Counters
+    observers: list[Observer]
+    budget: RetryBudget
+    on_replay: Callable[[], None]
+    shared_server: Callable[[ServerSpec], Server]
+    on_tools_changed: list[Callable[[str], None]]
+    queue: int
+
+
+@dataclass(eq=False)
+class Server:
+    """One server as one owner (a task, or the hub) uses it: its slots and its gate."""
+
+    spec: ServerSpec
+    fingerprint: str
+    owner: str
+    owners: anyio.abc.TaskGroup
+    shared: Shared
+    gate: Gate
+    slots: list[Slot] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, spec: ServerSpec, *, owner: str, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
+        gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
+        return cls(spec, spec.fingerprint(), owner, owners, shared, gate)
+
+    @property
+    def key(self) -> str:
+        """Names this server's entry in the catalog: two names for one program are two servers."""
+        return f"{self.spec.name}:{self.fingerprint}"
+
+    def slot(self) -> Slot:
+        """Return the least busy slot; another instance is opened only while all others work."""
+        best = min(self.slots, key=lambda slot: slot.leases, default=None)
+        if best is None or (best.leases and len(self.slots) < self.spec.instances):
+            best = self.new_slot(len(self.slots))
+            self.slots.append(best)
+        return best
+
+    def new_slot(self, instance: int) -> Slot:
+        return Slot(
+            SlotKey(self.spec.name, self.owner, self.fingerprint, instance),
+            self.spec,
+            open_channel=self.shared.open_channel,
+            owners=self.owners,
+            starts=self.shared.starts,
+            on_session=self._watch_tools,
+            totals=self.shared.totals,
+        )
+
+    def _watch_tools(self, session: Session) -> None:
+        session.on_tools_changed(self._tools_changed)
+
+    def _tools_changed(self) -> None:
+        self.shared.catalog.forget(self.key)
+        for listener in self.shared.on_tools_changed:
+            listener(self.spec.name)
+
+    @asynccontextmanager
+    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
+        """Hold a session for one call; with `share: call`, one that lives no longer than this."""
+        if self.spec.share != "call":
+            async with self.slot().lease(uses_state=uses_state) as session:
+                yield session
+            return
+        slot = self.new_slot(0)
+        self.slots.append(slot)
+        try:
+            async with slot.lease() as session:
+                yield session
+        finally:
+            self.slots.remove(slot)
+            with anyio.CancelScope(shield=True):
+                await slot.aclose()
+
+    async def tools(self) -> list[ToolInfo]:
+        """Return the offered tools, from the catalog or from the server."""
+        tools = self.shared.catalog.get(self.key)
+        if tools is None:
+            async with self.lease(uses_state=False) as session:
+                tools = self.shared.catalog.put(self.key, self.spec, await session.list_tools())
+        return [tool for tool in tools if is_offered(self.spec, tool.name)]
