@@ -57,7 +57,8 @@ clean: ## Remove build output and tool caches, but not .venv
 
 # One stamp per set of extras; pip runs again only when the dependencies may have changed.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.created
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@echo "installing toolhub[$*] into $(VENV) (about half a minute the first time) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
 $(VENV)/.created:

@@ -23,7 +23,8 @@ async def mcp_client(
     """Connect the SDK's client to the hub's front."""
     given = hub.headers | dict(headers or {})
     async with httpx2.AsyncClient(headers=given, timeout=httpx2.Timeout(10, read=60)) as http:
-        transport = streamable_http_client(f"{hub.http}/mcp", http_client=http)
+        # By itself the SDK's client refuses answers over 1 MiB.
+        transport = streamable_http_client(f"{hub.http}/mcp", http_client=http, max_sse_event_size=None)
         async with Client(transport, mode=mode, **options) as client:
             yield client
 

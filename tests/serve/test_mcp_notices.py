@@ -72,25 +72,23 @@ async def test_cancelling_in_the_client_cancels_in_the_server(hub: ServedHub, mo
         assert text_of(await client.call_tool("echo", {"text": "still there"})) == "still there"
 
 
-async def wait_for_change(client: Client, listener: Listener, *, is_modern: bool) -> None:
+async def wait_for_change(client: Client, listener: Listener, name: str, *, is_modern: bool) -> None:
     """Let a server add a tool and wait until the client has been told."""
     with anyio.fail_after(5):
         if not is_modern:
-            await client.call_tool("add_tool", {"name": "brand_new"})
+            await client.call_tool("add_tool", {"name": name})
             await listener.tools_changed.wait()
             return
         async with client.listen(tools_list_changed=True) as changes:
-            await client.call_tool("add_tool", {"name": "brand_new"})
+            await client.call_tool("add_tool", {"name": name})
             assert isinstance(await anext(aiter(changes)), ToolsListChanged)
 
 
 async def test_changed_tools_are_announced_and_listed(hub: ServedHub, mode: str) -> None:
-    listener = Listener()
-    async with mcp_client(
-        hub, mode, message_handler=listener.on_message, headers={"X-Toolhub-Task": f"changes-{mode}"}
-    ) as client:
-        assert "brand_new" not in [tool.name for tool in (await client.list_tools()).tools]
-        await wait_for_change(client, listener, is_modern=mode == "auto")
+    listener, name = Listener(), f"new_{mode}"
+    async with mcp_client(hub, mode, message_handler=listener.on_message) as client:
+        assert name not in [tool.name for tool in (await client.list_tools()).tools]
+        await wait_for_change(client, listener, name, is_modern=mode == "auto")
         listed = await client.list_tools(cache_mode="refresh")
-        assert "brand_new" in [tool.name for tool in listed.tools]
-        assert text_of(await client.call_tool("brand_new")) == "brand_new"
+        assert name in [tool.name for tool in listed.tools]
+        assert text_of(await client.call_tool(name)) == name

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
-from toolhub.config import Config, ServerSpec, load_config
+from toolhub.config import Config, ServerSpec, load_config, redact
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
@@ -102,7 +102,7 @@ async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
 
 def advice(spec: ServerSpec, error: str) -> str:
     """What a person should try, by the kind of failure."""
-    command = " ".join([spec.command or "", *spec.args]).strip()
+    command = redact(" ".join([spec.command or "", *spec.args]).strip(), spec.secrets)
     if "not found on PATH" in error:
         return f"install {spec.command!r}, or write its full path into `command`"
     if "working directory" in error:
@@ -114,7 +114,7 @@ def advice(spec: ServerSpec, error: str) -> str:
             else "is it an MCP endpoint?"
         )
     if spec.transport in ("http", "sse"):
-        return "is the server running, is the URL right (…/mcp or …/sse), are the headers (authorization) right?"
+        return "is the server running, is the URL right (.../mcp or .../sse), are the headers (authorization) right?"
     if spec.transport == "builtin":
         return "install what the import names: pip install 'toolhub[servers]'"
     return f"run it by hand to see more: `{command}`"
@@ -193,12 +193,15 @@ _STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
 
 def _print(out: Console, machine: list[dict[str, str]], reports: list[Report]) -> None:
     checks = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for _ in ("check", "status", "detail"):
+        checks.add_column(overflow="fold")
     for check in machine:
         style = _STYLES[check["status"]]
         checks.add_row(check["check"], f"[{style}]{check['status']}[/]", escape(check["detail"]))
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("server", "status", "start", "protocol", "tools", "RSS", "via", "share"):
-        table.add_column(column, justify="right" if column in ("start", "tools", "RSS") else "left")
+        is_number = column in ("start", "tools", "RSS")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for report in reports:
         table.add_row(*_row(report))
     out.print(Group(checks, "", table))

@@ -14,9 +14,12 @@ from rich.table import Table
 
 from toolhub.cli.shared import DEFAULT_HUB, console, open_task, print_json, run
 from toolhub.client import connect
-from toolhub.errors import CallError, ConfigError, ToolhubError
+from toolhub.errors import ConfigError, ToolhubError
 from toolhub.model import Result, ToolInfo
 from toolhub.wire import error_to_wire, tool_to_wire
+
+# Of 80 columns; longer names are folded, never cut: they are there to be copied.
+_NAME_WIDTH = 32
 
 
 def list_tools(server: str | None, config: Path | None, hub: str | None, token: str | None, as_json: bool) -> None:
@@ -51,7 +54,7 @@ async def _tools_by_server(
 def _print_tools(out: Console, found: dict[str, list[ToolInfo] | ToolhubError]) -> None:
     for name, tools in found.items():
         if isinstance(tools, ToolhubError):
-            out.print(f"[bold]{escape(name)}[/]  [red]failed[/]\n  {escape(str(tools))}\n")
+            out.print(f"[bold]{escape(name)}[/]  [red]failed[/]\n  {escape(str(tools))}\n", soft_wrap=True)
             continue
         table = Table(
             title=f"{escape(name)} ({len(tools)})",
@@ -60,9 +63,10 @@ def _print_tools(out: Console, found: dict[str, list[ToolInfo] | ToolhubError]) 
             box=None,
             padding=(0, 2, 0, 0),
         )
-        table.add_column("tool", style="cyan", no_wrap=True)
-        table.add_column("arguments", style="dim")
-        table.add_column("description")
+        longest = max((len(tool.name) for tool in tools), default=0)
+        table.add_column("tool", style="cyan", overflow="fold", min_width=min(longest, _NAME_WIDTH))
+        table.add_column("arguments", style="dim", overflow="fold", min_width=len("arguments"))
+        table.add_column("description", overflow="fold", min_width=len("description"))
         for tool in tools:
             table.add_row(escape(tool.name), escape(_arguments(tool)), escape(_first_line(tool.description)))
         out.print(table)
@@ -94,11 +98,10 @@ def call_tool(
     given = _read_arguments(arguments)
     try:
         result = run(functools.partial(_call, server, tool, given, config, hub, token, task, timeout))
-    except CallError as exc:
+    except ToolhubError as exc:
         if as_json:
             print_json({"error": error_to_wire(exc)})
-        sys.stderr.write(f"toolhub: {exc}\n")
-        sys.exit(2)
+        raise
     if as_json:
         print_json(result.raw)
     else:
@@ -168,7 +171,8 @@ def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
     )
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("task", "run", "age", "lease left", "calls", "errors", "in flight", "servers"):
-        table.add_column(column, justify="left" if column in ("task", "run", "servers") else "right")
+        is_text = column in ("task", "run", "servers")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", min_width=len(column))
     for task in statistics["tasks"]:
         table.add_row(*_task_row(task))
     out.print(table if statistics["tasks"] else "no open tasks")

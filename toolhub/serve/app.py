@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -29,6 +30,7 @@ from toolhub.serve.openapi import openapi_route
 
 MCP_PATH = "/mcp"
 TASK_HEADER = "x-toolhub-task"
+SESSION_HEADER = "mcp-session-id"
 # The task of MCP clients that neither name one nor have a session (revision 2026-07-28 has none).
 COMMON_TASK = "mcp"
 
@@ -49,8 +51,8 @@ class HubFront:
     async def _task_of(self, context: Context) -> TaskScope:
         headers = context.request.headers if context.request is not None else {}
         named = headers.get(TASK_HEADER)
-        session = headers.get("mcp-session-id")
-        task_id = named or (f"{COMMON_TASK}-{session}" if session else COMMON_TASK)
+        session = headers.get(SESSION_HEADER)
+        task_id = named or (_task_of_session(session) if session else COMMON_TASK)
         return await self._hub.ensure_task(task_id, lease=self._lease)
 
     def _note_change(self, server: str) -> None:
@@ -73,6 +75,13 @@ class HubFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._sessions.handle_request(scope, receive, send)
+        session = Headers(scope=scope).get(SESSION_HEADER)
+        if scope["method"] == "DELETE" and session:
+            await self._hub.close_task(_task_of_session(session))
+
+
+def _task_of_session(session: str) -> str:
+    return f"{COMMON_TASK}-{session}"
 
 
 class Application:

@@ -6,9 +6,11 @@ Tool names stay as they are while they are unique among the task's servers; thos
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -33,6 +35,8 @@ SEPARATOR = "__"
 MAX_NAME = 64
 # A client that does not read its notifications must not keep the others from theirs.
 _ANNOUNCE_S = 5.0
+# Of a call, waiting for a client to read them; what is beyond is dropped, as notices may be.
+_MOST_NOTICES = 4096
 
 logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
@@ -58,10 +62,10 @@ class Tools(Protocol):
 def exposed_names(tools: Iterable[ToolInfo]) -> dict[str, ToolInfo]:
     """Map the names a client sees to tools: plain while unique, `server__tool` on collision, never over MAX_NAME."""
     listed = list(tools)
-    owners: dict[str, int] = {}
-    for tool in listed:
-        owners[tool.name] = owners.get(tool.name, 0) + 1
-    return {_shortened(tool.name if owners[tool.name] == 1 else _qualified(tool)): tool for tool in listed}
+    owners = Counter(tool.name for tool in listed)
+    qualified = {_qualified(tool) for tool in listed if owners[tool.name] > 1}
+    plain = {name for name, count in owners.items() if count == 1} - qualified
+    return {_shortened(tool.name if tool.name in plain else _qualified(tool)): tool for tool in listed}
 
 
 def _qualified(tool: ToolInfo) -> str:
@@ -173,28 +177,55 @@ class Front:
         resolved = await self._resolve(task, name)
         if resolved is None:
             return error_result(f"Unknown tool: {name}")
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            await context.session.report_progress(progress, total, message)
-
-        try:
-            answer = await task.call(*resolved, arguments, on_progress=on_progress, on_log=_log_relay(context))
-        except ToolhubError as exc:
-            return error_result(str(exc), error_to_wire(exc))
-        refused = (answer.raw.get("_meta") or {}).get(ERROR_META)
+        notices = _Notices(context)
+        async with anyio.create_task_group() as passing:
+            passing.start_soon(notices.pass_on)
+            try:
+                raw = (await task.call(*resolved, arguments, on_progress=notices.progress, on_log=notices.log)).raw
+            except ToolhubError as exc:
+                raw = error_result(str(exc), error_to_wire(exc))
+            finally:
+                notices.end()
+        refused = (raw.get("_meta") or {}).get(ERROR_META)
         if refused:
             raise MCPError(code=refused["code"], message=refused["message"], data=refused["data"])
-        return answer.raw
+        return raw
 
 
-def _log_relay(context: Context) -> LogFn:
-    async def on_log(params: Json) -> None:
+class _Notices:
+    """A call's progress and logs on their way to the client: in order, and all of them before the result.
+
+    A transport of the modern era takes one at a time and drops what is not out when the result is.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting, self._next = anyio.create_memory_object_stream[Callable[[], Awaitable[None]]](_MOST_NOTICES)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self._put(functools.partial(self._context.session.report_progress, progress, total, message))
+
+    async def log(self, params: Json) -> None:
         line = types.LoggingMessageNotificationParams.model_validate({"level": "info", "data": None, **params})
-        if line.level not in allowed_log_levels(context.protocol_version, context.meta):
+        if line.level not in allowed_log_levels(self._context.protocol_version, self._context.meta):
             return  # modern clients ask for logs with each request; who did not must not get any
-        await context.session.send_notification(types.LoggingMessageNotification(params=line), context.request_id)
+        notice = types.LoggingMessageNotification(params=line)
+        self._put(functools.partial(self._context.session.send_notification, notice, self._context.request_id))
 
-    return on_log
+    def _put(self, notice: Callable[[], Awaitable[None]]) -> None:
+        try:
+            self._waiting.send_nowait(notice)
+        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            logger.debug("a notice was dropped: its client reads too slowly, or has its result already")
+
+    async def pass_on(self) -> None:
+        """Send what comes, until `end()` and nothing is waiting."""
+        with self._next:
+            async for notice in self._next:
+                await notice()
+
+    def end(self) -> None:
+        self._waiting.close()
 
 
 def error_result(text: str, details: Json | None = None) -> Json:

@@ -1,0 +1,100 @@
+"""`toolhub doctor`: what works, how fast, and for what does not the cause and the fix. No secret in any output."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cli.commands import Shell
+from serve.served import stub, write_config
+
+SECRET = "hunter2-and-more"
+ENVIRONMENT = {"MY_SECRET": SECRET}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A folder whose config has one server that works and some that do not; all know a secret."""
+
+    def secretive(script: str) -> dict[str, object]:
+        entry = stub(script, env={"API_KEY": "${MY_SECRET}"}, start_timeout_s=1)
+        return entry | {"args": [*entry["args"], "--key", "${MY_SECRET}"]}
+
+    servers = {
+        "works": secretive("echo"),
+        "not-installed": {"command": "no-such-program", "args": ["${MY_SECRET}"]},
+        "exits": secretive("exits_at_once"),
+        "silent": secretive("never_answers"),
+        "remote": {"url": "http://127.0.0.1:9/mcp?key=${MY_SECRET}", "headers": {"X-Key": "${MY_SECRET}"}},
+        "no-folder": stub(cwd="/no/such/folder"),
+    }
+    shell = Shell(tmp_path_factory.mktemp("mixed"))
+    write_config(shell.folder, name="toolhub.yaml", servers=servers)
+    return shell
+
+
+@pytest.fixture(scope="module")
+def told(mixed: Shell) -> Any:
+    """What doctor says of that config to programs."""
+    return mixed.json("doctor", code=1, env=ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def table(mixed: Shell) -> str:
+    """What it says to people."""
+    done = mixed("doctor", env=ENVIRONMENT)
+    assert done.returncode == 1 and done.stderr == ""
+    return done.stdout
+
+
+def test_a_healthy_config_is_exit_code_0_and_one_row_each(echo: Shell) -> None:
+    done = echo("doctor")
+    assert done.returncode == 0 and done.stdout.endswith("1 of 1 servers work\n")
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("echo "))
+    assert row[:2] == ["echo", "ok"] and row[3] == "ms" and row[4:6] == ["2025-11-25", "(handshake)"]
+    assert row[6] == "13" and int(row[7]) > 0 and row[8:] == ["MB", "stdio", "task"]
+
+
+def test_every_failure_has_its_cause_and_its_fix(told: Any) -> None:
+    reports = {one["server"]: one for one in told["servers"]}
+    works = reports.pop("works")
+    assert works["ok"] and works["era"] == "handshake" and works["tools"] == 13
+    assert works["start_seconds"] > 0 and works["rss_bytes"] > 2**20 and works["error"] is None
+    assert not any(one["ok"] for one in reports.values())
+    expected = {
+        "not-installed": ("not found on PATH", "install 'no-such-program'"),
+        "exits": ("no API key", "run it by hand"),
+        "silent": ("did not answer the handshake within 1 s", "start_timeout_s"),
+        "remote": ("cannot connect to http://127.0.0.1:9/mcp", "is the server running"),
+        "no-folder": ("working directory '/no/such/folder'", "create the directory"),
+    }
+    for server, (cause, fix) in expected.items():
+        assert cause in reports[server]["error"] and fix in reports[server]["fix"], reports[server]
+
+
+def test_the_table_shows_every_server_and_explains_the_failures(table: str) -> None:
+    assert table.endswith("1 of 6 servers work\n") and table.count("  fix: ") == 5
+    header = next(line.split() for line in table.splitlines() if line.startswith("server "))
+    assert header == ["server", "status", "start", "protocol", "tools", "RSS", "via", "share"]
+    assert "…" not in table
+
+
+def test_the_machine_is_checked(told: Any) -> None:
+    checks = {one["check"]: one["status"] for one in told["machine"]}
+    assert checks["python"] == checks["state"] == "ok"
+    assert set(checks) == {"python", "supervision", "state", "uvloop", "open files", "node", "extras"}
+
+
+def test_the_report_has_no_secret_from_the_environment(told: Any, table: str) -> None:
+    assert SECRET not in table and SECRET not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["tools"], ["call", "works", "die"], ["call", "exits", "x", "--json"], ["call", "silent", "x"]],
+    ids=" ".join,
+)
+def test_a_secret_from_the_environment_is_in_no_output(mixed: Shell, command: list[str]) -> None:
+    done = mixed(*command, env=ENVIRONMENT)
+    assert SECRET not in done.stdout + done.stderr and done.returncode in (1, 2)

@@ -1,0 +1,85 @@
+"""The commands against a hub that runs: over its socket, and over TCP with a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.commands import Shell
+from serve.served import ServedHub, open_task, served, stub, write_config
+
+TOKEN = "a-token-for-this-test"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
+    folder = tmp_path_factory.mktemp("hub")
+    config = write_config(folder, servers={"echo": stub(), "a-server-with-a-rather-long-name": stub()})
+    options = ("--uds", str(folder / "hub.sock"), "--token", TOKEN)
+    with served(config, *options, token=TOKEN) as running:
+        yield running
+
+
+@pytest.fixture(params=["unix", "tcp", "environment"])
+def address(request: pytest.FixtureRequest, hub: ServedHub) -> tuple[list[str], dict[str, str]]:
+    """The options and the environment that lead a command to the hub."""
+    if request.param == "unix":
+        return ["--hub", f"unix://{hub.uds}"], {}
+    if request.param == "tcp":
+        return ["--hub", hub.http, "--token", TOKEN], {}
+    return [], {"TOOLHUB_URL": hub.http, "TOOLHUB_TOKEN": TOKEN}
+
+
+def test_tools_of_a_running_hub_are_listed(shell: Shell, address: tuple[list[str], dict[str, str]]) -> None:
+    options, env = address
+    assert list(shell.json("tools", *options, env=env)) == ["echo", "a-server-with-a-rather-long-name"]
+
+
+def test_a_call_goes_to_the_running_hub(shell: Shell, address: tuple[list[str], dict[str, str]]) -> None:
+    options, env = address
+    done = shell("call", "echo", "progress", '{"steps": 1}', *options, env=env)
+    assert (done.stdout, done.stderr.strip(), done.returncode) == ("1 steps done\n", "1/1", 0)
+    assert shell("call", "echo", "die", *options, env=env).returncode == 2
+
+
+def test_a_call_leaves_no_task_behind(shell: Shell, hub: ServedHub) -> None:
+    shell("call", "echo", "pid", "--hub", f"unix://{hub.uds}")
+    with hub.client() as client:
+        assert client.get("/v1/tasks").json() == {"tasks": []}
+
+
+def test_tasks_are_shown_whole_in_80_columns(shell: Shell, hub: ServedHub) -> None:
+    name, run = "evaluation-run-2026-11-20-task-0001", "validation-2026-11-20"
+    with hub.client() as client, open_task(client, id=name, run=run) as task:
+        task.call("pid", "a-server-with-a-rather-long-name")
+        done = shell("tasks", "--hub", f"unix://{hub.uds}")
+    assert done.returncode == 0 and "…" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    columns = ["task", "run", "age", "lease", "left", "calls", "errors", "in", "flight", "servers"]
+    assert next(line for line in lines if line.startswith("task ")).split() == columns
+    assert name in "".join(line.split("  ")[0] for line in lines)  # the first column, which is folded
+
+
+def test_tasks_as_json_are_the_hub_s_statistics(shell: Shell, hub: ServedHub) -> None:
+    with hub.client() as client, open_task(client, id="t1", run="r1"):
+        told = shell.json("tasks", "--hub", f"unix://{hub.uds}")
+    assert told["pid"] == hub.process.pid
+    assert [(task["id"], task["run"]) for task in told["tasks"]] == [("t1", "r1")]
+
+
+def test_no_tasks_are_said_to_be_none(shell: Shell, hub: ServedHub) -> None:
+    assert "no open tasks" in shell("tasks", "--hub", f"unix://{hub.uds}").stdout
+
+
+@pytest.mark.parametrize("command", [["tasks"], ["tools"], ["call", "echo", "pid"], ["stdio"]], ids=" ".join)
+def test_a_hub_that_does_not_run_is_one_clear_line(shell: Shell, command: list[str], tmp_path: Path) -> None:
+    said = shell.refusal(*command, "--hub", f"unix://{tmp_path}/no.sock")
+    assert "no hub answers at unix://" in said and "toolhub serve" in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--token", "wrong"]], ids=["none", "wrong"])
+def test_a_wrong_token_is_one_clear_line(shell: Shell, hub: ServedHub, options: list[str]) -> None:
+    said = shell.refusal("tools", "--hub", hub.http, *options)
+    assert "missing or wrong bearer token" in said and "TOOLHUB_TOKEN" in said and TOKEN not in said
