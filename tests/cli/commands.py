@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serve.served import TOOLHUB, environment
+
+Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,7 @@ class Shell:
     folder: Path
     hub: str = ""
 
-    def __call__(
-        self, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = ""
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
         own = {"XDG_STATE_HOME": str(self.folder / "state")} | ({"TOOLHUB_URL": self.hub} if self.hub else {})
         done = subprocess.run(
             [*TOOLHUB, *arguments],
@@ -35,6 +36,11 @@ class Shell:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    def together(self, *commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Done]:
+        """Run commands side by side; each spends its time with imports."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda command: self(*command, env=env), commands))
+
     def json(self, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """What a command prints with --json."""
         done = self(*arguments, "--json", env=env)
@@ -43,7 +49,10 @@ class Shell:
 
     def refusal(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
         """The message of a command that cannot be carried out."""
-        done = self(*arguments, env=env)
-        assert done.returncode == 2 and done.stdout == ""
-        assert done.stderr.startswith("toolhub: ")
-        return done.stderr
+        return refused(self(*arguments, env=env))
+
+
+def refused(done: Done) -> str:
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("toolhub: ")
+    return done.stderr

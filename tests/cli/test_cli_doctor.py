@@ -35,17 +35,11 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 
 @pytest.fixture(scope="module")
-def told(mixed: Shell) -> Any:
-    """What doctor says of that config to programs."""
-    return mixed.json("doctor", code=1, env=ENVIRONMENT)
-
-
-@pytest.fixture(scope="module")
-def table(mixed: Shell) -> str:
-    """What it says to people."""
-    done = mixed("doctor", env=ENVIRONMENT)
-    assert done.returncode == 1 and done.stderr == ""
-    return done.stdout
+def reports(mixed: Shell) -> tuple[Any, str]:
+    """What doctor says of that config to programs and to people."""
+    as_json, table = mixed.together(["doctor", "--json"], ["doctor"], env=ENVIRONMENT)
+    assert as_json.returncode == table.returncode == 1 and as_json.stderr == table.stderr == ""
+    return json.loads(as_json.stdout), table.stdout
 
 
 def test_a_healthy_config_is_exit_code_0_and_one_row_each(echo: Shell) -> None:
@@ -56,12 +50,12 @@ def test_a_healthy_config_is_exit_code_0_and_one_row_each(echo: Shell) -> None:
     assert row[6] == "13" and int(row[7]) > 0 and row[8:] == ["MB", "stdio", "task"]
 
 
-def test_every_failure_has_its_cause_and_its_fix(told: Any) -> None:
-    reports = {one["server"]: one for one in told["servers"]}
-    works = reports.pop("works")
+def test_every_failure_has_its_cause_and_its_fix(reports: tuple[Any, str]) -> None:
+    servers = {one["server"]: one for one in reports[0]["servers"]}
+    works = servers.pop("works")
     assert works["ok"] and works["era"] == "handshake" and works["tools"] == 13
     assert works["start_seconds"] > 0 and works["rss_bytes"] > 2**20 and works["error"] is None
-    assert not any(one["ok"] for one in reports.values())
+    assert not any(one["ok"] for one in servers.values())
     expected = {
         "not-installed": ("not found on PATH", "install 'no-such-program'"),
         "exits": ("no API key", "run it by hand"),
@@ -70,31 +64,28 @@ def test_every_failure_has_its_cause_and_its_fix(told: Any) -> None:
         "no-folder": ("working directory '/no/such/folder'", "create the directory"),
     }
     for server, (cause, fix) in expected.items():
-        assert cause in reports[server]["error"] and fix in reports[server]["fix"], reports[server]
+        assert cause in servers[server]["error"] and fix in servers[server]["fix"], servers[server]
 
 
-def test_the_table_shows_every_server_and_explains_the_failures(table: str) -> None:
+def test_the_table_shows_every_server_and_explains_the_failures(reports: tuple[Any, str]) -> None:
+    table = reports[1]
     assert table.endswith("1 of 6 servers work\n") and table.count("  fix: ") == 5
     header = next(line.split() for line in table.splitlines() if line.startswith("server "))
     assert header == ["server", "status", "start", "protocol", "tools", "RSS", "via", "share"]
     assert "…" not in table
 
 
-def test_the_machine_is_checked(told: Any) -> None:
-    checks = {one["check"]: one["status"] for one in told["machine"]}
+def test_the_machine_is_checked(reports: tuple[Any, str]) -> None:
+    checks = {one["check"]: one["status"] for one in reports[0]["machine"]}
     assert checks["python"] == checks["state"] == "ok"
     assert set(checks) == {"python", "supervision", "state", "uvloop", "open files", "node", "extras"}
 
 
-def test_the_report_has_no_secret_from_the_environment(told: Any, table: str) -> None:
-    assert SECRET not in table and SECRET not in json.dumps(told)
+def test_the_report_has_no_secret_from_the_environment(reports: tuple[Any, str]) -> None:
+    assert SECRET not in json.dumps(reports[0]) + reports[1]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["tools"], ["call", "works", "die"], ["call", "exits", "x", "--json"], ["call", "silent", "x"]],
-    ids=" ".join,
-)
-def test_a_secret_from_the_environment_is_in_no_output(mixed: Shell, command: list[str]) -> None:
-    done = mixed(*command, env=ENVIRONMENT)
-    assert SECRET not in done.stdout + done.stderr and done.returncode in (1, 2)
+def test_a_secret_from_the_environment_is_in_no_output(mixed: Shell) -> None:
+    commands = [["tools"], ["call", "works", "die"], ["call", "exits", "x", "--json"], ["call", "silent", "x"]]
+    for done in mixed.together(*commands, env=ENVIRONMENT):
+        assert SECRET not in done.stdout + done.stderr and done.returncode in (1, 2)

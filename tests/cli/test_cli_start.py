@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli.commands import Shell
-from serve.served import stub, write_config
+from cli.commands import Shell, refused
+from serve.served import stub
 
 COMMANDS = ("serve", "stdio", "tools", "call", "tasks", "doctor", "demo", "bench")
 NEED_A_CONFIG = [["serve"], ["stdio"], ["tools"], ["call", "a", "b"], ["doctor"]]
@@ -19,26 +19,18 @@ def test_the_help_names_every_command(shell: Shell) -> None:
     assert all(f"│ {command} " in done.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(shell: Shell, command: str) -> None:
-    done = shell(command, "-h")
-    assert done.returncode == 0 and f"{command} [OPTIONS]" in done.stdout and done.stderr == ""
+def test_every_command_explains_itself(shell: Shell) -> None:
+    for command, done in zip(COMMANDS, shell.together(*([name, "-h"] for name in COMMANDS)), strict=True):
+        assert done.returncode == 0 and f"{command} [OPTIONS]" in done.stdout and done.stderr == ""
 
 
-@pytest.mark.parametrize("command", NEED_A_CONFIG, ids=lambda command: command[0])
-def test_without_a_config_the_message_says_how_to_make_one(shell: Shell, command: list[str]) -> None:
-    said = shell.refusal(*command)
-    assert "toolhub.yaml" in said and "--config" in said
-    assert "servers:\n    time:\n      command: mcp-server-time" in said
+def test_without_a_config_the_message_says_how_to_make_one(shell: Shell) -> None:
+    for said in map(refused, shell.together(*NEED_A_CONFIG)):
+        assert "toolhub.yaml" in said and "--config" in said
+        assert "servers:\n    time:\n      command: mcp-server-time" in said
 
 
-def test_the_example_in_that_message_works(shell: Shell) -> None:
-    example = shell.refusal("tools").partition("\n\n")[2]
-    (shell.folder / "toolhub.yaml").write_text(example.replace("mcp-server-time", "no-such-program"))
-    assert "'no-such-program' not found on PATH" in shell("tools").stdout
-
-
-@pytest.mark.parametrize("command", [*NEED_A_CONFIG[:1], *NEED_A_CONFIG[2:]], ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [["serve"], ["tools"]], ids=lambda command: command[0])
 def test_a_wrong_config_is_told_with_file_and_line(shell: Shell, command: list[str]) -> None:
     (shell.folder / "bad.yaml").write_text("servers:\n  files:\n    command: x\n    shar: hub\n")
     said = shell.refusal(*command, "--config", "bad.yaml")
@@ -68,8 +60,9 @@ def test_a_config_that_is_not_there_is_told(shell: Shell) -> None:
 
 
 def test_the_config_may_be_named_in_the_environment(shell: Shell) -> None:
-    path = write_config(shell.folder, name="elsewhere.yaml", servers={"echo": stub()})
-    assert list(shell.json("tools", env={"TOOLHUB_CONFIG": str(path)})) == ["echo"]
+    (shell.folder / "elsewhere.yaml").write_text("servers: 1")
+    said = shell.refusal("tools", env={"TOOLHUB_CONFIG": "elsewhere.yaml"})
+    assert said.startswith("toolhub: elsewhere.yaml:1: servers: ")
 
 
 def test_a_desktop_client_s_file_is_found(shell: Shell) -> None:

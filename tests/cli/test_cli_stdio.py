@@ -16,7 +16,9 @@ from serve.mcp_clients import MODES, text_of
 from serve.served import TOOLHUB, environment, open_task, served, stub, write_config
 from serve.served import text_of as text_of_answer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
+pytestmark = pytest.mark.anyio
+
+IN_BOTH_ERAS = pytest.mark.parametrize("mode", MODES)
 
 
 @asynccontextmanager
@@ -29,29 +31,25 @@ async def over_stdio(mode: str, folder: Path, *options: str, **callbacks: Any) -
     assert (folder / "stderr.txt").read_text() == ""
 
 
-async def test_tools_are_listed_and_called(mode: str, tmp_path: Path) -> None:
-    config = write_config(tmp_path, servers={"one": stub(), "other": stub()})
-    async with over_stdio(mode, tmp_path, "--config", str(config)) as client:
-        assert "one__echo" in [tool.name for tool in (await client.list_tools()).tools]
-        pid = Process.of(int(text_of(await client.call_tool("one__pid"))))
-        assert text_of(await client.call_tool("one__echo", {"text": "hello"})) == "hello"
-        assert pid.is_alive
-    assert not pid.is_alive
-
-
-async def test_progress_reaches_the_client(mode: str, tmp_path: Path) -> None:
+@IN_BOTH_ERAS
+async def test_tools_are_listed_and_called_with_progress(mode: str, tmp_path: Path) -> None:
     seen: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    config = write_config(tmp_path, servers={"echo": stub()})
+    config = write_config(tmp_path, servers={"one": stub(), "other": stub()})
     async with over_stdio(mode, tmp_path, "--config", str(config)) as client:
-        await client.call_tool("progress", {"steps": 5}, progress_callback=on_progress)
-        await eventually(lambda: len(seen) == 5)
-    assert seen == [1, 2, 3, 4, 5]
+        assert "one__echo" in [tool.name for tool in (await client.list_tools()).tools]
+        server = Process.of(int(text_of(await client.call_tool("one__pid"))))
+        assert text_of(await client.call_tool("one__echo", {"text": "hello"})) == "hello"
+        await client.call_tool("one__progress", {"steps": 5}, progress_callback=on_progress)
+        await eventually(lambda: seen == [1, 2, 3, 4, 5])
+        assert server.is_alive
+    assert not server.is_alive
 
 
+@IN_BOTH_ERAS
 async def test_changed_tools_are_announced(mode: str, tmp_path: Path) -> None:
     changed = anyio.Event()
 
@@ -72,12 +70,12 @@ async def test_changed_tools_are_announced(mode: str, tmp_path: Path) -> None:
         assert "new" in [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
 
 
-async def test_a_running_hub_is_used_where_one_is_named(mode: str, tmp_path: Path) -> None:
+async def test_a_running_hub_is_used_where_one_is_named(tmp_path: Path) -> None:
     config = write_config(tmp_path, servers={"echo": stub(), "shared": stub(share="hub")})
     with served(config, "--uds", str(tmp_path / "hub.sock")) as hub, hub.client(unix=True) as http:
         with open_task(http) as task:
             pid = text_of_answer(task.call("pid", "shared"))
-        async with over_stdio(mode, tmp_path, "--hub", f"unix://{hub.uds}") as client:
+        async with over_stdio("auto", tmp_path, "--hub", f"unix://{hub.uds}") as client:
             assert text_of(await client.call_tool("shared__pid")) == pid
             (open_one,) = http.get("/v1/tasks").json()["tasks"]
             assert open_one["id"].startswith("task-")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from chaos.processes import FIXTURES, PYTHON, below
-from cli.commands import Shell
+from cli.commands import Shell, refused
 from serve.served import TOOLHUB, environment, eventually, served, stub, write_config
 
 WIDE = """
@@ -34,16 +34,16 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield Shell(folder, hub=f"unix://{hub.uds}")
 
 
-def test_tools_are_listed_with_their_arguments(echo: Shell) -> None:
-    done = echo("tools")
+def test_tools_are_listed_with_their_arguments(quick: Shell) -> None:
+    done = quick("tools")
     assert done.returncode == 0 and done.stderr == ""
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()[2:] if line.strip()}
     assert rows["echo"] == ["echo", "text", "Fixture", "tool", "echo"] and rows["die"][1] == "[code]"
 
 
-def test_one_server_s_tools_are_listed(echo: Shell) -> None:
-    assert "echo (13)" in echo("tools", "echo").stdout
-    assert "did you mean 'echo'?" in echo.refusal("tools", "ecko")
+def test_one_server_s_tools_are_listed(quick: Shell) -> None:
+    assert "echo (13)" in quick("tools", "echo").stdout
+    assert "did you mean 'echo'?" in quick.refusal("tools", "ecko")
 
 
 def test_a_server_that_fails_costs_only_its_own_tools(shell: Shell) -> None:
@@ -78,11 +78,13 @@ def test_a_tool_s_failure_is_exit_code_1(quick: Shell) -> None:
 
 
 def test_a_call_that_could_not_be_made_is_exit_code_2(quick: Shell) -> None:
-    assert "exited with 7" in quick.refusal("call", "echo", "die", '{"code": 7}')
-    assert "did not answer within 0.5 s" in quick.refusal(
-        "call", "echo", "sleep", '{"seconds": 60}', "--timeout", "0.5"
-    )
-    assert "did you mean 'echo'?" in quick.refusal("call", "ecko", "echo")
+    expected = {
+        "exited with 7": ["call", "echo", "die", '{"code": 7}'],
+        "did not answer within 0.5 s": ["call", "echo", "sleep", '{"seconds": 60}', "--timeout", "0.5"],
+        "did you mean 'echo'?": ["call", "ecko", "echo"],
+    }
+    for text, done in zip(expected, quick.together(*expected.values()), strict=True):
+        assert text in refused(done)
 
 
 def test_json_is_what_the_server_answered(quick: Shell) -> None:
@@ -110,13 +112,11 @@ def test_arguments_come_from_a_file_or_stdin(quick: Shell) -> None:
     assert quick("call", "echo", "echo", "-", stdin='{"text": "from stdin"}').stdout == "from stdin\n"
 
 
-@pytest.mark.parametrize(
-    "arguments, told",
-    [("{", "are not JSON"), ("[1]", "must be a JSON object, not list"), ("@nowhere.json", "'nowhere.json'")],
-)
-def test_arguments_that_cannot_be_read_are_one_clear_line(quick: Shell, arguments: str, told: str) -> None:
-    said = quick.refusal("call", "echo", "echo", arguments)
-    assert told in said and len(said.splitlines()) == 1
+def test_arguments_that_cannot_be_read_are_one_clear_line(quick: Shell) -> None:
+    expected = {"{": "are not JSON", "[1]": "must be a JSON object, not list", "@nowhere.json": "'nowhere.json'"}
+    commands = [["call", "echo", "echo", arguments] for arguments in expected]
+    for told, done in zip(expected.values(), quick.together(*commands), strict=True):
+        assert told in refused(done) and len(done.stderr.splitlines()) == 1
 
 
 def test_ctrl_c_during_a_call_ends_everything_with_130(echo: Shell, tmp_path: Path) -> None:

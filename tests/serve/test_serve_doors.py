@@ -113,12 +113,14 @@ def test_without_a_token_loopback_names_pass(client: httpx2.Client) -> None:
 
 
 def test_an_open_bind_makes_a_token_prints_it_once_and_it_works(tmp_path: Path) -> None:
-    with served(write_config(tmp_path), "--host", "0.0.0.0") as hub:
-        (token,) = re.findall(r"token +(\S{32,})", hub.said)
-        address = hub.http.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{address}/v1/tasks").status_code == 401
-        assert httpx2.get(f"{address}/v1/tasks", headers={"Authorization": f"Bearer {token}"}).status_code == 200
-        assert hub.said.count(token) == 1
+    """On such a hub clients may bring servers as well, if that is said."""
+    with served(write_config(tmp_path), "--host", "0.0.0.0", "--allow-inline-servers") as hub:
+        (hub.token,) = re.findall(r"token +(\S{32,})", hub.said)
+        hub.http = hub.http.replace("0.0.0.0", "127.0.0.1")
+        assert httpx2.get(f"{hub.http}/v1/tasks").status_code == 401
+        with hub.client() as client, open_task(client, servers={"mine": stub()}) as task:
+            assert text_of(task.call("echo", "mine", text="hello")) == "hello"
+        assert hub.said.count(hub.token) == 1
 
 
 def test_servers_of_clients_are_refused_on_tcp(client: httpx2.Client) -> None:
@@ -131,12 +133,6 @@ def test_servers_of_clients_are_taken_on_the_unix_socket(hub: ServedHub) -> None
     with hub.client(unix=True) as client, open_task(client, servers={"mine": stub()}, only_these=True) as task:
         assert [entry["name"] for entry in client.get(f"{task.path}/tools").json()["servers"]] == ["mine"]
         assert text_of(task.call("echo", "mine", text="hello")) == "hello"
-
-
-def test_servers_of_clients_are_taken_on_tcp_where_that_is_allowed(tmp_path: Path) -> None:
-    with served(write_config(tmp_path), "--allow-inline-servers") as hub, hub.client() as client:
-        with open_task(client, servers={"mine": stub()}) as task:
-            assert text_of(task.call("echo", "mine", text="hello")) == "hello"
 
 
 def test_a_client_s_server_that_makes_no_sense_is_a_clear_error(hub: ServedHub) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -27,8 +27,6 @@ from serve.served import (
     write_config,
 )
 
-BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
@@ -38,6 +36,15 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def uds(tmp_path: Path) -> str:
     return str(tmp_path / "hub.sock")
+
+
+def begin_sleep(client: httpx2.Client, pool: ThreadPoolExecutor, seconds: float) -> Future[httpx2.Response]:
+    """A call that is being executed."""
+    task = new_task(client)
+    task.call("pid")
+    running = pool.submit(task.call, "sleep", seconds=seconds)
+    eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+    return running
 
 
 def refusal_of(config: Path, *options: str) -> str:
@@ -50,35 +57,24 @@ def refusal_of(config: Path, *options: str) -> str:
     return done.stderr
 
 
-@BOTH
-def test_a_signal_ends_the_hub_its_servers_and_its_socket(config: Path, uds: str, number: signal.Signals) -> None:
-    with served(config, "--uds", uds) as hub, hub.client() as client:
-        new_task(client).call("pid")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_ends_servers_and_socket_after_calls_have_their_answers(
+    config: Path, uds: str, number: signal.Signals
+) -> None:
+    with served(config, "--uds", uds) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        running = begin_sleep(client, pool, 0.5)
         started = hub.processes()
         assert len(started) == 3 and Path(uds).exists()
         assert hub.stop(number) == 0
+        assert text_of(running.result()) == "slept 0.5"
         assert not Path(uds).exists() and not any(process.is_alive for process in started)
         assert "Traceback" not in hub.said
-
-
-@BOTH
-def test_a_call_that_ends_in_time_gets_its_answer(config: Path, uds: str, number: signal.Signals) -> None:
-    with served(config, "--uds", uds) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
-        task = new_task(client)
-        task.call("pid")
-        running = pool.submit(task.call, "sleep", seconds=1)
-        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
-        assert hub.stop(number) == 0
-        assert text_of(running.result()) == "slept 1"
 
 
 def test_a_call_that_takes_longer_than_the_drain_is_given_up(tmp_path: Path) -> None:
     config = write_config(tmp_path, servers={"echo": stub()}, hub={"drain_s": 1})
     with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
-        task = new_task(client)
-        task.call("pid")
-        running = pool.submit(task.call, "sleep", seconds=60)
-        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        running = begin_sleep(client, pool, 60)
         assert hub.stop(within=8) == 0
         error = error_of(running.result(), 503)
         assert error["type"] == "HubClosed" and "may or may not have been executed" in error["message"]
@@ -87,10 +83,7 @@ def test_a_call_that_takes_longer_than_the_drain_is_given_up(tmp_path: Path) -> 
 
 def test_a_second_signal_forces_the_end(config: Path) -> None:
     with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
-        task = new_task(client)
-        task.call("pid")
-        running = pool.submit(task.call, "sleep", seconds=60)
-        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        running = begin_sleep(client, pool, 60)
         started = hub.processes()
         hub.process.send_signal(signal.SIGINT)
         eventually(lambda: not accepts(hub))
@@ -115,53 +108,42 @@ def test_a_killed_hub_leaves_no_process(config: Path, uds: str) -> None:
         eventually(lambda: not any(process.is_alive for process in started), within=1)
 
 
-def test_a_busy_port_is_one_clear_line(config: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = refusal_of(config, "--port", port)
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said and "--port" in said
-
-
-def test_a_host_that_is_not_ours_is_one_clear_line(config: Path) -> None:
-    assert "cannot listen on 192.0.2.1:0" in refusal_of(config, "--host", "192.0.2.1", "--port", "0")
-
-
-def test_a_busy_unix_socket_is_one_clear_line_and_the_other_hub_keeps_it(config: Path, uds: str) -> None:
-    with served(config, "--uds", uds) as hub, hub.client(unix=True) as client:
-        assert f"another hub is listening on {uds}" in refusal_of(config, "--port", "0", "--uds", uds)
-        assert client.get("/healthz").is_success
-
-
-def test_a_file_in_the_socket_s_place_is_left_alone(config: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_listened_on_is_one_clear_line(config: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
-    assert "is no socket" in refusal_of(config, "--port", "0", "--uds", str(precious))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        expected = {
+            f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port": ["--port", port],
+            "cannot listen on 192.0.2.1:0": ["--host", "192.0.2.1", "--port", "0"],
+            "precious.txt is there and is no socket": ["--port", "0", "--uds", str(precious)],
+            "AF_UNIX path too long": ["--port", "0", "--uds", str(tmp_path / ("x" * 120))],
+        }
+        with ThreadPoolExecutor() as pool:
+            said = pool.map(lambda options: refusal_of(config, *options), expected.values())
+            for text, message in zip(expected, said, strict=True):
+                assert text in message
     assert precious.read_text() == "mine"
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_one_clear_line(config: Path, tmp_path: Path) -> None:
-    assert "cannot listen on" in refusal_of(config, "--port", "0", "--uds", str(tmp_path / ("x" * 120)))
-
-
-def test_a_stale_socket_is_replaced(config: Path, uds: str) -> None:
+def test_a_dead_hub_s_socket_is_replaced_and_a_living_one_s_is_not(config: Path, uds: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(uds)
         dead.listen()
     with served(config, "--uds", uds) as hub, hub.client(unix=True) as client:
         assert client.get("/healthz").json()["pid"] == hub.process.pid
+        assert f"another hub is listening on {uds}" in refusal_of(config, "--port", "0", "--uds", uds)
+        assert client.get("/healthz").is_success
 
 
 def test_a_hub_that_is_ending_does_not_take_its_successor_s_socket_away(config: Path, uds: str) -> None:
     with served(config, "--uds", uds) as old, old.client() as client, ThreadPoolExecutor(1) as pool:
-        task = new_task(client)
-        task.call("pid")
-        running = pool.submit(task.call, "sleep", seconds=3)
-        eventually(lambda: task.show()["slots"][0]["in_flight"] == 1)
+        running = begin_sleep(client, pool, 2)
         old.process.send_signal(signal.SIGTERM)
         eventually(lambda: not accepts(old))
         with served(config, "--uds", uds) as new, new.client(unix=True) as successor:
             assert old.process.poll() is None
-            assert old.process.wait(10) == 0 and text_of(running.result()) == "slept 3"
+            assert old.process.wait(10) == 0 and text_of(running.result()) == "slept 2"
             assert successor.get("/healthz").json()["pid"] == new.process.pid
 
 
@@ -173,11 +155,6 @@ def test_two_hubs_share_a_state_directory(config: Path) -> None:
             assert text_of(theirs.call("pid")) != pid
             assert other.stop() == 0
         assert text_of(task.call("pid")) == pid
-
-
-def test_a_start_without_a_config_says_how_to_make_one(tmp_path: Path) -> None:
-    done = subprocess.run([*TOOLHUB, "serve"], cwd=tmp_path, capture_output=True, text=True, env=environment())
-    assert done.returncode == 2 and "toolhub.yaml" in done.stderr and "servers:" in done.stderr
 
 
 # --- the event loop -------------------------------------------------------------------------------------------------

@@ -35,7 +35,15 @@ def private_hub(uds: Path, *options: str) -> Iterator[ServedHub]:
 
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[ServedHub]:
+    """One to be ended by the test."""
     with private_hub(tmp_path / "own" / "hub.sock") as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
+    """One for the tests that only look."""
+    with private_hub(tmp_path_factory.mktemp("lasting") / "own" / "hub.sock") as hub:
         yield hub
 
 
@@ -46,23 +54,23 @@ def hang_up(hub: ServedHub) -> int:
     return hub.process.wait(10)
 
 
-def test_it_takes_servers_of_its_parent_and_says_nothing(private: ServedHub) -> None:
-    with private.client(unix=True) as client, open_task(client, servers={"mine": stub()}) as task:
+def test_it_takes_servers_of_its_parent_and_says_nothing(lasting: ServedHub) -> None:
+    with lasting.client(unix=True) as client, open_task(client, servers={"mine": stub()}) as task:
         assert text_of(task.call("echo", "mine", text="hello")) == "hello"
-    assert private.said == ""
+    assert lasting.said == ""
 
 
-def test_its_socket_is_its_only_door(private: ServedHub) -> None:
-    with private.client(unix=True) as client:
-        assert client.get("/healthz").json()["pid"] == private.process.pid
-    fds = [link.readlink() for link in Path(f"/proc/{private.process.pid}/fd").iterdir()]
+def test_its_socket_is_its_only_door(lasting: ServedHub) -> None:
+    with lasting.client(unix=True) as client:
+        assert client.get("/healthz").json()["pid"] == lasting.process.pid
+    fds = [link.readlink() for link in Path(f"/proc/{lasting.process.pid}/fd").iterdir()]
     inodes = {str(fd).partition("socket:[")[2].rstrip("]") for fd in fds}
     tcp = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     assert not inodes & {line.split()[9] for line in tcp.splitlines() if ":" in line.split()[0]}
 
 
-def test_its_tasks_have_no_lease(private: ServedHub) -> None:
-    with private.client(unix=True) as client, open_task(client) as task:
+def test_its_tasks_have_no_lease(lasting: ServedHub) -> None:
+    with lasting.client(unix=True) as client, open_task(client) as task:
         assert task.show()["lease_seconds"] is None
 
 
