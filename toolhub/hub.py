@@ -7,6 +7,7 @@ import math
 import os
 import random
 import resource
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -51,6 +52,7 @@ class Hub:
         self.observers: list[Observer] = []
         self.on_tools_changed: list[Callable[[str], None]] = []
         self.replays = 0
+        self._started_at = time.time()
         self._counts = CallCounts()
         self._totals = Counters()
         self._open_channel = open_channel
@@ -272,6 +274,7 @@ class Hub:
             starts=self._totals.starts,
             deaths=self._totals.deaths,
             replays=self.replays,
+            started_at=self._started_at,
         )
 
 

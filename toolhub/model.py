@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -171,4 +170,4 @@ class HubStatistics:
     starts: int
     deaths: int
     replays: int
-    started_at: float = field(default_factory=time.time)
+    started_at: float
