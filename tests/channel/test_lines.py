@@ -66,6 +66,7 @@ async def test_bottomless_nesting_is_an_error_and_no_crash(padding: str) -> None
 @pytest.mark.anyio
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_the_cycle_collector_is_afterwards_as_it_was(enabled: bool) -> None:
+    frozen = gc.get_freeze_count()
     if not enabled:
         gc.disable()
     try:
@@ -73,7 +74,7 @@ async def test_the_cycle_collector_is_afterwards_as_it_was(enabled: bool) -> Non
             for line in ("[1]", "[2", "[3]"):
                 tasks.start_soon(decoded_or_not, (line + LONG).encode())
         assert gc.isenabled() == enabled
-        assert gc.get_freeze_count() == 0
+        assert gc.get_freeze_count() <= frozen
     finally:
         gc.enable()
 

@@ -64,6 +64,10 @@ class _InterruptibleDecoder(json.JSONDecoder):
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # missing in typeshed
 
 
+# Python 3.12 starts with some 400 frozen objects of its own; a program that freezes has many thousands.
+_FROZEN_BY_PYTHON = 1000
+
+
 class _CollectorPause:
     """Switches the cycle collector off while at least one thread decodes; what was decoded is old when it is back."""
 
@@ -90,7 +94,7 @@ class _CollectorPause:
 
     def _age(self) -> None:
         """Move all objects to the oldest generation without visiting them, unless the program has frozen some."""
-        if gc.get_freeze_count() == 0:
+        if gc.get_freeze_count() < _FROZEN_BY_PYTHON:
             gc.freeze()
             gc.unfreeze()
 
