@@ -10,6 +10,7 @@ from chaos.killing import another_hub
 from chaos.processes import Process, eventually, fixture, is_supervisor, noted
 
 from toolhub import ServerSpec
+from toolhub.spawn.cgroup import own_directory
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +51,12 @@ async def test_a_killed_hub_leaves_nothing_of_many_servers(tmp_path: Path) -> No
         await eventually(lambda: not hub.alive, within=2 * GONE_WITHIN_S)
 
 
+def cgroups_of(hub_pid: int) -> list[Path]:
+    """The cgroups made for a hub: none where this machine has no cgroup v2 to make them in."""
+    parent = own_directory()
+    return list(parent.glob(f"toolhub-{hub_pid}-*")) if parent is not None else []
+
+
 async def test_a_hub_killed_together_with_its_supervisor_leaves_nothing(tmp_path: Path) -> None:
     """The keepers are on their own, and enough."""
     pidfile = tmp_path / "pids"
@@ -60,6 +67,7 @@ async def test_a_hub_killed_together_with_its_supervisor_leaves_nothing(tmp_path
         supervisor.kill()
         hub.process.kill()
         await eventually(lambda: not hub.alive, within=GONE_WITHIN_S)
+    await eventually(lambda: not cgroups_of(hub.process.pid), within=GONE_WITHIN_S)
 
 
 async def test_a_hub_killed_while_it_starts_servers_leaves_nothing(tmp_path: Path) -> None:

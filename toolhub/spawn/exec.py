@@ -215,10 +215,10 @@ class Spawner:
     def _start_supervisor(self) -> None:
         self._requests, theirs = socket.socketpair()
         self._requests.setblocking(False)
-        cgroup = [str(self._cgroup.path)] if self._cgroup is not None else []
+        cgroup = str(self._cgroup.path) if self._cgroup is not None else ""
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SCRIPT), str(theirs.fileno()), str(os.getpid()), *cgroup],
+                [sys.executable, "-I", "-S", str(SCRIPT), str(theirs.fileno()), str(os.getpid()), cgroup],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -261,7 +261,7 @@ def _receive_request(requests: socket.socket) -> tuple[dict[str, Any], list[int]
     return json.loads(_receive_exactly(requests, HEADER.unpack(header)[0])), list(fds)
 
 
-def _fork_keeper(requests: socket.socket, hub: int | None) -> int:
+def _fork_keeper(requests: socket.socket, hub: int | None, cgroup: str) -> int:
     request, fds = _receive_request(requests)
     pid = os.fork()
     if pid == 0:
@@ -272,6 +272,8 @@ def _fork_keeper(requests: socket.socket, hub: int | None) -> int:
                 os.set_inheritable(fd, False)
             _keep(request, fds[:3], socket.socket(fileno=fds[3]), hub)
             code = 0
+            if hub is not None and select.select([hub], [], [], 0)[0]:
+                _remove_cgroup(cgroup)  # the supervisor may be gone as well; the last of us succeeds
         finally:
             os._exit(code)
     for fd in fds:
@@ -300,7 +302,7 @@ def _pidfd_of_hub(hub_pid: int) -> int | None:
         return None
 
 
-def _supervise(requests: socket.socket, hub_pid: int) -> None:
+def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
     _become_subreaper()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is the hub's to handle; it then closes the socket
@@ -321,7 +323,7 @@ def _supervise(requests: socket.socket, hub_pid: int) -> None:
                 _kill_orphans(keepers)
         if requests.fileno() in ready:
             try:
-                keepers.add(_fork_keeper(requests, hub))
+                keepers.add(_fork_keeper(requests, hub, cgroup))
             except EOFError:
                 break
     # Keepers see the hub's end by themselves; what is left after their time is killed from here.
@@ -330,10 +332,13 @@ def _supervise(requests: socket.socket, hub_pid: int) -> None:
         keepers.difference_update(pid for pid, _ in _reap())
         time.sleep(_KILL_PAUSE_S)
     _kill_everything_below(os.getpid())
+    _remove_cgroup(cgroup)
 
 
 def _remove_cgroup(path: str) -> None:
-    """Step out of the hub's cgroup and remove it, so that a killed hub leaves no empty one behind."""
+    """Step out of the hub's cgroup and remove it, so that a killed hub leaves no empty one behind. "" is none."""
+    if not path:
+        return
     try:
         with open(os.path.join(os.path.dirname(path), "cgroup.procs"), "w") as parent:
             parent.write(str(os.getpid()))
@@ -343,6 +348,4 @@ def _remove_cgroup(path: str) -> None:
 
 
 if __name__ == "__main__":
-    _supervise(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
-    if len(sys.argv) > 3:
-        _remove_cgroup(sys.argv[3])
+    _supervise(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3])
