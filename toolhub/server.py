@@ -11,10 +11,11 @@ import anyio.abc
 
 from toolhub.catalog import Catalog
 from toolhub.config import ServerSpec
+from toolhub.errors import CallTimeout
 from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import SlotKey, ToolInfo
+from toolhub.model import Json, SlotKey, ToolInfo
 from toolhub.policy import RetryBudget
 from toolhub.session import ChannelOpener, Session
 from toolhub.slot import Counters, Slot
@@ -106,9 +107,23 @@ class Server:
                 await slot.aclose()
 
     async def tools(self) -> list[ToolInfo]:
-        """Return the offered tools, from the catalog or from the server."""
+        """Return the offered tools, from the catalog or from the server.
+
+        Raises CallTimeout when a server that is up does not list them within its start timeout.
+        """
         tools = self.shared.catalog.get(self.key)
         if tools is None:
             async with self.lease(uses_state=False) as session:
-                tools = self.shared.catalog.put(self.key, self.spec, await session.list_tools())
+                tools = self.shared.catalog.put(self.key, self.spec, await self._listed(session))
         return [tool for tool in tools if is_offered(self.spec, tool.name)]
+
+    async def _listed(self, session: Session) -> list[Json]:
+        seconds = self.spec.start_timeout_s
+        with anyio.move_on_after(seconds):
+            return await session.list_tools()
+        raise CallTimeout(
+            f"server {self.spec.name!r} is up but did not list its tools within {seconds:g} s (start_timeout_s)",
+            timeout=seconds,
+            server=self.spec.name,
+            tool="tools/list",
+        )
