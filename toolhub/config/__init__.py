@@ -1,15 +1,19 @@
 """The configuration: frozen models, and the only code that reads config files and the environment."""
 
 from toolhub.config.load import load_config, parse_config, parse_server
-from toolhub.config.models import Config, HubSettings, Limits, SandboxSettings
+from toolhub.config.models import Config, HubSettings, Limits
 from toolhub.config.redact import redact
+from toolhub.config.sandbox import AllowedHosts, E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings, Transport
 
 __all__ = [
+    "AllowedHosts",
     "Config",
+    "E2BSettings",
     "HubSettings",
     "Limits",
     "RestartSettings",
+    "SandboxProfile",
     "SandboxSettings",
     "ServerSpec",
     "ToolRules",

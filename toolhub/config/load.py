@@ -16,9 +16,10 @@ from toolhub.config.desktop import Entry, read_entry
 from toolhub.config.document import read_document
 from toolhub.config.explain import Model, validate
 from toolhub.config.interpolate import Expander
-from toolhub.config.models import Config, HubSettings, Limits, SandboxSettings
+from toolhub.config.models import Config, HubSettings, Limits
 from toolhub.config.problems import Key, Problem, Source, first_of_each_key, kind_of, unknown_key
 from toolhub.config.rules import broken_rules
+from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.server import SECRET_FIELDS, TASK_FIELDS, Origin, ServerSpec
 
 _SECTIONS = ("hub", "servers", "limits", "sandbox")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 
+from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section
 from toolhub.config.server import ServerSpec
 
@@ -72,10 +73,6 @@ class Limits(Section):
     """Calls waiting; 0 refuses what cannot run at once."""
     max_tasks: Count = 1000
     max_result_bytes: Count = 64 * 1024 * 1024
-
-
-class SandboxSettings(Section):
-    """No keys yet."""
 
 
 class Config(Section):

@@ -1,0 +1,125 @@
+"""The `sandbox` section: which backend, which profiles, how many, how much. Times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+
+from toolhub.config.rules import check_variable
+from toolhub.config.section import Count, Length, Seconds, Section, Text
+
+Backend = Literal["local", "bwrap", "subprocess", "e2b"]
+MIB = 1 << 20
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?")
+
+
+def _check_module(name: str) -> str:
+    if not _MODULE.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a Python module")
+    return name
+
+
+def _check_host(host: str) -> str:
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{host!r} is not a host: write example.org, *.example.org or example.org:8443")
+    return host.lower()
+
+
+def _check_folder(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} must be an absolute path")
+    return path
+
+
+Module = Annotated[str, AfterValidator(_check_module)]
+Host = Annotated[str, AfterValidator(_check_host)]
+Folder = Annotated[str, AfterValidator(_check_folder)]
+Variable = Annotated[str, AfterValidator(check_variable)]
+
+
+class AllowedHosts(Section):
+    """Only these hosts, through a proxy that the variables HTTP_PROXY and HTTPS_PROXY name."""
+
+    allow: list[Host] = Field(min_length=1)
+    """`example.org`, `*.example.org` (any depth below), each with an optional `:port`; without one 80 and 443."""
+
+
+class SandboxProfile(Section):
+    """One kind of sandbox: what is loaded in it, and what it may use."""
+
+    preload: list[Module] = Field(default_factory=list)
+    """Imported once; every sandbox of the profile shares the memory."""
+    pool: Length = 4
+    """Sandboxes kept ready, once the profile has been used."""
+    network: Literal["none", "host"] | AllowedHosts = "none"
+    env: Annotated[dict[Variable, Text], BeforeValidator(lambda value: value or {})] = Field(
+        default_factory=dict, repr=False
+    )
+    read_only: list[Folder] = Field(default_factory=list)
+    """Host folders that can be read inside, under the same path."""
+    memory_bytes: Count = 1024 * MIB
+    processes: Count = 128
+    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
+    home_bytes: Count = 512 * MIB
+    tmp_bytes: Count = 256 * MIB
+    output_bytes: Count = MIB
+    """Kept of each stream of one execution or command; the rest is counted and dropped."""
+    file_bytes: Count = 256 * MIB
+    """The largest file that put() and get() move."""
+    exec_timeout_s: Seconds = 300
+    command_timeout_s: Seconds = 60
+
+
+class E2BSettings(Section):
+    """The hosted service; the key also comes from E2B_API_KEY."""
+
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    template: str | None = Field(default=None, min_length=1)
+    lease_s: Seconds = 600
+    """Renewed while the task lives: what a crashed hub leaves behind ends after this."""
+    creates_per_second: Annotated[float, Field(gt=0)] = 1
+    """The service's published limit: 1 on the free plan, 5 on the next."""
+    request_timeout_s: Seconds = 30
+
+
+PROFILES: Mapping[str, SandboxProfile] = {
+    "bare": SandboxProfile(),
+    "data": SandboxProfile(preload=["numpy", "pandas", "matplotlib.pyplot"]),
+}
+
+
+class SandboxSettings(Section):
+    """Where code of a model runs, and how much of it at once."""
+
+    backend: Backend = "local"
+    """`subprocess` limits but does not isolate."""
+    python: Folder | None = None
+    """The interpreter inside; None: the hub's own. Needs Python 3.11."""
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """A hub that runs as root gives its sandboxes to this account; None: to a uid that nobody has."""
+    profiles: dict[str, SandboxProfile] = Field(default_factory=dict)
+    default_profile: str = "bare"
+    max_sandboxes: Count = 256
+    max_per_task: Count = 16
+    memory_budget_bytes: Count | None = None
+    """Used by all sandboxes together before new ones are refused; None: half of the machine's memory."""
+    e2b: E2BSettings = Field(default_factory=E2BSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_known_profiles(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        own = data.get("profiles") or {}
+        return {**data, "profiles": {**PROFILES, **own}} if isinstance(own, Mapping) else data
+
+    @model_validator(mode="after")
+    def _check_default(self) -> SandboxSettings:
+        if self.default_profile not in self.profiles:
+            known = ", ".join(sorted(self.profiles))
+            raise ValueError(f"default_profile {self.default_profile!r} is not a profile; there are {known}")
+        return self
