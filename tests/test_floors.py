@@ -17,7 +17,7 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    ["errors", "model", "wire"],
+    ["errors", "hosting", "model", "wire"],
     ["lifecycle", "policy", "owned", "config"],
     ["channel", "spawn", "layers", "catalog", "journal"],
     ["session"],
@@ -37,7 +37,7 @@ PACKAGES = {
 }
 GROUND = frozenset({0, 1})
 # What those outside may use beside `from toolhub import ...`: values, errors and settings, and the drop-in.
-PUBLIC_MODULES = frozenset({"toolhub.errors", "toolhub.model", "toolhub.config", "toolhub.miroflow"})
+PUBLIC_MODULES = frozenset({"toolhub.errors", "toolhub.hosting", "toolhub.model", "toolhub.config", "toolhub.miroflow"})
 SDK = frozenset({"mcp", "mcp_types"})
 SDK_USERS = ("toolhub.channel.", "toolhub.serve.", "toolhub_servers.", "benchmarks.")
 LONGEST = 400
