@@ -81,6 +81,11 @@ class Backend(Protocol):
     @property
     def isolation(self) -> Isolation: ...
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """What all its sandboxes use on this machine; None: nothing, or it cannot tell."""
+        ...
+
     async def create(self, name: str, profile: SandboxProfile) -> Sandbox:
         """Start a sandbox of a profile; `name` is the profile's. Raises SandboxUnavailable or SandboxLimit."""
         ...

@@ -2,36 +2,146 @@
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 import anyio
 import anyio.abc
 
 from toolhub.config import SandboxProfile, SandboxSettings
-from toolhub_sandbox.errors import SandboxLimit, SandboxLost, SandboxNotFound, SandboxUnavailable
+from toolhub.owned import Held, hold
+from toolhub_sandbox.errors import SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox.model import Isolation
+from toolhub_sandbox.pool import Pool, StartPlace
 from toolhub_sandbox.protocol import Backend, Sandbox
 
-StartPlace = Callable[[], AbstractAsyncContextManager[object]]
+_CLOSE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatistics:
+    """Counts of one hub. memory_bytes: of all that run; None where the backend cannot tell."""
+
+    live: int
+    ready: int
+    created: int
+    pool_hits: int
+    pool_misses: int
+    memory_bytes: int | None
 
 
 class Sandboxes:
-    """What a hub lends: `scope(owner)` for each task."""
+    """What a hub lends: `scope(owner)` for each task. Get one from `open_sandboxes()`."""
 
-    def __init__(self, settings: SandboxSettings, backend: Backend) -> None:
+    def __init__(
+        self, settings: SandboxSettings, owners: anyio.abc.TaskGroup, start_place: StartPlace = nullcontext
+    ) -> None:
         self.settings = settings
-        self._backend = backend
+        self.created = 0
+        self._owners = owners
+        self._start_place = start_place
+        self._budget = settings.memory_budget_bytes or _physical_memory() // 2
+        self._scopes: set[SandboxScope] = set()
+        self._pools: dict[str, Pool] = {}
+        self._backend: Held[Backend] | None = None
+        self._opening = anyio.Lock()
 
-    @property
-    def isolation(self) -> Isolation:
-        return self._backend.isolation
+    def __repr__(self) -> str:
+        return f"<Sandboxes {self.settings.backend} live={self.live} pools={list(self._pools.values())}>"
 
     def scope(self, owner: str) -> SandboxScope:
         """The sandboxes of one owner (a task, or a server that runs alone); close it when the owner ends."""
-        return SandboxScope(owner, self)
+        scope = SandboxScope(owner, self)
+        self._scopes.add(scope)
+        return scope
+
+    @property
+    def live(self) -> int:
+        """Sandboxes that somebody has, or is about to have."""
+        return sum(scope.count for scope in self._scopes)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return self._backend.value.memory_bytes if self._backend is not None else None
+
+    async def isolation(self) -> Isolation:
+        """Return what is really enforced here. Raises SandboxUnavailable."""
+        return (await self._opened()).isolation
+
+    def statistics(self) -> SandboxStatistics:
+        return SandboxStatistics(
+            live=self.live,
+            ready=sum(pool.ready for pool in self._pools.values()),
+            created=self.created,
+            pool_hits=sum(pool.hits for pool in self._pools.values()),
+            pool_misses=sum(pool.misses for pool in self._pools.values()),
+            memory_bytes=self.memory_bytes,
+        )
+
+    async def warm(self, profile: str | None = None) -> None:
+        """Start filling a profile's pool. Raises SandboxUnavailable."""
+        pool = await self._pool(profile or self.settings.default_profile)
+        pool.grow()
+
+    async def take(self, profile: str | None) -> Sandbox:
+        """Return a sandbox that nobody owns yet. Raises SandboxLimit, SandboxUnavailable."""
+        name = profile or self.settings.default_profile
+        if name not in self.settings.profiles:
+            known = ", ".join(sorted(self.settings.profiles))
+            raise SandboxUnavailable(f"there is no sandbox profile {name!r}; sandbox.profiles has {known}")
+        if self.live > self.settings.max_sandboxes:
+            raise _limit("max_sandboxes", f"the hub has {self.settings.max_sandboxes} sandboxes")
+        if not self._has_memory():
+            used = f"all sandboxes together use {self.memory_bytes} of {self._budget} bytes"
+            raise _limit("memory_budget_bytes", used)
+        pool = await self._pool(name)
+        sandbox = await pool.take()
+        self.created += 1
+        return sandbox
+
+    def _has_memory(self) -> bool:
+        used = self.memory_bytes
+        return used is None or used < self._budget
+
+    async def _pool(self, name: str) -> Pool:
+        backend = await self._opened()
+        pool = self._pools.get(name)
+        if pool is None:
+            profile = self._profile(name)
+            pool = self._pools[name] = Pool(
+                name, profile, backend=backend, start_place=self._start_place, may_grow=self._has_memory
+            )
+            if profile.pool:
+                self._owners.start_soon(pool.refill)
+        return pool
+
+    def _profile(self, name: str) -> SandboxProfile:
+        profile = self.settings.profiles[name]
+        if self.settings.backend == "e2b":  # what is kept ready there costs money
+            return profile.model_copy(update={"pool": 0})
+        return profile
+
+    async def _opened(self) -> Backend:
+        async with self._opening:
+            if self._backend is None or self._backend.is_closed:
+                self._pools.clear()
+                self._backend = await hold(self._owners, _open_backend(self.settings), name="sandbox backend")
+        return self._backend.value
+
+    def forget(self, scope: SandboxScope) -> None:
+        self._scopes.discard(scope)
+
+    async def aclose(self) -> None:
+        """End every sandbox. Idempotent."""
+        for pool in self._pools.values():
+            pool.close()
+        async with anyio.create_task_group() as closing:
+            for scope in list(self._scopes):
+                closing.start_soon(scope.aclose)
+        if self._backend is not None:
+            await self._backend.aclose()
 
 
 class SandboxScope:
@@ -41,30 +151,102 @@ class SandboxScope:
         self.owner = owner
         self._sandboxes = sandboxes
         self._own: dict[str, Sandbox] = {}
+        self._coming = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<SandboxScope {self.owner} {list(self._own)}>"
+
+    @property
+    def settings(self) -> SandboxSettings:
+        return self._sandboxes.settings
+
+    @property
+    def count(self) -> int:
+        """Sandboxes of this owner, those that are being made included."""
+        self._own = {name: sandbox for name, sandbox in self._own.items() if sandbox.is_alive}
+        return len(self._own) + self._coming
+
+    @property
+    def sandboxes(self) -> Mapping[str, Sandbox]:
+        """The live ones by id."""
+        return {name: sandbox for name, sandbox in self._own.items() if sandbox.is_alive}
 
     async def create(self, profile: str | None = None) -> Sandbox:
         """Return a new sandbox, from the pool where one is ready.
 
         profile: a name from the config; None: the default. Raises SandboxLimit, SandboxUnavailable.
         """
-        raise NotImplementedError
+        if self._closed:
+            raise SandboxUnavailable(f"{self.owner!r} is closed; it gets no more sandboxes")
+        most = self.settings.max_per_task
+        if self.count >= most:
+            raise _limit("max_per_task", f"{self.owner!r} has {most} sandboxes")
+        self._coming += 1
+        try:
+            sandbox = await self._sandboxes.take(profile)
+        finally:
+            self._coming -= 1
+        self._own[sandbox.id] = sandbox  # no await in between: a cancellation would leave it to nobody
+        if self._closed:
+            with anyio.CancelScope(shield=True):
+                await sandbox.kill()
+            raise SandboxUnavailable(f"{self.owner!r} was closed while its sandbox was being made")
+        return sandbox
 
     def get(self, sandbox_id: str) -> Sandbox:
         """Return a live sandbox of this owner. Raises SandboxNotFound."""
-        raise NotImplementedError
+        sandbox = self._own.get(sandbox_id)
+        if sandbox is None or not sandbox.is_alive:
+            raise SandboxNotFound(f"{self.owner!r} has no sandbox {sandbox_id!r}: it never had, or it has ended")
+        return sandbox
 
     async def aclose(self) -> None:
         """Kill all of them and wait until they are gone. Idempotent; nothing can be created afterwards."""
-        raise NotImplementedError
+        self._closed = True
+        self._sandboxes.forget(self)
+        async with anyio.create_task_group() as killing:
+            for sandbox in list(self._own.values()):
+                killing.start_soon(sandbox.kill)
+        self._own.clear()
 
 
 @asynccontextmanager
 async def open_sandboxes(
-    settings: SandboxSettings | None = None, *, start_place: StartPlace | None = None
+    settings: SandboxSettings | None = None, *, start_place: StartPlace = nullcontext
 ) -> AsyncIterator[Sandboxes]:
     """Give sandboxes as `settings` say; leaving ends all of them. The backend starts with the first sandbox.
 
     start_place: a context manager factory that bounds how many processes are starting at once.
     """
-    raise NotImplementedError
-    yield
+    async with anyio.create_task_group() as owners:
+        sandboxes = Sandboxes(settings or SandboxSettings(), owners, start_place)
+        try:
+            yield sandboxes
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+                await sandboxes.aclose()
+            owners.cancel_scope.cancel()
+
+
+def _open_backend(settings: SandboxSettings) -> AbstractAsyncContextManager[Backend]:
+    """Import only the backend that is asked for: the others need packages and systems of their own."""
+    if settings.backend == "e2b":
+        from toolhub_sandbox.e2b import open_e2b
+
+        return open_e2b(settings)
+    if settings.backend == "bwrap":
+        from toolhub_sandbox.local.bwrap import open_bwrap
+
+        return open_bwrap(settings)
+    from toolhub_sandbox.local import open_local
+
+    return open_local(settings)
+
+
+def _limit(key: str, what: str) -> SandboxLimit:
+    return SandboxLimit(f"{what} (sandbox.{key}); end some or raise the limit", limit=key)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

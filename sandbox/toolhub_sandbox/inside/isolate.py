@@ -1,0 +1,155 @@
+"""Turning a fork of the zygote into a sandbox, and what remains of it without namespaces."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+
+from toolhub_sandbox.inside import figures, seccomp, syscalls
+from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.syscalls import (
+    CLONE_NEWCGROUP,
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+)
+
+UID = 1000
+MAX_FILES = 4096
+# Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
+_INODES = 100_000
+_SHM_BYTES = 64 << 20
+_SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
+_WORKER_OOM_SCORE = 500
+
+
+def unshare(*, network: bool) -> None:
+    """Enter new namespaces; the next fork is process 1 of the new pid namespace. network: keep the host's."""
+    uid, gid = os.getuid(), os.getgid()
+    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    syscalls.unshare(flags | (0 if network else CLONE_NEWNET))
+    map_ids({UID: uid}, {UID: gid})
+
+
+def map_ids(uids: Mapping[int, int], gids: Mapping[int, int]) -> None:
+    """Map one uid and gid of a new user namespace (key) to the parent's (value)."""
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", "".join(f"{inside} {outside} 1\n" for inside, outside in uids.items())),
+        ("gid_map", "".join(f"{inside} {outside} 1\n" for inside, outside in gids.items())),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def mount_own(options: Options) -> None:
+    """Give this sandbox its own home, /tmp, /dev/shm and /proc."""
+    flags = MS_NOSUID | MS_NODEV
+    inodes = f"nr_inodes={_INODES}"
+    owner = f"mode=755,uid={UID},gid={UID},{inodes}"
+    syscalls.mount("tmpfs", "/home/user", "tmpfs", flags, f"size={options.home_bytes},{owner}")
+    syscalls.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={options.tmp_bytes},mode=1777,{inodes}")  # noqa: S108
+    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"size={_SHM_BYTES},mode=1777,{inodes}")  # noqa: S108
+    syscalls.mount("proc", "/proc", "proc", flags | MS_NOEXEC)
+
+
+def raise_loopback() -> None:
+    """Switch the network namespace's only interface on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+
+
+def listen_for_proxy(port: int) -> socket.socket:
+    """Return a socket that programs inside can connect to and that somebody outside can accept from."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    return listener
+
+
+def lock(options: Options) -> None:
+    """Give up every privilege for good. Nothing of the model's has run yet."""
+    syscalls.new_session_keyring()
+    syscalls.drop_capabilities()
+    set_limits(options)
+    # So that code with the same uid can neither read nor change the agent's memory.
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    if seccomp.is_supported():
+        syscalls.install_filter(seccomp.build())
+
+
+def set_limits(options: Options) -> None:
+    """Bounds that the kernel checks per process, and for processes per user namespace (Linux 5.14)."""
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: MAX_FILES,
+        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes) or resource.RLIM_INFINITY,
+        resource.RLIMIT_MEMLOCK: 64 << 10,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if options.processes is not None:
+        limits[resource.RLIMIT_NPROC] = options.processes
+    if options.memory_bytes is not None:
+        limits[resource.RLIMIT_DATA] = options.memory_bytes
+    for limit, value in limits.items():
+        _, hard = resource.getrlimit(limit)
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (wanted, wanted))
+
+
+def environment(options: Options, *, home: str = "/home/user") -> dict[str, str]:
+    """The whole environment of a sandbox."""
+    library = f"{home}/.local/lib/python"
+    folders = [f"{sys.prefix}/bin", f"{home}/.local/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+    found = {
+        "HOME": home,
+        "USER": "user",
+        "LOGNAME": "user",
+        "LANG": "C.UTF-8",
+        "PATH": ":".join(dict.fromkeys(folders)),
+        "SHELL": "/bin/bash",
+        "TERM": "dumb",
+        # The interpreter's own packages are read-only; what pip installs goes where imports find it.
+        "PIP_TARGET": library,
+        "PYTHONPATH": library,
+        "MPLBACKEND": figures.BACKEND,
+        "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108
+    }
+    if options.proxy_port:
+        proxy = f"http://127.0.0.1:{options.proxy_port}"
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            found[name] = found[name.upper()] = proxy
+        found["no_proxy"] = found["NO_PROXY"] = "localhost,127.0.0.1"
+    return found | options.env
+
+
+def become_worker() -> None:
+    """What only the worker does: be inspectable by itself, and the first to go when memory ends."""
+    syscalls.set_name("python")
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(_WORKER_OOM_SCORE))
+    except OSError:
+        pass  # then the kernel chooses by size
+    library = os.environ.get("PYTHONPATH")
+    if library:
+        sys.path.append(library)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()  # or every sandbox would draw the zygote's numbers

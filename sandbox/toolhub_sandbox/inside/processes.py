@@ -1,0 +1,58 @@
+"""Finding and ending process trees, from /proc as the caller sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+# A tree that forks faster than it is killed is a fork bomb: after this the caller must end the whole sandbox.
+_ROUNDS, _PAUSE_S = 100, 0.002
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Every process of this pid namespace, by its parent's pid."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != b"Z":
+                found.setdefault(int(fields[1]), []).append(int(name))
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below `root`, parents first."""
+    children = children_by_parent()
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_tree(root: int) -> bool:
+    """SIGKILL everything below `root`, a subreaper, then `root`. Returns False if there was always more."""
+    for _ in range(_ROUNDS):
+        below = descendants(root)
+        if not below:
+            kill(root)
+            return True
+        for pid in below:
+            kill(pid)
+        time.sleep(_PAUSE_S)
+    kill(root)
+    return False

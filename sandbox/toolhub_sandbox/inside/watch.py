@@ -1,0 +1,93 @@
+"""Looking after memory and processes where no cgroup does.
+
+The zygote sees every process of its sandboxes. It adds up what each sandbox has for itself and kills the largest
+process of one that has too much, as the kernel would.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolhub_sandbox.inside.processes import children_by_parent, kill
+
+# Often enough that a sandbox cannot take much more than it may, but never more than 2 % of a core.
+_SHORTEST_S, _SHARE = 0.2, 0.02
+
+
+class Watch:
+    """memory_bytes: what one sandbox may have; None: only killing strays is asked of it."""
+
+    def __init__(self, memory_bytes: int | None, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._memory_bytes = memory_bytes
+        self._tell = tell
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._pause_s = _SHORTEST_S
+        self._next = 0.0
+        self._told: dict[str, int] = {}
+
+    @property
+    def pause_ms(self) -> int | None:
+        """How long may be waited before the next look; None: for ever."""
+        return None if self._memory_bytes is None else int(self._pause_s * 1000)
+
+    def look(self, agents: Mapping[int, str]) -> None:
+        """Check every sandbox if it is time. agents: name by the pid of its first process."""
+        now = time.monotonic()
+        if self._memory_bytes is None or now < self._next:
+            return
+        children = children_by_parent()
+        usage = {}
+        for agent, name in agents.items():
+            sizes = {pid: self._own_bytes(pid) for pid in _tree(agent, children)}
+            usage[name] = sum(sizes.values())
+            if usage[name] > self._memory_bytes:
+                largest = max((pid for pid in sizes if pid != agent), key=sizes.__getitem__, default=agent)
+                self._tell({"memory": name, "bytes": usage[name]})
+                kill(largest)
+        if usage != self._told:
+            self._told = usage
+            self._tell({"usage": usage})
+        spent = time.monotonic() - now
+        self._pause_s = max(_SHORTEST_S, spent / _SHARE)
+        self._next = now + self._pause_s
+
+    def _own_bytes(self, pid: int) -> int:
+        """Resident bytes that are not a file's; pages still shared with the zygote count, too."""
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                _, resident, shared, *_ = map(int, file.read().split())
+        except (OSError, ValueError):
+            return 0
+        return max(0, resident - shared) * self._page
+
+    def kill_strays(self, agents: Mapping[int, str]) -> None:
+        """End what sandboxes without a pid namespace left behind: our children that are no agents."""
+        own = os.getpid()
+        while strays := [pid for pid in children_by_parent().get(own, []) if pid not in agents]:
+            for pid in strays:
+                kill(pid)
+                try:
+                    os.waitpid(pid, 0)
+                except ChildProcessError:
+                    pass
+
+    def kill_all(self, agents: Mapping[int, str]) -> None:
+        for agent in agents:
+            kill(agent)
+            try:
+                os.waitpid(agent, 0)
+            except ChildProcessError:
+                pass
+        self.kill_strays({})
+
+
+def _tree(root: int, children: Mapping[int, list[int]]) -> list[int]:
+    found, waiting = [root], [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found

@@ -1,0 +1,173 @@
+"""The interpreter that keeps state: takes code from the agent, runs it in `__main__`, answers what it showed."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import linecache
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+import types
+from typing import Any, NoReturn
+
+from toolhub_sandbox.inside import figures
+from toolhub_sandbox.inside.display import Bundle, bundle_of
+from toolhub_sandbox.inside.frames import BadFrame, FrameBuffer, encode, receive
+
+MAX_CODE = 64 << 20
+MAX_DISPLAYS = 8 << 20
+"""Bytes of everything that one execution shows; what does not fit is replaced by a line that says so."""
+_MAX_TRACEBACK = 32 << 10
+_SHELL_LINE = re.compile(r"^(\s*)(?:!|%(?=pip\b|cd\b|ls\b))(.*)$", re.MULTILINE)
+
+
+class Worker:
+    """One interpreter."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._buffer = FrameBuffer(MAX_CODE)
+        self._shown: list[dict[str, Any]] = []
+        self._room = MAX_DISPLAYS
+        self._number = 0
+        self._loop: Any = None
+        self._main = types.ModuleType("__main__")
+        self._main.__dict__.update(__builtins__=builtins, display=self.display)
+        sys.modules["__main__"] = self._main
+        figures.on_show.append(lambda bundle: self._show(bundle))
+
+    def serve(self) -> NoReturn:
+        """Run what arrives until the agent is gone."""
+        while True:
+            try:
+                head, (code,) = receive(self._channel, self._buffer)
+            except (EOFError, OSError, BadFrame):
+                os._exit(0)
+            self._number = head["number"]
+            failure = self._run(code.decode())
+            shown = json.dumps(self._shown).encode()
+            try:
+                self._channel.sendall(encode({"error": failure}, shown))
+            except OSError:
+                os._exit(0)
+
+    def display(self, *values: object, **_: object) -> None:
+        """Show values as a notebook does."""
+        for value in values:
+            self._show(bundle_of(value))
+
+    def _show(self, bundle: Bundle, *, is_result: bool = False) -> None:
+        size = sum(len(text) for text in bundle.values())
+        if size > self._room:
+            bundle = {"text/plain": f"[not shown: {size} bytes; one execution may show {MAX_DISPLAYS}]"}
+            size = 0
+        self._room -= size
+        self._shown.append({"data": bundle, "is_result": is_result})
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def _run(self, code: str) -> list[str] | None:
+        """Run a piece of code; return name, value and traceback of what ended it."""
+        self._shown, self._room = [], MAX_DISPLAYS
+        failure = None
+        try:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                self._execute(code)
+            finally:
+                signal.signal(signal.SIGINT, _too_late)
+        except BaseException as exc:
+            failure = _told(exc)
+        _flush()
+        return failure
+
+    def _execute(self, code: str) -> None:
+        filename = f"<cell {self._number}>"
+        tree, code = _parse(code, filename)
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        last = None
+        end = tree.body[-1] if tree.body else None
+        if isinstance(end, ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(end.value)
+            del tree.body[-1]
+        self._evaluate(tree, filename, "exec")
+        if last is not None:
+            value = self._evaluate(last, filename, "eval")
+            if value is not None:
+                self._main.__dict__["_"] = value
+                self._show(bundle_of(value), is_result=True)
+                _close_if_figure(value)
+        figures.show()
+
+    def _evaluate(self, tree: ast.Module | ast.Expression, filename: str, mode: str) -> object:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compiled = compile(tree, filename, mode, flags=flags, dont_inherit=True)
+        value = eval(compiled, self._main.__dict__)  # noqa: S307
+        if compiled.co_flags & 0x80:  # inspect.CO_COROUTINE: it awaits something
+            return self._event_loop().run_until_complete(value)
+        return value
+
+    def _event_loop(self) -> Any:
+        """One loop for all cells, so that what one cell opens the next can use."""
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop
+
+
+def _too_late(number: int, frame: object) -> None:
+    """An interrupt for code that has ended."""
+
+
+def _parse(code: str, filename: str) -> tuple[ast.Module, str]:
+    """Parse a cell; one that is no Python is tried again with its `!command` lines made calls, as in a notebook."""
+    try:
+        return ast.parse(code, filename), code
+    except SyntaxError:
+        changed = _SHELL_LINE.sub(lambda line: f"{line[1]}__import__('os').system({line[2]!r})", code)
+        if changed == code:
+            raise
+        try:
+            return ast.parse(changed, filename), changed
+        except SyntaxError:
+            pass
+        raise
+
+
+def _told(exc: BaseException) -> list[str]:
+    """Name, value and traceback, without our own frames."""
+    trace = exc.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell"):
+        trace = trace.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(exc), exc, trace))
+        value = str(exc)
+    except BaseException as problem:  # a class of the user's whose __str__ fails
+        value = f"<its text cannot be had: {type(problem).__name__}>"
+        text = f"{type(exc).__name__}: {value}\n"
+    if len(text) > _MAX_TRACEBACK:
+        half = _MAX_TRACEBACK // 2
+        text = f"{text[:half]}\n[...]\n{text[-half:]}"
+    return [type(exc).__name__, value[:_MAX_TRACEBACK], text]
+
+
+def _close_if_figure(value: object) -> None:
+    """A figure that was the result is not to be shown again at the end of the cell."""
+    pyplot, figure = sys.modules.get("matplotlib.pyplot"), sys.modules.get("matplotlib.figure")
+    if pyplot is not None and figure is not None and isinstance(value, figure.Figure):
+        pyplot.close(value)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: S110 - the code closed or replaced it; what it wrote is lost with it
+            pass

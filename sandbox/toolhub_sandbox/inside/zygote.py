@@ -1,0 +1,321 @@
+"""A process that has a profile's modules loaded and becomes a sandbox with every fork.
+
+    python -I -c "..." LIBRARY CONTROL_FD HUB_PIDFD '{"isolation": "namespaces", ...}'
+
+The launcher (started by the hub) enters namespaces and forks the zygote, process 1 of its own pid namespace: when it
+ends, for whatever reason, the kernel kills every sandbox below it. It ends when the hub does.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from toolhub_sandbox.inside import figures, isolate, root, syscalls
+from toolhub_sandbox.inside.agent import Agent, Options
+from toolhub_sandbox.inside.frames import encode
+from toolhub_sandbox.inside.unisolated import become_unisolated
+from toolhub_sandbox.inside.watch import Watch
+
+_MAX_REQUEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the hub says at the start."""
+
+    isolation: str
+    """`namespaces`, or `none`: limits only."""
+    preload: list[str]
+    folders: list[str]
+    """Of the host, to be shown inside: where the interpreter lives, and what the profile names."""
+    uid: int
+    gid: int
+    """For a launcher that is root: whom the sandboxes run as."""
+    host_network: bool
+    memory_bytes: int | None = None
+    """What the watch grants a sandbox; None where a cgroup does that."""
+    cgroups: list[str] | None = None
+    """Folders to remove when everything is over."""
+
+
+def main(control_fd: str, hub_fd: str, settings_text: str) -> NoReturn:
+    """Be the launcher."""
+    control = socket.socket(fileno=int(control_fd))
+    settings = Settings(**json.loads(settings_text))
+    try:
+        if settings.isolation == "none":
+            _Zygote(control, int(hub_fd), settings).serve()
+        _launch(control, int(hub_fd), settings)
+    except Exception as exc:
+        _say(control, {"failed": f"{type(exc).__name__}: {exc}"})
+        os._exit(1)
+
+
+def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
+    if not _unshare_as_root():
+        _unshare_as_user(settings)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            _enter(settings)
+            _Zygote(control, hub, settings).serve()
+        except Exception as exc:
+            _say(control, {"failed": f"{type(exc).__name__}: {exc}"})
+        finally:
+            os._exit(1)
+    control.close()
+    os.close(hub)
+    syscalls.set_name("sbx-launcher")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the hub decides what it means
+    _, status = os.waitpid(pid, 0)
+    for folder in settings.cgroups or []:
+        _remove_cgroups(folder)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _unshare_as_root() -> bool:
+    """Root needs no user namespace of its own; a root that is none (in a container) does."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWPID)
+    except PermissionError:
+        return False
+    return True
+
+
+def _unshare_as_user(settings: Settings) -> None:
+    if os.geteuid() == 0:
+        _become(settings.uid, settings.gid)
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID)
+    except OSError as exc:
+        raise OSError(exc.errno, f"{exc.strerror}; unprivileged user namespaces are switched off here") from exc
+    isolate.map_ids({uid: uid}, {gid: gid})
+
+
+def _enter(settings: Settings) -> None:
+    """Move into the file tree of the sandboxes and give up what only building it needed."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    root.enter_new_root(settings.folders, host_network=settings.host_network)
+    if os.geteuid() == 0 and settings.uid != 0:
+        _become(settings.uid, settings.gid)
+    syscalls.drop_capabilities()
+
+
+def _become(uid: int, gid: int) -> None:
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # it was cleared, and /proc/self would be root's
+
+
+class _Zygote:
+    """Loads, then forks on request."""
+
+    def __init__(self, control: socket.socket, hub: int, settings: Settings) -> None:
+        self._control = control
+        self._hub = hub
+        self._settings = settings
+        self._born, self._births = socket.socketpair(type=socket.SOCK_DGRAM)
+        self._watch = Watch(settings.memory_bytes, self._tell)
+        self._agents: dict[int, str] = {}
+
+    def serve(self) -> NoReturn:
+        syscalls.set_name("sbx-zygote")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        self._load()
+        _silence()
+        self._tell({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))})
+        poller = select.poll()
+        for descriptor in (self._control.fileno(), self._hub, self._born.fileno()):
+            poller.register(descriptor, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        woken, waker = os.pipe()
+        for end in (woken, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        poller.register(woken, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poller.poll(self._watch.pause_ms)}
+            if self._hub in ready:
+                self._end()
+            if self._born.fileno() in ready:
+                self._note_birth()
+            if woken in ready:
+                os.read(woken, 4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                self._on_request()
+            self._watch.look(self._agents)
+
+    def _load(self) -> None:
+        sys.path[:] = [entry for entry in sys.path if os.path.exists(entry)]
+        sys.dont_write_bytecode = True
+        sys.meta_path.append(figures.Finder())
+        scratch = "/tmp"  # noqa: S108 - the tree's own
+        defaults = {"HOME": scratch, "MPLCONFIGDIR": scratch, "MPLBACKEND": figures.BACKEND}
+        os.environ.update(defaults | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+        for name in self._settings.preload:
+            try:
+                importlib.import_module(name)
+            except Exception as exc:
+                reason = f"module {name!r} cannot be loaded by {sys.executable}: {type(exc).__name__}: {exc}"
+                self._tell({"failed": reason})
+                os._exit(1)
+        gc.collect()
+        gc.freeze()  # a collection would otherwise touch, and so copy, every shared page
+
+    def _tell(self, head: dict[str, Any]) -> None:
+        if not _say(self._control, head):
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """The hub is gone or wants no more."""
+        if self._settings.isolation == "none":
+            self._watch.kill_all(self._agents)
+        os._exit(0)
+
+    def _note_birth(self) -> None:
+        name, _, pid = self._born.recv(256).decode().partition(" ")
+        self._agents[int(pid)] = name
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._agents.pop(pid, None)
+        if self._settings.isolation == "none":
+            self._watch.kill_strays(self._agents)
+
+    def _on_request(self) -> None:
+        try:
+            data, ancillary, _, _ = self._control.recvmsg(_MAX_REQUEST, socket.CMSG_SPACE(4))
+        except OSError:
+            self._end()
+        if not data:
+            self._end()
+        descriptors = array.array("i")
+        descriptors.frombytes(ancillary[0][2][:4])
+        pid = os.fork()
+        if pid == 0:
+            self._become_sandbox(socket.socket(fileno=descriptors[0]), Options(**json.loads(data)))
+        os.close(descriptors[0])
+
+    def _become_sandbox(self, hub: socket.socket, options: Options) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            births = self._births.detach()
+            self._control.detach()
+            self._born.detach()
+            _keep_only(hub.fileno(), births)
+            if self._settings.isolation == "none":
+                os.write(births, f"{options.id} {os.getpid()}".encode())
+                os.close(births)
+                become_unisolated(hub, options)
+            isolate.unshare(network=self._settings.host_network)
+            pid = os.fork()
+            if pid == 0:
+                os.close(births)
+                _become_agent(hub, options)
+            os.write(births, f"{options.id} {pid}".encode())
+            os._exit(0)
+        except BaseException as exc:
+            _report(hub, exc)
+        finally:
+            os._exit(1)
+
+
+def _become_agent(hub: socket.socket, options: Options) -> NoReturn:
+    """Process 1 of a sandbox."""
+    try:
+        syscalls.set_name("sbx-agent")
+        isolate.mount_own(options)
+        listener = None
+        if options.network != "host":
+            isolate.raise_loopback()
+            if options.proxy_port:
+                listener = isolate.listen_for_proxy(options.proxy_port)
+        socket.sethostname("sandbox")
+        os.environ.clear()
+        os.environ.update(isolate.environment(options))
+        isolate.lock(options)
+        os.chdir("/home/user")
+        introduce(hub, listener)
+        Agent(hub, options, become_worker=isolate.become_worker).serve()
+    except BaseException as exc:
+        _report(hub, exc)
+    finally:
+        os._exit(1)
+
+
+def introduce(hub: socket.socket, listener: socket.socket | None) -> None:
+    """Send the hub what it needs to hold this sandbox: a pidfd, and the proxy's socket; wait until it said go."""
+    own = os.pidfd_open(os.getpid())
+    descriptors = [own] if listener is None else [own, listener.fileno()]
+    socket.send_fds(hub, [encode({"event": "born"})], descriptors)
+    os.close(own)
+    if listener is not None:
+        listener.close()
+    if not hub.recv(1):  # by now the hub has put this process into its cgroup
+        os._exit(0)
+
+
+def _report(hub: socket.socket, exc: BaseException) -> None:
+    last = traceback.extract_tb(exc.__traceback__)[-1]
+    try:
+        hub.sendall(encode({"event": "failed", "why": f"{exc} ({last.name})"}))
+    except OSError:
+        pass
+
+
+def _say(control: socket.socket, head: dict[str, Any]) -> bool:
+    try:
+        control.send(json.dumps(head).encode())
+    except OSError:
+        return False
+    return True
+
+
+def _silence() -> None:
+    """Let go of what stderr is to the hub: a sandbox must not be able to write there."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.close(nothing)
+
+
+def _keep_only(*descriptors: int) -> None:
+    """Close everything else from 3 on."""
+    start = 3
+    for descriptor in sorted(descriptors):
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, 1 << 20)
+
+
+def _remove_cgroups(folder: str) -> None:
+    """Remove a tree of empty cgroups."""
+    for parent, _, _ in os.walk(folder, topdown=False):
+        try:
+            os.rmdir(parent)
+        except OSError:
+            pass

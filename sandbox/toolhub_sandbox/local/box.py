@@ -1,0 +1,282 @@
+"""A sandbox on this machine, as the hub sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from typing import Any
+
+import anyio
+
+from toolhub.config import SandboxProfile
+from toolhub_sandbox.errors import FileError, SandboxLost
+from toolhub_sandbox.inside.frames import PIECE, Head, Message
+from toolhub_sandbox.inside.worker import MAX_DISPLAYS
+from toolhub_sandbox.local.line import Line
+from toolhub_sandbox.model import CommandResult, Display, Execution, Failure, SandboxInfo
+from toolhub_sandbox.protocol import HOME
+
+# Beyond a timeout the agent needs a second to interrupt and to kill; more on a machine under load.
+_SLACK_S = 15.0
+# What needs no program: a file operation, a look at /proc.
+_AGENT_S = 30.0
+_KILL_S = 5.0
+_FILE_TEXTS = {
+    "missing": "does not exist",
+    "directory": "is a directory",
+    "not a file": "is not a regular file",
+    "denied": "may not be accessed",
+    "no space": "does not fit: the sandbox's disk is full",
+}
+
+
+def max_answer(profile: SandboxProfile) -> int:
+    """Bytes of the longest message that an honest agent sends."""
+    return max(2 * profile.output_bytes + 6 * MAX_DISPLAYS, PIECE) + (1 << 20)
+
+
+class LocalSandbox:
+    """See `protocol.Sandbox`. Somebody must run `watch()`."""
+
+    def __init__(
+        self,
+        sandbox_id: str,
+        profile_name: str,
+        profile: SandboxProfile,
+        *,
+        line: Line,
+        pidfd: int,
+        backend: str,
+        isolation: str,
+        was_out_of_memory: Callable[[], bool],
+    ) -> None:
+        self.id = sandbox_id
+        self.profile = profile_name
+        self.executions = 0
+        self._settings = profile
+        self._line = line
+        self._pidfd = pidfd
+        self._backend = backend
+        self._isolation = isolation
+        self._was_out_of_memory = was_out_of_memory
+        self._started = self._used = anyio.current_time()
+        self._ahead_s = 0.0
+        self._gone = anyio.Event()
+        line.on_event = self._on_event
+
+    def __repr__(self) -> str:
+        state = "alive" if self.is_alive else "gone"
+        return f"<LocalSandbox {self.id} {self.profile} {state} executions={self.executions}>"
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._line.has_ended
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Listen to the agent until the sandbox is gone, then make sure of it."""
+        try:
+            await self._line.listen()
+        finally:
+            self._line.end("it was closed")
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_S):
+                await self._wait_dead()
+            os.close(self._pidfd)
+            self._gone.set()
+
+    async def _wait_dead(self) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        await anyio.wait_readable(self._pidfd)
+
+    def _on_event(self, head: Head) -> None:
+        if head.get("event") in ("lost", "failed"):
+            self._line.why_lost = str(head.get("why"))[:200]
+
+    def blame(self, why: str) -> None:
+        """Remember what will have been the reason when it turns out to be gone."""
+        self._line.why_lost = why
+
+    async def kill(self) -> None:
+        self._line.end("it was killed")
+        await self._gone.wait()
+
+    async def wait_closed(self) -> None:
+        await self._gone.wait()
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    async def exec_code(self, code: str, *, timeout: float | None = None) -> Execution:
+        seconds = self._settings.exec_timeout_s if timeout is None else timeout
+        self.executions += 1
+        self._used = anyio.current_time()
+        request = {"op": "exec", "timeout": seconds}
+        patience = seconds + _SLACK_S
+        self._ahead_s += patience  # code of the same sandbox runs one after the other
+        try:
+            head, parts = await self._line.ask(request, _encoded(code), timeout=self._ahead_s, on_cancel=self._cancel)
+        finally:
+            self._ahead_s -= patience
+            self._used = anyio.current_time()
+        try:
+            return self._execution(head, parts, seconds)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise self._nonsense() from exc
+
+    def _execution(self, head: Head, parts: list[bytes], seconds: float) -> Execution:
+        stdout, stderr, displays = (*parts, b"", b"", b"[]")[:3] if len(parts) >= 3 else (b"", b"", b"[]")
+        state = "kept" if head.get("state", "kept") == "kept" else "lost"
+        timed_out = bool(head.get("timed_out"))
+        return Execution(
+            stdout=stdout.decode(errors="replace"),
+            stderr=stderr.decode(errors="replace"),
+            displays=tuple(_display(shown) for shown in json.loads(displays)),
+            error=self._failure(head.get("error"), state, seconds if timed_out else None),
+            state="kept" if state == "kept" else "lost",
+            timed_out=timed_out,
+            dropped_bytes=int(head.get("dropped", 0)),
+            number=int(head["number"]),
+        )
+
+    def _failure(self, told: Any, state: str, seconds: float | None) -> Failure | None:
+        name, value, traceback = (str(text) for text in told) if told else ("", "", "")
+        if seconds is not None:
+            what = "interrupted, state kept" if state == "kept" else "killed, state lost: it ignored the interrupt"
+            return Failure("ExecutionTimeout", f"the code did not end within {seconds:g} s ({what})", traceback)
+        if name == "WorkerDied" and self._was_out_of_memory():
+            limit = self._settings.memory_bytes
+            return Failure("MemoryLimit", f"the sandbox may use {limit} bytes of memory; its state is lost")
+        return Failure(name, value, traceback) if name else None
+
+    async def run_command(
+        self, command: str, *, timeout: float | None = None, cwd: str = HOME, env: Mapping[str, str] | None = None
+    ) -> CommandResult:
+        seconds = self._settings.command_timeout_s if timeout is None else timeout
+        self._used = anyio.current_time()
+        request = {"op": "command", "timeout": seconds, "cwd": cwd, "env": dict(env or {})}
+        if "\0" in command:
+            raise ValueError("a command cannot contain a null character")
+        try:
+            head, parts = await self._line.ask(
+                request, _encoded(command), timeout=seconds + _SLACK_S, on_cancel=self._cancel
+            )
+        finally:
+            self._used = anyio.current_time()
+        if "failed" in head:
+            return CommandResult("", f"{head['failed']}\n", 126)
+        try:
+            stdout, stderr = (part.decode(errors="replace") for part in parts)
+            return CommandResult(stdout, stderr, int(head["code"]), bool(head["timed_out"]), int(head["dropped"]))
+        except (KeyError, TypeError, ValueError) as exc:
+            raise self._nonsense() from exc
+
+    def _cancel(self, number: int) -> None:
+        self._line.tell_soon({"op": "cancel", "of": number})
+
+    async def interrupt(self) -> None:
+        self._line.tell_soon({"op": "interrupt"})
+        if not self.is_alive:
+            raise self._line.lost()
+
+    def _nonsense(self) -> SandboxLost:
+        self._line.end("it broke the protocol")
+        return self._line.lost()
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    async def put(self, path: str, data: bytes | AsyncIterable[bytes]) -> None:
+        self._used = anyio.current_time()
+        number = (await self._on_file({"op": "open", "mode": "w"}, path, _encoded(path)))[0]["file"]
+        done = False
+        try:
+            written = 0
+            async for piece in _pieces(data):
+                written += len(piece)
+                self._check_size(written, self._settings.file_bytes, path)
+                await self._on_file({"op": "write", "file": number}, path, piece)
+            await self._on_file({"op": "close", "file": number, "keep": True}, path)
+            done = True
+        finally:
+            if not done:
+                self._line.tell_soon({"op": "close", "file": number, "keep": False, "id": 0})
+
+    async def read(self, path: str, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
+        self._used = anyio.current_time()
+        limit = min(self._settings.file_bytes, self._settings.file_bytes if max_bytes is None else max_bytes)
+        number = (await self._on_file({"op": "open", "mode": "r"}, path, _encoded(path)))[0]["file"]
+        seen = 0
+        try:
+            while True:
+                _, parts = await self._on_file({"op": "read", "file": number}, path)
+                if not parts or not parts[0]:
+                    return
+                seen += len(parts[0])
+                self._check_size(seen, limit, path)
+                yield parts[0]
+        finally:
+            self._line.tell_soon({"op": "close", "file": number, "keep": False, "id": 0})
+
+    async def get(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        return b"".join([piece async for piece in self.read(path, max_bytes=max_bytes)])
+
+    async def _on_file(self, request: Head, path: str, *parts: bytes) -> Message:
+        head, answer = await self._line.ask(request, *parts, timeout=_AGENT_S)
+        problem = head.get("problem")
+        if problem is not None:
+            text = _FILE_TEXTS.get(problem, str(head.get("reason"))[:200])
+            raise FileError(f"{path!r} in the sandbox {text}", problem=problem if problem in _FILE_TEXTS else "other")
+        if request["op"] == "open" and type(head.get("file")) is not int:
+            raise self._nonsense()
+        return head, answer
+
+    def _check_size(self, size: int, limit: int, path: str) -> None:
+        if size > limit:
+            raise FileError(f"{path!r} has more than {limit} bytes, the most that is moved", problem="too large")
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def info(self) -> SandboxInfo:
+        head, _ = await self._line.ask({"op": "usage"}, timeout=_AGENT_S)
+        now = anyio.current_time()
+        return SandboxInfo(
+            id=self.id,
+            profile=self.profile,
+            backend=self._backend,
+            isolation=self._isolation,
+            age_s=now - self._started,
+            idle_s=now - self._used,
+            executions=self.executions,
+            cpu_s=_number(head.get("cpu_s")),
+            rss_bytes=int(_number(head.get("rss_bytes"))),
+            processes=int(_number(head.get("processes"))),
+        )
+
+
+def _encoded(text: str) -> bytes:
+    """Lone surrogates, which models do produce, must not raise."""
+    return text.encode(errors="replace")
+
+
+def _number(value: Any) -> float:
+    return value if type(value) in (int, float) else 0
+
+
+def _display(shown: Any) -> Display:
+    data = {str(kind): str(text) for kind, text in shown["data"].items()}
+    return Display(data, bool(shown["is_result"]))
+
+
+async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Cut into what fits a message."""
+    if isinstance(data, bytes):
+        for start in range(0, len(data), PIECE):
+            yield data[start : start + PIECE]
+        return
+    async for chunk in data:
+        for start in range(0, len(chunk), PIECE):
+            yield chunk[start : start + PIECE]

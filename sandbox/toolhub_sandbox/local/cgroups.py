@@ -1,0 +1,218 @@
+"""Limits on whole sandboxes: cgroup v2 where its controllers can be used, else v1, else none.
+
+`open_cgroups()` makes one group per hub, with a child per sandbox. Making them needs write access to the hub's own
+group: root, or a service manager's delegation (systemd: `Delegate=yes`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolhub.config import SandboxProfile
+
+PREFIX = "toolhub-sandboxes-"
+MOUNTS = Path("/proc/self/mountinfo")
+OWN = Path("/proc/self/cgroup")
+_PERIOD_US = 100_000
+# The agent, and room for the keeper of a command.
+_SPARE_PROCESSES = 4
+
+
+@dataclass(eq=False)
+class SandboxCgroup:
+    """The groups of one sandbox: one in v2, one per controller in v1."""
+
+    folders: Mapping[str, Path]
+    """By controller."""
+    version: int
+
+    def adopt(self, pid: int) -> None:
+        """Move a process in; what it forks from now on is born there. Raises OSError."""
+        for folder in set(self.folders.values()):
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    @property
+    def out_of_memory_kills(self) -> int:
+        """How many processes the kernel killed for the memory limit."""
+        name, key = ("memory.events", "oom_kill") if self.version == 2 else ("memory.oom_control", "oom_kill")
+        return _value(self.folders["memory"] / name, key)
+
+    def remove(self) -> None:
+        """Remove the groups; they must be empty of processes."""
+        for folder in set(self.folders.values()):
+            try:
+                folder.rmdir()
+            except OSError:
+                pass  # the launcher tries again when everything has ended
+
+
+@dataclass(eq=False)
+class Cgroups:
+    """The groups of one hub."""
+
+    folders: Mapping[str, Path]
+    version: int
+
+    @property
+    def has_cpu(self) -> bool:
+        return "cpu" in self.folders
+
+    @property
+    def paths(self) -> list[str]:
+        return sorted({str(folder) for folder in self.folders.values()})
+
+    @property
+    def memory_bytes(self) -> int:
+        """What all sandboxes together use."""
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        try:
+            return int((self.folders["memory"] / name).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def create(self, name: str, profile: SandboxProfile) -> SandboxCgroup:
+        """Make the group of one sandbox. Raises OSError."""
+        group = SandboxCgroup({kind: folder / name for kind, folder in self.folders.items()}, self.version)
+        for folder in set(group.folders.values()):
+            folder.mkdir(exist_ok=True)
+        for kind, (file, value) in self._limits(profile).items():
+            if kind in group.folders:
+                (group.folders[kind] / file).write_text(value)
+        if self.version == 2 and (swap := group.folders["memory"] / "memory.swap.max").exists():
+            swap.write_text("0")
+        return group
+
+    def _limits(self, profile: SandboxProfile) -> dict[str, tuple[str, str]]:
+        processes = str(profile.processes + _SPARE_PROCESSES)
+        quota = str(int(profile.cpus * _PERIOD_US)) if profile.cpus else None
+        limits = {"pids": ("pids.max", processes)}
+        if self.version == 2:
+            limits["memory"] = ("memory.max", str(profile.memory_bytes))
+            if quota:
+                limits["cpu"] = ("cpu.max", f"{quota} {_PERIOD_US}")
+        else:
+            limits["memory"] = ("memory.limit_in_bytes", str(profile.memory_bytes))
+            if quota:
+                limits["cpu"] = ("cpu.cfs_quota_us", quota)
+        return limits
+
+
+@contextmanager
+def open_cgroups() -> Iterator[tuple[Cgroups | None, str]]:
+    """Give the hub's groups, or None, and a sentence about what there is; leaving removes them."""
+    groups, why = _create()
+    try:
+        yield groups, why
+    finally:
+        for path in groups.paths if groups else ():
+            remove_tree(Path(path))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a tree of groups that hold no process."""
+    for parent, _, _ in os.walk(folder, topdown=False):
+        try:
+            os.rmdir(parent)
+        except OSError:
+            pass
+
+
+def _create() -> tuple[Cgroups | None, str]:
+    own = _own_groups()
+    name = f"{PREFIX}{os.getpid()}-{os.urandom(3).hex()}"
+    reasons = []
+    for version, parents in ((2, own.get(2, {})), (1, own.get(1, {}))):
+        if not {"memory", "pids"} <= set(parents):
+            reasons.append(f"v{version} has no memory and pids controllers here")
+            continue
+        folders = {kind: parent / name for kind, parent in parents.items() if kind in ("memory", "pids", "cpu")}
+        try:
+            _make(folders, version)
+        except OSError as exc:
+            for folder in set(folders.values()):
+                remove_tree(folder)
+            reasons.append(f"v{version}: {exc.strerror or exc} ({exc.filename or ''})")
+            continue
+        _sweep(parents.values())
+        return Cgroups(folders, version), f"cgroup v{version}"
+    return None, "; ".join(reasons)
+
+
+def _make(folders: Mapping[str, Path], version: int) -> None:
+    for folder in set(folders.values()):
+        folder.mkdir(exist_ok=True)
+        if version == 2:
+            # Children get controllers only from a parent that hands them on; refused where it holds processes itself.
+            (folder.parent / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+            (folder / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+        elif (hierarchical := folder / "memory.use_hierarchy").exists():
+            hierarchical.write_text("1")
+    probe = folders["memory"] / "probe"
+    probe.mkdir()
+    probe.rmdir()
+
+
+def _sweep(parents: Iterable[Path]) -> None:
+    """Remove groups that a killed hub left behind."""
+    for parent in parents:
+        for left in parent.glob(f"{PREFIX}*"):
+            pid = left.name.removeprefix(PREFIX).partition("-")[0]
+            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                remove_tree(left)
+
+
+def _own_groups() -> dict[int, dict[str, Path]]:
+    """This process's own group, by version and controller."""
+    try:
+        lines = OWN.read_text().splitlines()
+        mounts = _mounts()
+    except OSError:
+        return {}
+    found: dict[int, dict[str, Path]] = {}
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if not kinds:
+            if (mount := mounts.get("")) is not None:
+                folder = mount / path.lstrip("/")
+                found[2] = dict.fromkeys(_controllers(folder), folder)
+            continue
+        for kind in kinds.split(","):
+            if (mount := mounts.get(kind)) is not None:
+                found.setdefault(1, {})[kind] = mount / path.lstrip("/")
+    return found
+
+
+def _controllers(folder: Path) -> list[str]:
+    try:
+        return (folder / "cgroup.controllers").read_text().split()
+    except OSError:
+        return []
+
+
+def _mounts() -> dict[str, Path]:
+    """Mount points by v1 controller; "" is v2's."""
+    found = {}
+    for line in MOUNTS.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split()[:3]
+        point = Path(before.split()[4])
+        if kind == "cgroup2":
+            found[""] = point
+        elif kind == "cgroup":
+            found.update(dict.fromkeys(options.split(","), point))
+    return found
+
+
+def _value(path: Path, key: str) -> int:
+    try:
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,151 @@
+"""The line to one agent: requests out, replies in, by number. The agent is taken for hostile."""
+
+from __future__ import annotations
+
+import array
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from toolhub_sandbox.errors import SandboxLost
+from toolhub_sandbox.inside.frames import PIECE, BadFrame, FrameBuffer, Head, Message, encode
+
+_MAX_DESCRIPTORS = 2
+
+
+class Line:
+    """One socket. Somebody must run `listen()`; everything else may be used by any number of tasks."""
+
+    def __init__(self, sock: socket.socket, *, max_body: int) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._buffer = FrameBuffer(max_body)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, tuple[anyio.Event, list[Message]]] = {}
+        self._sending = anyio.Lock()
+        self._ended = anyio.Event()
+        self.on_event: Callable[[Head], None] = lambda head: None
+        self.why_lost = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def meet(self) -> tuple[Head, list[int]]:
+        """Wait for the agent's first message, and the descriptors that come with it."""
+        await anyio.wait_readable(self._socket)
+        data, ancillary, _, _ = self._socket.recvmsg(PIECE, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+        descriptors = array.array("i")
+        for _, kind, packed in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(packed[: len(packed) - len(packed) % 4])
+        try:
+            (message,) = self._buffer.feed(data)
+        except (BadFrame, ValueError):
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise SandboxLost("the sandbox ended while it was being made") from None
+        return message[0], list(descriptors)
+
+    async def say(self, data: bytes) -> None:
+        """Send raw bytes. Raises SandboxLost."""
+        async with self._sending:
+            view = memoryview(data)
+            try:
+                while view:
+                    try:
+                        view = view[self._socket.send(view) :]
+                    except BlockingIOError:
+                        await anyio.wait_writable(self._socket)
+            except (OSError, anyio.ClosedResourceError) as exc:
+                raise self.lost() from exc
+            except BaseException:
+                if len(view) < len(data):
+                    self.end("a message to it was cut short")  # what follows could not be understood
+                raise
+
+    async def ask(
+        self, head: Head, *parts: bytes, timeout: float, on_cancel: Callable[[int], None] | None = None
+    ) -> Message:
+        """Send a request and wait for its reply, at most `timeout` seconds: then the agent counts as lost.
+
+        on_cancel: called with the request's number when this is cancelled after it was sent.
+        """
+        if self._ended.is_set():
+            raise self.lost()
+        number = next(self._numbers)
+        event, replies = self._waiting[number] = anyio.Event(), []
+        sent = False
+        try:
+            await self.say(encode(head | {"id": number}, *parts))
+            sent = True
+            with anyio.move_on_after(timeout):
+                await event.wait()
+        except BaseException:
+            if sent and on_cancel is not None:
+                on_cancel(number)
+            raise
+        finally:
+            del self._waiting[number]
+        if not replies:
+            if not self._ended.is_set():
+                self.end(f"it did not answer within {timeout:g} s")
+            raise self.lost()
+        return replies[0]
+
+    def tell_soon(self, head: Head) -> None:
+        """Send a small message if there is room at once; for notices that nobody waits for."""
+        try:
+            if not self._sending.locked():
+                self._socket.send(encode(head))
+        except OSError:
+            pass
+
+    async def listen(self) -> None:
+        """Hand replies to those who wait, until the line ends."""
+        why = "it ended"
+        try:
+            while not self._ended.is_set():
+                try:
+                    data = self._socket.recv(PIECE)
+                except BlockingIOError:
+                    await anyio.wait_readable(self._socket)
+                    continue
+                if not data:
+                    break
+                for message in self._buffer.feed(data):
+                    self._take(message)
+        except BadFrame as exc:
+            why = f"it broke the protocol: {exc}"
+        except (OSError, anyio.ClosedResourceError):
+            pass
+        finally:
+            self.end(why)
+
+    def _take(self, message: Message) -> None:
+        head = message[0]
+        number: Any = head.get("id")
+        if number is None:
+            self.on_event(head)
+        elif type(number) is int and number in self._waiting:
+            event, replies = self._waiting[number]
+            replies.append(message)
+            event.set()
+
+    def end(self, why: str) -> None:
+        """Close the line: the agent sees that and ends the sandbox. Idempotent."""
+        if self._ended.is_set():
+            return
+        self.why_lost = self.why_lost or why
+        self._ended.set()
+        anyio.notify_closing(self._socket)
+        self._socket.close()
+        for event, _ in self._waiting.values():
+            event.set()
+
+    def lost(self) -> SandboxLost:
+        return SandboxLost(f"the sandbox is gone with all that it kept: {self.why_lost or 'it ended'}")

@@ -1,0 +1,196 @@
+"""The hub's side of a zygote: start it, ask it for sandboxes, hear what it sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+
+import toolhub_sandbox
+from toolhub_sandbox.errors import SandboxUnavailable
+from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.zygote import Settings
+
+LIBRARY = Path(toolhub_sandbox.__file__).parents[1]
+# Loading pandas and matplotlib takes seconds on a machine under load; a font cache, once, more.
+START_S = 120.0
+_EXIT_S = 5.0
+_MAX_NOTICE = 1 << 20
+_SCRIPT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from toolhub_sandbox.inside.{module} import main; "
+    "del sys.path[0]; main(*sys.argv[2:])"
+)
+
+
+def interpreter_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of `inside` in any interpreter, apart from its user's settings."""
+    return [python, "-I", "-c", _SCRIPT.format(module=module), str(LIBRARY), *arguments]
+
+
+def interpreter_environment() -> dict[str, str]:
+    """Nothing of the hub's: what is in it can be read by every program inside."""
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "")} | _no_blas_threads()
+
+
+def _no_blas_threads() -> dict[str, str]:
+    # A process with threads cannot be forked safely.
+    return dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def folders_of(python: str) -> list[str]:
+    """Where an interpreter lives: its installation, its virtual environment. Raises SandboxUnavailable."""
+    if python == sys.executable:
+        return sorted({sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"]})
+    script = "import sys, sysconfig, json; print(json.dumps([sys.version_info[:2], sys.prefix, sys.base_prefix]))"
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", script], env=interpreter_environment(), capture_output=True, timeout=30, check=True
+        )
+        version, *folders = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        raise SandboxUnavailable(f"sandbox.python: {python!r} cannot be run: {exc}") from exc
+    if tuple(version) < (3, 11):
+        raise SandboxUnavailable(f"sandbox.python: {python!r} is Python {version[0]}.{version[1]}; 3.11 is needed")
+    return sorted(set(folders))
+
+
+class Nursery:
+    """A zygote that is up. Somebody must run `listen()`."""
+
+    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self._control = control
+        self._process = process
+        self.usage: dict[str, int] = {}
+        """Bytes by sandbox, where the zygote watches memory."""
+        self.listeners: list[Callable[[str], None]] = []
+        """Called with a sandbox's id when one of its processes was killed for memory."""
+        self.has_ended = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(self.usage.values())
+
+    async def spawn(self, options: Options) -> socket.socket:
+        """Ask for a sandbox and return the hub's end of its socket. Raises SandboxUnavailable."""
+        ours, theirs = socket.socketpair()
+        request = json.dumps(dataclasses.asdict(options)).encode()
+        try:
+            with theirs:
+                while True:
+                    try:
+                        socket.send_fds(self._control, [request], [theirs.fileno()])
+                        return ours
+                    except BlockingIOError:
+                        await anyio.wait_writable(self._control)
+        except BaseException as exc:
+            ours.close()
+            if isinstance(exc, OSError | anyio.ClosedResourceError):
+                raise SandboxUnavailable("the zygote of the profile has ended") from exc
+            raise
+
+    async def hear(self) -> dict[str, Any] | None:
+        """Return the zygote's next notice; None when it has ended."""
+        while True:
+            try:
+                data = self._control.recv(_MAX_NOTICE)
+            except BlockingIOError:
+                await anyio.wait_readable(self._control)
+                continue
+            except OSError:
+                return None
+            if not data:
+                return None
+            notice: dict[str, Any] = json.loads(data)
+            return notice
+
+    async def listen(self) -> None:
+        """Take notices until it ends."""
+        while (notice := await self.hear()) is not None:
+            if "usage" in notice:
+                self.usage = notice["usage"]
+            elif "memory" in notice:
+                for listener in self.listeners:
+                    listener(notice["memory"])
+        self.has_ended = True
+
+    async def aclose(self) -> None:
+        """End the zygote, and with it every sandbox it made; wait until its launcher has gone."""
+        self.has_ended = True
+        anyio.notify_closing(self._control)
+        self._control.close()
+        with anyio.move_on_after(_EXIT_S):
+            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return
+        self._process.kill()
+        self._process.wait()
+
+
+@asynccontextmanager
+async def open_nursery(python: str, settings: Settings) -> AsyncIterator[Nursery]:
+    """Start a zygote and wait until it has loaded its modules. Raises SandboxUnavailable."""
+    control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    hub = os.pidfd_open(os.getpid())
+    control.setblocking(False)
+    arguments = [str(theirs.fileno()), str(hub), json.dumps(dataclasses.asdict(settings))]
+    try:
+        process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; waiting for it is done elsewhere
+            interpreter_command(python, "zygote", *arguments),
+            env=interpreter_environment(),
+            pass_fds=[theirs.fileno(), hub],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as exc:
+        control.close()
+        raise SandboxUnavailable(f"sandbox.python: {python!r} cannot be run: {exc.strerror}") from exc
+    finally:
+        theirs.close()
+        os.close(hub)
+    nursery = Nursery(control, process)
+    try:
+        await _wait_ready(nursery, process)
+        yield nursery
+    finally:
+        with anyio.CancelScope(shield=True):
+            await nursery.aclose()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes]) -> None:
+    notice: dict[str, Any] | None = {"failed": f"it was not ready within {START_S:g} s"}
+    with anyio.move_on_after(START_S):
+        notice = await nursery.hear()
+    if notice is not None and "ready" in notice:
+        return
+    why = (notice or {}).get("failed") or await anyio.to_thread.run_sync(_last_words, process)
+    raise SandboxUnavailable(f"no sandbox can be started: {why}")
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    """What a launcher that ended without a notice wrote."""
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)
+    try:
+        code = process.wait(1)
+    except subprocess.TimeoutExpired:
+        return "the launcher closed its connection"
+    lines = (process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the launcher ended with {code}"
