@@ -112,8 +112,9 @@ def set_limits(options: Options) -> None:
         resource.setrlimit(limit, (wanted, wanted))
 
 
-def environment(options: Options, *, home: str = "/home/user") -> dict[str, str]:
+def environment(options: Options) -> dict[str, str]:
     """The whole environment of a sandbox."""
+    home = options.home
     library = f"{home}/.local/lib/python"
     folders = [f"{sys.prefix}/bin", f"{home}/.local/bin", "/usr/local/bin", "/usr/bin", "/bin"]
     found = {

@@ -17,14 +17,12 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from toolhub_sandbox.inside import figures, isolate, root, syscalls
-from toolhub_sandbox.inside.agent import Agent, Options
-from toolhub_sandbox.inside.frames import encode
-from toolhub_sandbox.inside.unisolated import become_unisolated
+from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.life import live, live_unisolated, report
 from toolhub_sandbox.inside.watch import Watch
 
 _MAX_REQUEST = 1 << 20
@@ -55,6 +53,9 @@ def main(control_fd: str, hub_fd: str, settings_text: str) -> NoReturn:
     settings = Settings(**json.loads(settings_text))
     try:
         if settings.isolation == "none":
+            if os.geteuid() == 0:
+                _become(settings.uid, settings.gid)
+                _check_access(settings)
             _Zygote(control, int(hub_fd), settings).serve()
         _launch(control, int(hub_fd), settings)
     except Exception as exc:
@@ -121,6 +122,12 @@ def _become(uid: int, gid: int) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # it was cleared, and /proc/self would be root's
+
+
+def _check_access(settings: Settings) -> None:
+    """Without a file tree of their own, sandboxes must be able to reach the interpreter as others do."""
+    if not os.access(sys.executable, os.X_OK):
+        raise PermissionError(f"uid {settings.uid} cannot run {sys.executable}; name another one in sandbox.python")
 
 
 class _Zygote:
@@ -230,7 +237,7 @@ class _Zygote:
             if self._settings.isolation == "none":
                 os.write(births, f"{options.id} {os.getpid()}".encode())
                 os.close(births)
-                become_unisolated(hub, options)
+                live_unisolated(hub, options)
             isolate.unshare(network=self._settings.host_network)
             pid = os.fork()
             if pid == 0:
@@ -239,7 +246,7 @@ class _Zygote:
             os.write(births, f"{options.id} {pid}".encode())
             os._exit(0)
         except BaseException as exc:
-            _report(hub, exc)
+            report(hub, exc)
         finally:
             os._exit(1)
 
@@ -247,44 +254,14 @@ class _Zygote:
 def _become_agent(hub: socket.socket, options: Options) -> NoReturn:
     """Process 1 of a sandbox."""
     try:
-        syscalls.set_name("sbx-agent")
         isolate.mount_own(options)
-        listener = None
         if options.network != "host":
             isolate.raise_loopback()
-            if options.proxy_port:
-                listener = isolate.listen_for_proxy(options.proxy_port)
-        socket.sethostname("sandbox")
-        os.environ.clear()
-        os.environ.update(isolate.environment(options))
-        isolate.lock(options)
-        os.chdir("/home/user")
-        introduce(hub, listener)
-        Agent(hub, options, become_worker=isolate.become_worker).serve()
+        live(hub, options)
     except BaseException as exc:
-        _report(hub, exc)
+        report(hub, exc)
     finally:
         os._exit(1)
-
-
-def introduce(hub: socket.socket, listener: socket.socket | None) -> None:
-    """Send the hub what it needs to hold this sandbox: a pidfd, and the proxy's socket; wait until it said go."""
-    own = os.pidfd_open(os.getpid())
-    descriptors = [own] if listener is None else [own, listener.fileno()]
-    socket.send_fds(hub, [encode({"event": "born"})], descriptors)
-    os.close(own)
-    if listener is not None:
-        listener.close()
-    if not hub.recv(1):  # by now the hub has put this process into its cgroup
-        os._exit(0)
-
-
-def _report(hub: socket.socket, exc: BaseException) -> None:
-    last = traceback.extract_tb(exc.__traceback__)[-1]
-    try:
-        hub.sendall(encode({"event": "failed", "why": f"{exc} ({last.name})"}))
-    except OSError:
-        pass
 
 
 def _say(control: socket.socket, head: dict[str, Any]) -> bool:

@@ -6,13 +6,14 @@ import os
 import pwd
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -22,13 +23,13 @@ from toolhub.owned import Held, hold
 from toolhub_sandbox.errors import SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside import seccomp
 from toolhub_sandbox.inside.agent import Options
-from toolhub_sandbox.inside.frames import BadFrame
 from toolhub_sandbox.inside.zygote import Settings
 from toolhub_sandbox.local.box import LocalSandbox, max_answer
-from toolhub_sandbox.local.cgroups import Cgroups, SandboxCgroup, open_cgroups
+from toolhub_sandbox.local.cgroups import Cgroups, MemoryKills, open_cgroups
 from toolhub_sandbox.local.line import Line
 from toolhub_sandbox.local.nursery import Nursery, folders_of, open_nursery
 from toolhub_sandbox.model import Isolation
+from toolhub_sandbox.protocol import HOME
 
 # For a hub that runs as root and names no `user`: an id that distributions leave unused (systemd's "Users, Groups,
 # UIDs and GIDs": 60578-61183) and that fits the 65,536 ids of a container.
@@ -36,6 +37,14 @@ UNUSED_UID = 60987
 PROXY_PORT = 3128
 # A fork, a few mounts; on a machine under load, with 60 others starting, a second or two.
 _BIRTH_S = 30.0
+
+
+class Parent(Protocol):
+    """Where sandboxes come from. `listeners` hear the id of each that was killed for its memory."""
+
+    listeners: list[Callable[[str], None]]
+
+    async def spawn(self, options: Options) -> socket.socket: ...
 
 
 @dataclass(eq=False)
@@ -58,7 +67,7 @@ class LocalBackend:
         self._cgroups = cgroups
         self._why_cgroups = why_cgroups
         self._python = settings.python or sys.executable
-        self._is_isolated = settings.backend == "local"
+        self._is_isolated = settings.backend != "subprocess"
         self._families: dict[str, Family] = {}
         self._folders: list[str] | None = None
 
@@ -88,49 +97,61 @@ class LocalBackend:
     # --- making -----------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, profile: SandboxProfile) -> LocalSandbox:
-        nursery = await self._nursery(name, profile)
-        sandbox_id = f"sbx{secrets.token_hex(10)}"
-        held = await hold(self._owners, self._born(sandbox_id, name, profile, nursery), until=LocalSandbox.watch)
+        held = await hold(self._owners, self._life(name, profile), until=LocalSandbox.listen, name="sandbox")
         return held.value
 
     @asynccontextmanager
-    async def _born(
-        self, sandbox_id: str, name: str, profile: SandboxProfile, nursery: Nursery
-    ) -> AsyncIterator[LocalSandbox]:
+    async def _life(self, name: str, profile: SandboxProfile) -> AsyncIterator[LocalSandbox]:
         """A sandbox while it lives, with all that it needs outside."""
-        async with AsyncExitStack() as stack:
-            home = await self._own_folder(stack)
-            options = self._options(sandbox_id, profile, home)
-            group = self._cgroups.create(sandbox_id, profile) if self._cgroups else None
-            if group is not None:
-                stack.callback(group.remove)
-            line = Line(await nursery.spawn(options), max_body=max_answer(profile))
-            stack.callback(line.end, "it was closed")
-            pidfd, listener = await _meet(line, group)
-            try:
-                await line.say(b"g")
-                if listener >= 0:
-                    await self._serve_proxy(stack, listener, profile.network)
-            except BaseException:
-                os.close(pidfd)
-                raise
-            sandbox = LocalSandbox(
-                sandbox_id,
-                name,
-                profile,
-                line=line,
-                pidfd=pidfd,
-                backend=self._settings.backend,
-                isolation=self.isolation.summary,
-                was_out_of_memory=_Memory(group, nursery, sandbox_id).was_exceeded,
-            )
-            yield sandbox
-            await sandbox.kill()
+        sandbox: LocalSandbox | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                sandbox = await self._born(stack, name, profile)
+                try:
+                    yield sandbox
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await sandbox.end()
+        finally:
+            if sandbox is not None:
+                sandbox.set_gone()
 
-    def _options(self, sandbox_id: str, profile: SandboxProfile, home: str) -> Options:
+    async def _born(self, stack: AsyncExitStack, name: str, profile: SandboxProfile) -> LocalSandbox:
+        options = self._options(profile, await self._own_folder(stack))
+        group = self._cgroups.create(options.id, profile) if self._cgroups else None
+        if group is not None:
+            stack.callback(group.remove)
+        parent = await self._parent(name, profile, stack)
+        line = Line(await parent.spawn(options), max_body=max_answer(profile))
+        stack.callback(line.end, "it was closed")
+        pidfd, listener = await _meet(line)
+        stack.callback(os.close, pidfd)
+        if listener is not None:
+            await self._serve_proxy(stack, listener, name, profile)
+        try:
+            if group is not None:
+                group.adopt(pid_of(pidfd))
+            await line.say(b"g")
+        except (OSError, SandboxLost) as exc:
+            raise SandboxUnavailable(f"a sandbox ended while it was being made, or has no cgroup: {exc}") from exc
+        memory = MemoryKills(options.id, group)
+        parent.listeners.append(memory.note)
+        stack.callback(parent.listeners.remove, memory.note)
+        return LocalSandbox(
+            options.id,
+            name,
+            profile,
+            line=line,
+            pidfd=pidfd,
+            backend=self._settings.backend,
+            isolation=self.isolation.summary,
+            was_out_of_memory=memory.is_new,
+        )
+
+    def _options(self, profile: SandboxProfile, home: str) -> Options:
         network = profile.network
         return Options(
-            id=sandbox_id,
+            id=f"sbx{secrets.token_hex(10)}",
             output_bytes=profile.output_bytes,
             env=dict(profile.env),
             network=network if isinstance(network, str) else "proxy",
@@ -146,13 +167,28 @@ class LocalBackend:
     async def _own_folder(self, stack: AsyncExitStack) -> str:
         """What stands for /home/user: a file system of its own inside, else a temporary folder."""
         if self._is_isolated:
-            return "/home/user"
+            return HOME
         folder = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="toolhub-sandbox-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if os.geteuid() == 0:
+            os.chown(folder, *account(self._settings.user))
         return folder
 
-    async def _serve_proxy(self, stack: AsyncExitStack, listener: int, network: Any) -> None:
-        raise NotImplementedError
+    async def _serve_proxy(
+        self, stack: AsyncExitStack, listener: socket.socket, name: str, profile: SandboxProfile
+    ) -> None:
+        from toolhub_sandbox.proxy import run_proxy
+        from toolhub_sandbox.proxy_rules import AllowRules
+
+        assert isinstance(profile.network, AllowedHosts)
+        rules = AllowRules.of(profile.network.allow, profile=name)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(run_proxy, listener, rules)
+
+    async def _parent(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> Parent:
+        """Return what new sandboxes of a profile are asked of; `stack` ends with the sandbox."""
+        return await self._nursery(name, profile)
 
     # --- zygotes ----------------------------------------------------------------------------------------------------
 
@@ -182,44 +218,16 @@ class LocalBackend:
             yield nursery
 
 
-class _Memory:
-    """Whether a sandbox's process was killed for its memory, said once per kill."""
-
-    def __init__(self, group: SandboxCgroup | None, nursery: Nursery, sandbox_id: str) -> None:
-        self._group = group
-        self._told = 0
-        self._killed = 0
-        self._sandbox_id = sandbox_id
-        if group is None:
-            nursery.listeners.append(self._on_memory)
-
-    def _on_memory(self, sandbox_id: str) -> None:
-        self._killed += sandbox_id == self._sandbox_id
-
-    def was_exceeded(self) -> bool:
-        kills = self._killed if self._group is None else self._group.out_of_memory_kills
-        before, self._told = self._told, kills
-        return kills > before
-
-
-async def _meet(line: Line, group: SandboxCgroup | None) -> tuple[int, int]:
-    """Wait until the sandbox exists; put it into its group. Returns its pidfd, and the proxy's socket or -1."""
+async def _meet(line: Line) -> tuple[int, socket.socket | None]:
+    """Wait until the sandbox exists. Returns its pidfd, and the socket for the proxy if it has one."""
     try:
         with anyio.fail_after(_BIRTH_S):
             head, descriptors = await line.meet()
-    except (TimeoutError, OSError, BadFrame, SandboxLost) as exc:
-        raise SandboxUnavailable(f"a sandbox could not be made: {exc or 'it took too long'}") from exc
+    except (TimeoutError, OSError, SandboxLost) as exc:
+        raise SandboxUnavailable(f"a sandbox could not be made: {str(exc) or 'it took too long'}") from exc
     if head.get("event") != "born" or not descriptors:
         raise SandboxUnavailable(f"a sandbox could not be made: {head.get('why')}")
-    pidfd, listener = (*descriptors, -1)[:2]
-    try:
-        if group is not None:
-            group.adopt(pid_of(pidfd))
-    except OSError as exc:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise SandboxUnavailable(f"a sandbox could not be put into its cgroup: {exc}") from exc
-    return pidfd, listener
+    return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
 
 
 def pid_of(pidfd: int) -> int:

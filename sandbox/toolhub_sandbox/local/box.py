@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Any
@@ -38,7 +37,7 @@ def max_answer(profile: SandboxProfile) -> int:
 
 
 class LocalSandbox:
-    """See `protocol.Sandbox`. Somebody must run `watch()`."""
+    """See `protocol.Sandbox`. Its backend runs `listen()`, then `end()`, and owns `pidfd`."""
 
     def __init__(
         self,
@@ -76,31 +75,27 @@ class LocalSandbox:
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
-    async def watch(self) -> None:
-        """Listen to the agent until the sandbox is gone, then make sure of it."""
-        try:
-            await self._line.listen()
-        finally:
-            self._line.end("it was closed")
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_S):
-                await self._wait_dead()
-            os.close(self._pidfd)
-            self._gone.set()
+    async def listen(self) -> None:
+        """Take what the agent says until the sandbox is gone, or to go."""
+        await self._line.listen()
 
-    async def _wait_dead(self) -> None:
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        await anyio.wait_readable(self._pidfd)
+    async def end(self) -> None:
+        """Close the line and make sure that nothing is left; bounded in time."""
+        self._line.end("it was closed")
+        with anyio.move_on_after(_KILL_S):
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                await anyio.wait_readable(self._pidfd)
+            except ProcessLookupError:
+                pass
+
+    def set_gone(self) -> None:
+        """Everything that was outside for it has been cleaned up, too."""
+        self._gone.set()
 
     def _on_event(self, head: Head) -> None:
         if head.get("event") in ("lost", "failed"):
             self._line.why_lost = str(head.get("why"))[:200]
-
-    def blame(self, why: str) -> None:
-        """Remember what will have been the reason when it turns out to be gone."""
-        self._line.why_lost = why
 
     async def kill(self) -> None:
         self._line.end("it was killed")

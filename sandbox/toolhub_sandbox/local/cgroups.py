@@ -51,6 +51,26 @@ class SandboxCgroup:
 
 
 @dataclass(eq=False)
+class MemoryKills:
+    """Whether processes of a sandbox were killed for its memory: by the kernel for its group, or by the watch."""
+
+    sandbox_id: str
+    group: SandboxCgroup | None
+    _by_watch: int = 0
+    _told: int = 0
+
+    def note(self, sandbox_id: str) -> None:
+        """The watch killed a process of some sandbox."""
+        self._by_watch += sandbox_id == self.sandbox_id
+
+    def is_new(self) -> bool:
+        """Whether there were any since the last time."""
+        kills = self._by_watch if self.group is None else self.group.out_of_memory_kills
+        before, self._told = self._told, kills
+        return kills > before
+
+
+@dataclass(eq=False)
 class Cgroups:
     """The groups of one hub."""
 

@@ -1,0 +1,61 @@
+"""The last steps of every sandbox's first process, from any backend."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from typing import NoReturn
+
+from toolhub_sandbox.inside import isolate, syscalls
+from toolhub_sandbox.inside.agent import Agent, Options
+from toolhub_sandbox.inside.frames import encode
+
+
+def live(hub: socket.socket, options: Options) -> NoReturn:
+    """Give up all privileges, tell the hub, and serve it. The namespaces are entered, the files mounted."""
+    syscalls.set_name("sbx-agent")
+    listener = isolate.listen_for_proxy(options.proxy_port) if options.proxy_port else None
+    if options.network != "host":
+        socket.sethostname("sandbox")
+    os.environ.clear()
+    os.environ.update(isolate.environment(options))
+    isolate.lock(options)
+    os.chdir(options.home)
+    introduce(hub, listener)
+    Agent(hub, options, become_worker=isolate.become_worker).serve()
+
+
+def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
+    """Be a sandbox that is none: limits, and a folder of its own, but the same files and network as the hub."""
+    syscalls.set_name("sbx-agent")
+    os.setsid()
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    os.environ.clear()
+    os.environ.update(isolate.environment(options))
+    isolate.set_limits(options)
+    os.chdir(options.home)
+    introduce(hub, None)
+    Agent(hub, options, become_worker=isolate.become_worker).serve()
+
+
+def introduce(hub: socket.socket, listener: socket.socket | None) -> None:
+    """Send the hub what it needs to hold this sandbox: a pidfd, and the proxy's socket; wait until it said go."""
+    own = os.pidfd_open(os.getpid())
+    descriptors = [own] if listener is None else [own, listener.fileno()]
+    socket.send_fds(hub, [encode({"event": "born"})], descriptors)
+    os.close(own)
+    if listener is not None:
+        listener.close()
+    if not hub.recv(1):  # by now the hub has put this process into its cgroup
+        os._exit(0)
+
+
+def report(hub: socket.socket, exc: BaseException) -> None:
+    """Tell the hub why there will be no sandbox, or none any more."""
+    last = traceback.extract_tb(exc.__traceback__)[-1]
+    try:
+        hub.sendall(encode({"event": "failed", "why": f"{type(exc).__name__}: {exc} ({last.name})"}))
+    except OSError:
+        pass

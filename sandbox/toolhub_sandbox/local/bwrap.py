@@ -1,0 +1,133 @@
+"""Sandboxes made by bubblewrap, where namespaces are to be left to a program that many have looked at.
+
+Slower than `local`: every sandbox starts an interpreter of its own and loads the profile's modules again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from toolhub.config import SandboxProfile, SandboxSettings
+from toolhub_sandbox.errors import SandboxUnavailable
+from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.isolate import UID
+from toolhub_sandbox.inside.root import CONFIGURATION, FOR_THE_NETWORK, MERGED, SYSTEM
+from toolhub_sandbox.local.backend import LocalBackend, Parent, account
+from toolhub_sandbox.local.cgroups import open_cgroups
+from toolhub_sandbox.local.nursery import LIBRARY, folders_of, interpreter_command, interpreter_environment
+from toolhub_sandbox.model import Isolation
+
+_EXIT_S = 5.0
+
+
+class BwrapBackend(LocalBackend):
+    """As `LocalBackend`, but each sandbox comes from a `bwrap` process of its own."""
+
+    @property
+    def isolation(self) -> Isolation:
+        local = super().isolation
+        return dataclasses.replace(local, backend="bwrap", summary=f"bubblewrap: {local.summary}")
+
+    async def _parent(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> Parent:
+        if self._folders is None:
+            self._folders = await anyio.to_thread.run_sync(folders_of, self._python)
+        launcher = Launcher(self._python, self._folders, profile, account(self._settings.user))
+        stack.push_async_callback(launcher.aclose)
+        return launcher
+
+
+@dataclass(eq=False)
+class Launcher:
+    """One `bwrap` process, for one sandbox."""
+
+    python: str
+    folders: list[str]
+    profile: SandboxProfile
+    account: tuple[int, int]
+    listeners: list[Callable[[str], None]] = field(default_factory=list)
+    """Never called: there is no zygote to watch the memory."""
+    _process: subprocess.Popen[bytes] | None = None
+
+    async def spawn(self, options: Options) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec, bound to this thread's life
+                    [*self._privileges(), *self._bwrap(options), *self._inside(theirs.fileno(), options)],
+                    env=interpreter_environment(),
+                    pass_fds=[theirs.fileno()],
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            except OSError as exc:
+                ours.close()
+                raise SandboxUnavailable(f"bwrap cannot be run: {exc.strerror}") from exc
+        return ours
+
+    def _privileges(self) -> list[str]:
+        """Root first becomes somebody else; the capabilities of a root's bwrap would reach the sandbox."""
+        if os.geteuid() != 0:
+            return []
+        uid, gid = self.account
+        return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
+
+    def _bwrap(self, options: Options) -> list[str]:
+        # fmt: off
+        command = [
+            "bwrap", "--unshare-all", "--unshare-user", f"--uid={UID}", f"--gid={UID}", "--die-with-parent",
+            "--as-pid-1", "--new-session", "--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev",
+            "--size", str(options.tmp_bytes), "--tmpfs", "/tmp",  # noqa: S108
+            "--size", str(options.home_bytes), "--tmpfs", "/home/user",
+        ]
+        # fmt: on
+        if options.network == "host":
+            command.append("--share-net")
+        for path in (*SYSTEM, *CONFIGURATION, *(FOR_THE_NETWORK if options.network == "host" else ())):
+            command += ["--ro-bind-try", path, path]
+        for path in (*self.folders, *self.profile.read_only, str(LIBRARY / "toolhub_sandbox")):
+            command += ["--ro-bind", path, path]
+        for path in MERGED:
+            if os.path.islink(path):
+                command += ["--symlink", os.readlink(path), path]
+            else:
+                command += ["--ro-bind-try", path, path]
+        return [*command, "--remount-ro", "/", "--"]
+
+    def _inside(self, descriptor: int, options: Options) -> list[str]:
+        texts = json.dumps(self.profile.preload), json.dumps(dataclasses.asdict(options))
+        return interpreter_command(self.python, "single", str(descriptor), *texts)
+
+    async def aclose(self) -> None:
+        """Reap it; the sandbox has ended."""
+        if self._process is None:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_EXIT_S):
+            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return
+        self._process.kill()
+        self._process.wait()
+
+
+@asynccontextmanager
+async def open_bwrap(settings: SandboxSettings) -> AsyncIterator[BwrapBackend]:
+    """Give the `bwrap` backend. Raises SandboxUnavailable where there is no bubblewrap."""
+    if shutil.which("bwrap") is None:
+        raise SandboxUnavailable("'bwrap' was not found on PATH; install bubblewrap, or use the backend `local`")
+    with open_cgroups() as (cgroups, why):
+        async with anyio.create_task_group() as owners:
+            try:
+                yield BwrapBackend(settings, owners, cgroups, why)
+            finally:
+                owners.cancel_scope.cancel()
