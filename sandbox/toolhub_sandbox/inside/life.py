@@ -16,12 +16,11 @@ def live(hub: socket.socket, options: Options) -> NoReturn:
     """Give up all privileges, tell the hub, and serve it. The namespaces are entered, the files mounted."""
     syscalls.set_name("sbx-agent")
     listener = isolate.listen_for_proxy(options.proxy_port) if options.proxy_port else None
-    if options.network != "host":
-        socket.sethostname("sandbox")
     os.environ.clear()
     os.environ.update(isolate.environment(options))
     isolate.lock(options)
     os.chdir(options.home)
+    silence()
     introduce(hub, listener)
     Agent(hub, options, become_worker=isolate.become_worker).serve()
 
@@ -38,6 +37,14 @@ def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
     os.chdir(options.home)
     introduce(hub, None)
     Agent(hub, options, become_worker=isolate.become_worker).serve()
+
+
+def silence() -> None:
+    """Let go of what stderr is to the hub: a sandbox must not be able to write there."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.close(nothing)
 
 
 def introduce(hub: socket.socket, listener: socket.socket | None) -> None:

@@ -46,7 +46,7 @@ FOR_THE_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/gai.conf")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 # Where the new tree is built before it becomes the root; any folder will do, for nothing below these is shown inside.
 _BUILDING_SITES = ("/sys", "/mnt", "/media", "/boot")
-_FILES = {
+FILES = {
     "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "/etc/group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n",
@@ -74,7 +74,7 @@ def enter_new_root(folders: Sequence[str], *, host_network: bool) -> None:
             _show(root, path)
     for path in (*CONFIGURATION, *(FOR_THE_NETWORK if host_network else ())):
         _show(root, path)
-    for path, text in _FILES.items():
+    for path, text in FILES.items():
         if not os.path.exists(root + path):
             with open(root + path, "w") as file:
                 file.write(text)

@@ -6,7 +6,6 @@ python -I -c "..." LIBRARY SOCKET_FD '["numpy", ...]' '{"id": ...}'
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import socket
@@ -15,10 +14,11 @@ from typing import NoReturn
 
 from toolhub_sandbox.inside import figures
 from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.frames import FrameBuffer, receive
 from toolhub_sandbox.inside.life import live, report
 
 
-def main(hub_fd: str, preload: str, options_text: str) -> NoReturn:
+def main(hub_fd: str) -> NoReturn:
     hub = socket.socket(fileno=int(hub_fd))
     hub.set_inheritable(False)
     try:
@@ -26,9 +26,10 @@ def main(hub_fd: str, preload: str, options_text: str) -> NoReturn:
         sys.path[:] = [entry for entry in sys.path if os.path.exists(entry)]
         sys.meta_path.append(figures.Finder())
         os.environ.update(MPLBACKEND=figures.BACKEND, MPLCONFIGDIR="/tmp")  # noqa: S108 - its own
-        for name in json.loads(preload):
+        head, _ = receive(hub, FrameBuffer(0))
+        for name in head["preload"]:
             importlib.import_module(name)
-        live(hub, Options(**json.loads(options_text)))
+        live(hub, Options(**head["options"]))
     except BaseException as exc:
         report(hub, exc)
     finally:

@@ -1,6 +1,6 @@
 """A process that has a profile's modules loaded and becomes a sandbox with every fork.
 
-    python -I -c "..." LIBRARY CONTROL_FD HUB_PIDFD '{"isolation": "namespaces", ...}'
+    python -I -c "..." LIBRARY CONTROL_FD HUB_PIDFD     (its settings are the first message)
 
 The launcher (started by the hub) enters namespaces and forks the zygote, process 1 of its own pid namespace: when it
 ends, for whatever reason, the kernel kills every sandbox below it. It ends when the hub does.
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from toolhub_sandbox.inside import figures, isolate, root, syscalls
 from toolhub_sandbox.inside.agent import Options
-from toolhub_sandbox.inside.life import live, live_unisolated, report
+from toolhub_sandbox.inside.life import live, live_unisolated, report, silence
 from toolhub_sandbox.inside.watch import Watch
 
 _MAX_REQUEST = 1 << 20
@@ -47,11 +47,12 @@ class Settings:
     """Folders to remove when everything is over."""
 
 
-def main(control_fd: str, hub_fd: str, settings_text: str) -> NoReturn:
+def main(control_fd: str, hub_fd: str) -> NoReturn:
     """Be the launcher."""
     control = socket.socket(fileno=int(control_fd))
-    settings = Settings(**json.loads(settings_text))
     try:
+        # Not an argument: those can be read by every program inside.
+        settings = Settings(**json.loads(control.recv(_MAX_REQUEST)))
         if settings.isolation == "none":
             if os.geteuid() == 0:
                 _become(settings.uid, settings.gid)
@@ -146,7 +147,7 @@ class _Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         self._load()
-        _silence()
+        silence()
         self._tell({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))})
         poller = select.poll()
         for descriptor in (self._control.fileno(), self._hub, self._born.fileno()):
@@ -257,6 +258,7 @@ def _become_agent(hub: socket.socket, options: Options) -> NoReturn:
         isolate.mount_own(options)
         if options.network != "host":
             isolate.raise_loopback()
+        socket.sethostname("sandbox")
         live(hub, options)
     except BaseException as exc:
         report(hub, exc)
@@ -270,14 +272,6 @@ def _say(control: socket.socket, head: dict[str, Any]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _silence() -> None:
-    """Let go of what stderr is to the hub: a sandbox must not be able to write there."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
-    os.close(nothing)
 
 
 def _keep_only(*descriptors: int) -> None:

@@ -46,6 +46,8 @@ class Parent(Protocol):
 
     async def spawn(self, options: Options) -> socket.socket: ...
 
+    def last_words(self) -> str: ...
+
 
 @dataclass(eq=False)
 class Family:
@@ -124,7 +126,10 @@ class LocalBackend:
         parent = await self._parent(name, profile, stack)
         line = Line(await parent.spawn(options), max_body=max_answer(profile))
         stack.callback(line.end, "it was closed")
-        pidfd, listener = await _meet(line)
+        try:
+            pidfd, listener = await _meet(line)
+        except SandboxUnavailable as exc:
+            raise SandboxUnavailable(f"a sandbox could not be made: {parent.last_words() or exc}") from exc
         stack.callback(os.close, pidfd)
         if listener is not None:
             await self._serve_proxy(stack, listener, name, profile)
@@ -224,9 +229,9 @@ async def _meet(line: Line) -> tuple[int, socket.socket | None]:
         with anyio.fail_after(_BIRTH_S):
             head, descriptors = await line.meet()
     except (TimeoutError, OSError, SandboxLost) as exc:
-        raise SandboxUnavailable(f"a sandbox could not be made: {str(exc) or 'it took too long'}") from exc
+        raise SandboxUnavailable(str(exc) or "it took too long") from exc
     if head.get("event") != "born" or not descriptors:
-        raise SandboxUnavailable(f"a sandbox could not be made: {head.get('why')}")
+        raise SandboxUnavailable(str(head.get("why")))
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
 
 

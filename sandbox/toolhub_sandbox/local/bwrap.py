@@ -6,13 +6,12 @@ Slower than `local`: every sandbox starts an interpreter of its own and loads th
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -20,8 +19,9 @@ import anyio
 from toolhub.config import SandboxProfile, SandboxSettings
 from toolhub_sandbox.errors import SandboxUnavailable
 from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.frames import encode
 from toolhub_sandbox.inside.isolate import UID
-from toolhub_sandbox.inside.root import CONFIGURATION, FOR_THE_NETWORK, MERGED, SYSTEM
+from toolhub_sandbox.inside.root import CONFIGURATION, FILES, FOR_THE_NETWORK, MERGED, SYSTEM
 from toolhub_sandbox.local.backend import LocalBackend, Parent, account
 from toolhub_sandbox.local.cgroups import open_cgroups
 from toolhub_sandbox.local.nursery import LIBRARY, folders_of, interpreter_command, interpreter_environment
@@ -60,21 +60,29 @@ class Launcher:
 
     async def spawn(self, options: Options) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _written(FILES) as files:
             try:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec, bound to this thread's life
-                    [*self._privileges(), *self._bwrap(options), *self._inside(theirs.fileno(), options)],
+                    [*self._privileges(), *self._bwrap(options, files), *self._inside(theirs.fileno())],
                     env=interpreter_environment(),
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *files.values()],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
                 )
             except OSError as exc:
                 ours.close()
                 raise SandboxUnavailable(f"bwrap cannot be run: {exc.strerror}") from exc
+        ours.sendall(encode({"preload": self.profile.preload, "options": dataclasses.asdict(options)}))
         return ours
+
+    def last_words(self) -> str:
+        """What bubblewrap said, if it failed."""
+        if self._process is None or self._process.stderr is None:
+            return ""
+        os.set_blocking(self._process.stderr.fileno(), False)
+        return (self._process.stderr.read() or b"").decode(errors="replace").strip()
 
     def _privileges(self) -> list[str]:
         """Root first becomes somebody else; the capabilities of a root's bwrap would reach the sandbox."""
@@ -83,10 +91,10 @@ class Launcher:
         uid, gid = self.account
         return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
 
-    def _bwrap(self, options: Options) -> list[str]:
+    def _bwrap(self, options: Options, files: Mapping[str, int]) -> list[str]:
         # fmt: off
         command = [
-            "bwrap", "--unshare-all", "--unshare-user", f"--uid={UID}", f"--gid={UID}", "--die-with-parent",
+            "bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--die-with-parent",
             "--as-pid-1", "--new-session", "--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev",
             "--size", str(options.tmp_bytes), "--tmpfs", "/tmp",  # noqa: S108
             "--size", str(options.home_bytes), "--tmpfs", "/home/user",
@@ -96,6 +104,9 @@ class Launcher:
             command.append("--share-net")
         for path in (*SYSTEM, *CONFIGURATION, *(FOR_THE_NETWORK if options.network == "host" else ())):
             command += ["--ro-bind-try", path, path]
+        for path, descriptor in files.items():
+            if not (options.network == "host" and path in FOR_THE_NETWORK):
+                command += ["--ro-bind-data", str(descriptor), path]
         for path in (*self.folders, *self.profile.read_only, str(LIBRARY / "toolhub_sandbox")):
             command += ["--ro-bind", path, path]
         for path in MERGED:
@@ -105,19 +116,35 @@ class Launcher:
                 command += ["--ro-bind-try", path, path]
         return [*command, "--remount-ro", "/", "--"]
 
-    def _inside(self, descriptor: int, options: Options) -> list[str]:
-        texts = json.dumps(self.profile.preload), json.dumps(dataclasses.asdict(options))
-        return interpreter_command(self.python, "single", str(descriptor), *texts)
+    def _inside(self, descriptor: int) -> list[str]:
+        return interpreter_command(self.python, "single", str(descriptor))
 
     async def aclose(self) -> None:
         """Reap it; the sandbox has ended."""
         if self._process is None:
             return
+        if self._process.stderr is not None:
+            self._process.stderr.close()
         with anyio.CancelScope(shield=True), anyio.move_on_after(_EXIT_S):
             await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
             return
         self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def _written(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """Give a descriptor to read each text from."""
+    descriptors = {}
+    try:
+        for path, text in texts.items():
+            descriptors[path] = os.memfd_create(os.path.basename(path))
+            os.write(descriptors[path], text.encode())
+            os.lseek(descriptors[path], 0, os.SEEK_SET)
+        yield descriptors
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ class Line:
         except (BadFrame, ValueError):
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise SandboxLost("the sandbox ended while it was being made") from None
+            raise SandboxLost("it ended while it was being made") from None
         return message[0], list(descriptors)
 
     async def say(self, data: bytes) -> None:

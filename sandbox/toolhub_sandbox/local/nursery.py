@@ -103,6 +103,10 @@ class Nursery:
                 raise SandboxUnavailable("the zygote of the profile has ended") from exc
             raise
 
+    def last_words(self) -> str:
+        """Nothing: what goes wrong in a fork of the zygote is told by the fork."""
+        return ""
+
     async def hear(self) -> dict[str, Any] | None:
         """Return the zygote's next notice; None when it has ended."""
         while True:
@@ -146,10 +150,10 @@ async def open_nursery(python: str, settings: Settings) -> AsyncIterator[Nursery
     control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     hub = os.pidfd_open(os.getpid())
     control.setblocking(False)
-    arguments = [str(theirs.fileno()), str(hub), json.dumps(dataclasses.asdict(settings))]
+    control.send(json.dumps(dataclasses.asdict(settings)).encode())
     try:
         process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; waiting for it is done elsewhere
-            interpreter_command(python, "zygote", *arguments),
+            interpreter_command(python, "zygote", str(theirs.fileno()), str(hub)),
             env=interpreter_environment(),
             pass_fds=[theirs.fileno(), hub],
             cwd="/",
