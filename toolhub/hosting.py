@@ -1,9 +1,63 @@
-"""What a builtin server gets from the hub that runs it."""
+"""What a builtin server gets from the hub that runs it, and what the hub wants of a sandbox package.
+
+The hub finds its sandboxes by the entry point group `toolhub.sandboxes`; these protocols are all it knows of them.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+SANDBOXES = "toolhub.sandboxes"
+
+
+class SandboxScope(Protocol):
+    """One owner's sandboxes; they end with it. See `toolhub_sandbox.SandboxScope`."""
+
+    async def create(self, profile: str | None = None) -> Any: ...
+
+    def get(self, sandbox_id: str) -> Any: ...
+
+    async def aclose(self) -> None: ...
+
+
+class SandboxStatistics(Protocol):
+    """Counts of one hub's sandboxes; memory_bytes: of all together."""
+
+    @property
+    def live(self) -> int: ...
+
+    @property
+    def ready(self) -> int: ...
+
+    @property
+    def created(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int | None: ...
+
+
+class SandboxCheck(Protocol):
+    """What a sandbox that was made to see is like. Each finding: what, `ok` or `weaker`, and a sentence."""
+
+    @property
+    def findings(self) -> tuple[tuple[str, str, str], ...]: ...
+
+
+class SandboxProvider(Protocol):
+    """All sandboxes of a hub. See `toolhub_sandbox.Sandboxes`."""
+
+    def scope(self, owner: str) -> SandboxScope: ...
+
+    def statistics(self) -> SandboxStatistics: ...
+
+    async def check(self) -> SandboxCheck: ...
+
+
+SandboxOpener = Callable[..., AbstractAsyncContextManager[SandboxProvider]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +65,17 @@ class Host:
     """Given to a builtin's factory as the keyword `host`, if it has one; a server that runs alone gets none.
 
     owner: the task's id, or "hub" for a server that all tasks share.
-    sandboxes: the owner's `toolhub_sandbox.SandboxScope`; the hub closes it when the owner ends. None where the
-    sandboxes are not installed.
+    sandboxes: the owner's `SandboxScope`; the hub closes it when the owner ends. None where no sandbox package is
+    installed.
     """
 
     owner: str
     sandboxes: Any = None
+
+
+def find_sandboxes() -> SandboxOpener | None:
+    """Return what opens the installed sandboxes: `open(settings, start_place=...)`; None where there are none."""
+    for entry in importlib.metadata.entry_points(group=SANDBOXES):
+        opener: SandboxOpener = entry.load()
+        return opener
+    return None

@@ -23,6 +23,7 @@ from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
+from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
 from toolhub.layers.admission import Gate
 from toolhub.layers.trace import CallCounts, Observer
@@ -30,7 +31,7 @@ from toolhub.model import HubStatistics
 from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
-from toolhub.server import Server, Shared
+from toolhub.server import HostedOpener, Server, Shared
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot
 from toolhub.spawn.exec import Spawner, open_spawner
@@ -62,6 +63,7 @@ class Hub:
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
+        self._own_host: Host | None = None
 
     def __repr__(self) -> str:
         return f"<Hub tasks={len(self._scopes)} servers={list(self.config.servers)}>"
@@ -72,13 +74,10 @@ class Hub:
         raise_fd_limit()
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:
-            opener = self._open_channel
-            if opener is None:
-                journal = stack.enter_context(open_journal(settings.state_path / "journal"))
-                opener = channel_opener(await stack.enter_async_context(open_spawner(journal)), limits.max_result_bytes)
+            starts = StartLimiter(settings.start_limit)
             self._shared = Shared(
-                open_channel=opener,
-                starts=StartLimiter(settings.start_limit),
+                open_channel=await self._hosted_opener(stack),
+                starts=starts,
                 catalog=Catalog(),
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
@@ -90,13 +89,24 @@ class Hub:
                 on_tools_changed=self.on_tools_changed,
                 queue=limits.queue,
             )
-            self._owners = await stack.enter_async_context(anyio.create_task_group())
+            self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
+            if (open_sandboxes := find_sandboxes()) is not None:
+                sandboxes = open_sandboxes(self.config.sandbox, start_place=lambda: starts.place(owners))
+                self._shared.sandboxes = await stack.enter_async_context(sandboxes)
             self._owners.start_soon(self._patrol)
             self._stack = stack.pop_all()
         for spec in self.config.servers.values():
             if spec.share == "hub" and spec.keep_warm:
                 self._owners.start_soon(_warm, self._shared_server(spec).slot())
         return self
+
+    async def _hosted_opener(self, stack: AsyncExitStack) -> HostedOpener:
+        given = self._open_channel
+        if given is not None:
+            return lambda spec, host: given(spec)
+        journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
+        spawner = await stack.enter_async_context(open_spawner(journal))
+        return channel_opener(spawner, self.config.limits.max_result_bytes)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -228,6 +238,11 @@ class Hub:
         return self._owners
 
     @property
+    def sandboxes(self) -> SandboxProvider | None:
+        """All sandboxes of this hub; None where no sandbox package is installed."""
+        return self._shared.sandboxes
+
+    @property
     def gate(self) -> Gate:
         """The hub-wide limit on calls."""
         return self._shared.gate
@@ -239,9 +254,16 @@ class Hub:
         key = f"{spec.name}:{spec.fingerprint()}"
         server = self._shared_servers.get(key)
         if server is None:
-            server = Server.of(spec, owner="hub", owners=self._ready(), shared=self._shared)
+            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared)
             self._shared_servers[key] = server
         return server
+
+    def _host(self) -> Host:
+        """What servers that all tasks share are given."""
+        if self._own_host is None:
+            sandboxes = self._shared.sandboxes
+            self._own_host = Host("hub", sandboxes.scope("hub") if sandboxes is not None else None)
+        return self._own_host
 
     def _count_replay(self) -> None:
         self.replays += 1
@@ -292,14 +314,14 @@ async def _warm(slot: Slot) -> None:
         logger.warning("keep_warm: %s", exc)
 
 
-def channel_opener(spawner: Spawner, limit: int) -> ChannelOpener:
+def channel_opener(spawner: Spawner, limit: int) -> HostedOpener:
     """Return the opener that knows every transport. limit: bytes of the largest answer."""
 
-    def open_channel(spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
+    def open_channel(spec: ServerSpec, host: Host) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":
             return open_stdio(spec, spawner, limit=limit)
         if spec.transport == "builtin":
-            return open_builtin(spec)
+            return open_builtin(spec, host)
         return open_http(spec, limit=limit)
 
     return open_channel

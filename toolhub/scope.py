@@ -15,7 +15,8 @@ import anyio
 import anyio.abc
 
 from toolhub.config import ServerSpec
-from toolhub.errors import CallError, HubClosed, TaskClosed, ToolhubError
+from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
+from toolhub.hosting import Host, SandboxScope
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
@@ -49,6 +50,7 @@ class TaskScope:
         self._owners = owners
         self._numbers = itertools.count(1)
         self._closed = False
+        self.host = Host(task_id, shared.sandboxes.scope(task_id) if shared.sandboxes is not None else None)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
         self._handle: Handler = stack(
@@ -65,12 +67,20 @@ class TaskScope:
     def _bind(self, spec: ServerSpec) -> Server:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
-        return Server.of(spec, owner=self.id, owners=self._owners, shared=self._shared)
+        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared)
 
     @property
     def servers(self) -> Mapping[str, ServerSpec]:
         """The task's servers by name, with its own variables filled in."""
         return {name: server.spec for name, server in self._servers.items()}
+
+    @property
+    def sandboxes(self) -> SandboxScope:
+        """The task's sandboxes: `create()`, `get(id)`; they end with the task. Raises MissingExtra."""
+        if self.host.sandboxes is None:
+            raise MissingExtra("hub", "task.sandboxes")
+        sandboxes: SandboxScope = self.host.sandboxes
+        return sandboxes
 
     # --- using tools ------------------------------------------------------------------------------------------------
 
@@ -211,13 +221,15 @@ class TaskScope:
         return [slot for server in self._servers.values() if server.owner == self.id for slot in server.slots]
 
     async def aclose(self) -> None:
-        """End every session of this task at once. Idempotent; waits until they are gone."""
+        """End every session and sandbox of this task at once. Idempotent; waits until they are gone."""
         self._closed = True
         while self._listeners:
             self._shared.on_tools_changed.remove(self._listeners.pop())
         async with anyio.create_task_group() as closing:
             for slot in self.own_slots():
                 closing.start_soon(slot.aclose)
+            if self.host.sandboxes is not None:
+                closing.start_soon(self.host.sandboxes.aclose)
 
     def statistics(self) -> TaskStatistics:
         return TaskStatistics(

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
 
 from toolhub.catalog import Catalog
+from toolhub.channel.base import Channel
 from toolhub.config import ServerSpec
 from toolhub.errors import CallTimeout
+from toolhub.hosting import Host, SandboxProvider
 from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.model import Json, SlotKey, ToolInfo
 from toolhub.policy import RetryBudget
-from toolhub.session import ChannelOpener, Session
+from toolhub.session import Session
 from toolhub.slot import Counters, Slot
 from toolhub.spawn.starts import StartLimiter
+
+HostedOpener = Callable[[ServerSpec, Host], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
 class Shared:
     """What the hub lends to every scope."""
 
-    open_channel: ChannelOpener
+    open_channel: HostedOpener
     starts: StartLimiter
     catalog: Catalog
     gate: Gate
@@ -38,6 +42,7 @@ class Shared:
     shared_server: Callable[[ServerSpec], Server]
     on_tools_changed: list[Callable[[str], None]]
     queue: int
+    sandboxes: SandboxProvider | None = None
 
 
 @dataclass(eq=False)
@@ -46,16 +51,20 @@ class Server:
 
     spec: ServerSpec
     fingerprint: str
-    owner: str
+    host: Host
     owners: anyio.abc.TaskGroup
     shared: Shared
     gate: Gate
     slots: list[Slot] = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: ServerSpec, *, owner: str, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
+    def of(cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
         gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
-        return cls(spec, spec.fingerprint(), owner, owners, shared, gate)
+        return cls(spec, spec.fingerprint(), host, owners, shared, gate)
+
+    @property
+    def owner(self) -> str:
+        return self.host.owner
 
     @property
     def key(self) -> str:
@@ -74,12 +83,15 @@ class Server:
         return Slot(
             SlotKey(self.spec.name, self.owner, self.fingerprint, instance),
             self.spec,
-            open_channel=self.shared.open_channel,
+            open_channel=self._open_channel,
             owners=self.owners,
             starts=self.shared.starts,
             on_session=self._watch_tools,
             totals=self.shared.totals,
         )
+
+    def _open_channel(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
+        return self.shared.open_channel(spec, self.host)
 
     def _watch_tools(self, session: Session) -> None:
         session.on_tools_changed(self._tools_changed)

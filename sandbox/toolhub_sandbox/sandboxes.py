@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import anyio.abc
 
 from toolhub.config import SandboxProfile, SandboxSettings
 from toolhub.owned import Held, hold
+from toolhub_sandbox.check import Check, check
 from toolhub_sandbox.errors import SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox.model import Isolation
 from toolhub_sandbox.pool import Pool, StartPlace
@@ -69,6 +71,17 @@ class Sandboxes:
     async def isolation(self) -> Isolation:
         """Return what is really enforced here. Raises SandboxUnavailable."""
         return (await self._opened()).isolation
+
+    async def check(self) -> Check:
+        """Make a sandbox and look at it from inside. Raises SandboxUnavailable, SandboxLimit."""
+        began = time.perf_counter()
+        isolation = await self.isolation()
+        sandbox = await self.take(None)
+        try:
+            return await check(sandbox, isolation, began)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+                await sandbox.kill()
 
     def statistics(self) -> SandboxStatistics:
         return SandboxStatistics(

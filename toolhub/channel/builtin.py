@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,18 +16,21 @@ from mcp.shared.memory import create_client_server_memory_streams
 from toolhub.channel.base import OpenFailed, PostMortem
 from toolhub.channel.mcp import McpChannel, conversation
 from toolhub.config import ServerSpec
+from toolhub.hosting import Host
 from toolhub.owned import unwrapped
 
 
-def load_server(spec: ServerSpec) -> Server[Any]:
-    """Import `module:factory` and call it with the spec's options.
+def load_server(spec: ServerSpec, host: Host | None = None) -> Server[Any]:
+    """Import `module:factory` and call it with the spec's options, and with `host` if it takes that.
 
     Raises OpenFailed when it cannot be imported, refuses its options, or returns something that is not a server.
     """
     module, _, factory = (spec.builtin or "").partition(":")
     try:
         with _root_logger_untouched():
-            server = getattr(importlib.import_module(module), factory or "create_server")(**spec.options)
+            create = getattr(importlib.import_module(module), factory or "create_server")
+            hosting = {"host": host} if host is not None and "host" in inspect.signature(create).parameters else {}
+            server = create(**spec.options, **hosting)
     except Exception as exc:
         raise OpenFailed(f"builtin {spec.builtin!r} could not be created: {type(exc).__name__}: {exc}") from exc
     if isinstance(server, MCPServer):
@@ -48,9 +52,9 @@ def _root_logger_untouched() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_builtin(spec: ServerSpec) -> AsyncIterator[McpChannel]:
+async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncIterator[McpChannel]:
     """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
-    server = load_server(spec)
+    server = load_server(spec, host)
     death = PostMortem()
     try:
         async with (
