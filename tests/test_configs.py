@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from toolhub.config import load_config, parse_config
-from toolhub.config.models import HubSettings, Limits, SandboxSettings
+from toolhub.config.models import HubSettings, Limits
+from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -52,7 +53,7 @@ def test_the_desktop_file_loads() -> None:
 @pytest.mark.quick
 def test_the_complete_config_loads_without_any_variable() -> None:
     config = load_config(HUB, environ={"HOME": "/home/me"})
-    assert list(config.servers) == ["files", "clock", "time", "sqlite"]
+    assert list(config.servers) == ["files", "clock", "tool-python", "time", "sqlite"]
     assert config.hub.token is None and config.hub.uds is None
     assert config.hub.state_path == Path("/home/me/.local/state/toolhub")
 
@@ -78,6 +79,16 @@ def test_the_complete_config_shows_every_key_of_a_section(
     shown: dict[str, Any], section: str, model: type[BaseModel]
 ) -> None:
     assert set(shown[section]) == keys_of(model)
+
+
+@pytest.mark.quick
+def test_the_complete_config_shows_every_key_of_a_sandbox(shown: dict[str, Any]) -> None:
+    sandbox = shown["sandbox"]
+    assert set(sandbox["e2b"]) == keys_of(E2BSettings)
+    web = sandbox["profiles"]["web"]
+    assert set(web) == keys_of(SandboxProfile)
+    defaults = SandboxProfile().model_dump()
+    assert {key for key, value in web.items() if value != defaults[key]} == {"network"}
 
 
 @pytest.mark.quick
@@ -117,6 +128,9 @@ def test_values_that_are_said_to_be_defaults_are(shown: dict[str, Any]) -> None:
         "tools",
     }
     assert set(shown["servers"]["files"]) - same == marked
+    sandbox = SandboxSettings().model_dump()
+    own = {"profiles": shown["sandbox"]["profiles"], "e2b": sandbox["e2b"] | {"api_key": "${E2B_API_KEY:-}"}}
+    assert shown["sandbox"] == sandbox | own
     hub = {name: field.default for name, field in HubSettings.model_fields.items()}
     variable = {"uds", "token", "state_dir", "max_starts"}
     assert {key for key, value in shown["hub"].items() if value != hub[key]} == variable

@@ -27,7 +27,7 @@ from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
 from toolhub.layers.admission import Gate
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import HubStatistics
+from toolhub.model import HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
@@ -297,7 +297,14 @@ class Hub:
             deaths=self._totals.deaths,
             replays=self.replays,
             started_at=self._started_at,
+            sandboxes=self._sandbox_counts(),
         )
+
+    def _sandbox_counts(self) -> SandboxCounts | None:
+        if self._shared.sandboxes is None:
+            return None
+        counted = self._shared.sandboxes.statistics()
+        return SandboxCounts(counted.live, counted.ready, counted.created, counted.memory_bytes)
 
 
 def idle_limit(spec: ServerSpec) -> float | None:

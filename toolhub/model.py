@@ -159,6 +159,16 @@ class TaskStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxCounts:
+    """The sandboxes of a hub: in use, kept ready, handed out so far; memory_bytes: of all, None if unknown."""
+
+    live: int
+    ready: int
+    created: int
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class HubStatistics:
     """The hub at one moment; `started_at` is Unix time."""
 
@@ -171,3 +181,4 @@ class HubStatistics:
     deaths: int
     replays: int
     started_at: float
+    sandboxes: SandboxCounts | None = None

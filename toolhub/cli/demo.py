@@ -42,7 +42,7 @@ def run(tasks: int, as_json: bool) -> None:
 async def _session(agents: list[Agent], workdir: Path, out: Console) -> Outcome:
     out.print(
         f"[bold]toolhub demo[/]: {len(agents)} agents, each with its own file, SQLite and time servers (the last from "
-        "PyPI), and one clock that all share.\nHalf-way two servers are killed with SIGKILL.\n"
+        "PyPI), a sandbox for Python, and one clock that all share.\nHalf-way two servers are killed with SIGKILL.\n"
     )
     async with Hub(demo_session.config(workdir)) as hub:
         with Live(_table(agents), console=out, refresh_per_second=8) as live:
@@ -64,6 +64,13 @@ def _table(agents: list[Agent]) -> Table:
     return table
 
 
+def _remembered(outcome: Outcome) -> tuple[str, str]:
+    if outcome.no_sandbox:
+        return "-", f"no sandbox here: {outcome.no_sandbox}"
+    least = min(agent.remembered for agent in outcome.agents)
+    return f"{least} of {demo_session.ROUNDS}", "variables stay in each agent's sandbox from call to call"
+
+
 def _print_outcome(out: Console, outcome: Outcome) -> None:
     table = Table(box=None, padding=(0, 3, 0, 0), show_header=False)
     table.add_column(style="bold")
@@ -76,6 +83,7 @@ def _print_outcome(out: Console, outcome: Outcome) -> None:
         ("servers killed", str(len(outcome.kills)), "; ".join(outcome.kills)),
         ("calls sent again", str(outcome.replays), "only of tools declared read-only"),
         ("calls that noticed", str(told), "told once that state was lost"),
+        ("rounds that Python remembers", *_remembered(outcome)),
         ("processes left over", str(outcome.leftovers), "after the hub closed"),
         ("", "", ""),
         ("time/get_current_time, kept", f"{outcome.kept_ms:.1f} ms", "median of this run"),

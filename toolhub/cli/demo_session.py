@@ -40,6 +40,10 @@ class Agent:
     errors: int = 0
     last: str = ""
     event: str = ""
+    sandbox: str = ""
+    """Its id; empty where no sandbox can be made."""
+    remembered: int = 0
+    """Rounds that the Python in its sandbox still knew of at the end."""
     seconds: list[float] = field(default_factory=list)
     """Durations of `time/get_current_time`, the call that is also made with a process per call."""
 
@@ -56,6 +60,8 @@ class Outcome:
     kept_ms: float = 0.0
     spawned_ms: float = 0.0
     leftovers: int = 0
+    no_sandbox: str = ""
+    """Why there were no sandboxes, if there were none."""
 
     @property
     def calls(self) -> int:
@@ -63,7 +69,7 @@ class Outcome:
 
 
 def config(workdir: Path) -> Config:
-    """Servers that need no key and no network: three of ours, one from PyPI, and that one again per call."""
+    """Servers that need no key and no network: four of ours, one from PyPI, and that one again per call."""
     return parse_config(
         {
             "hub": {"state_dir": str(workdir / "state")},
@@ -76,6 +82,7 @@ def config(workdir: Path) -> Config:
                     "stateful": False,
                 },
                 "sqlite": {"command": sys.executable, "args": ["-m", "toolhub_servers.sqlite"]},
+                "python": {"builtin": "toolhub_servers.python:create_server"},
                 "time": TIME_SERVER,
                 "time-per-call": {**TIME_SERVER, "share": "call"},
             },
@@ -102,12 +109,35 @@ async def _play_one(hub: Hub, agent: Agent, outcome: Outcome, victim: str | None
         changed()
         await task.warm()
         await _call(task, agent, changed, "sqlite", "execute", sql="CREATE TABLE notes (round INTEGER, text TEXT)")
+        await _start_python(task, agent, outcome, changed)
         for number in range(ROUNDS):
             if number == ROUNDS // 2 and victim is not None:
                 _kill(task, agent, victim, outcome)
             await _round(task, agent, number, changed)
+        if agent.sandbox:
+            await _count_rounds(task, agent, changed)
         agent.last = "done"
         changed()
+
+
+async def _start_python(task: TaskScope, agent: Agent, outcome: Outcome, changed: Callable[[], None]) -> None:
+    """Give the agent a sandbox, where this machine has any."""
+    answer = await _call(task, agent, changed, "python", "create_sandbox")
+    before, found, sandbox = answer.partition("sandbox_id: ")
+    if not found:
+        outcome.no_sandbox = before
+        return
+    agent.sandbox = sandbox
+    await _run_python(task, agent, changed, "rounds = []")
+
+
+async def _run_python(task: TaskScope, agent: Agent, changed: Callable[[], None], code: str) -> str:
+    return await _call(task, agent, changed, "python", "run_python_code", code_block=code, sandbox_id=agent.sandbox)
+
+
+async def _count_rounds(task: TaskScope, agent: Agent, changed: Callable[[], None]) -> None:
+    answer = await _run_python(task, agent, changed, "len(set(rounds))")
+    agent.remembered = int(answer.partition("Result(")[2].partition(")")[0] or 0)
 
 
 async def _round(task: TaskScope, agent: Agent, number: int, changed: Callable[[], None]) -> None:
@@ -138,13 +168,16 @@ async def _round(task: TaskScope, agent: Agent, number: int, changed: Callable[[
             sql="CREATE TABLE IF NOT EXISTS notes (round INTEGER, text TEXT)",
         )
     await _call(task, agent, changed, "files", "write_file", path=f"{agent.name}.txt", text=note)
+    if agent.sandbox:
+        await _run_python(task, agent, changed, f"rounds.append({number})")
     await _call(task, agent, changed, "clock", "get_current_time", timezone="Asia/Singapore")
     await anyio.sleep(THINK_S)
 
 
 async def _call(
     task: TaskScope, agent: Agent, changed: Callable[[], None], server: str, tool: str, **arguments: Any
-) -> None:
+) -> str:
+    """Call a tool as the agent, and return the text that it answered."""
     began = time.perf_counter()
     result = await task.call(server, tool, arguments, timeout=30)
     took = time.perf_counter() - began
@@ -155,6 +188,7 @@ async def _call(
         agent.seconds.append(took)
     agent.last = f"{server}/{tool}  {took * 1e3:.1f} ms"
     changed()
+    return result.text
 
 
 def _kill(task: TaskScope, agent: Agent, server: str, outcome: Outcome) -> None:

@@ -35,6 +35,10 @@ EXTRAS = {
 }
 
 
+Finding = dict[str, str]
+"""check, status (`ok`, `weaker` or `note`), detail."""
+
+
 @dataclass(frozen=True)
 class Report:
     """One server's health. Seconds and bytes."""
@@ -56,8 +60,8 @@ def run(path: Path | None, as_json: bool) -> None:
     """Print the report; exit 1 if any server failed."""
     log_to_stderr("error")
     config = load_config(find_config(path))
-    machine = check_machine(config)
-    reports = run_async(functools.partial(examine, config))
+    reports, sandbox = run_async(functools.partial(examine, config))
+    machine = [*check_machine(config), *sandbox]
     if as_json:
         print_json({"machine": machine, "servers": [dataclasses.asdict(report) for report in reports]})
     else:
@@ -66,8 +70,8 @@ def run(path: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-async def examine(config: Config) -> list[Report]:
-    """Start every server at once (within the hub's limit) and look at each."""
+async def examine(config: Config) -> tuple[list[Report], list[Finding]]:
+    """Start every server at once (within the hub's limit) and look at each; make a sandbox and look around in it."""
     reports: dict[str, Report] = {}
     async with Hub(config) as hub, hub.task("doctor") as task:
 
@@ -77,7 +81,19 @@ async def examine(config: Config) -> list[Report]:
         async with anyio.create_task_group() as looking:
             for name, spec in task.servers.items():
                 looking.start_soon(look, name, spec)
-    return [reports[name] for name in config.servers]
+        sandbox = await _examine_sandbox(hub)
+    return [reports[name] for name in config.servers], sandbox
+
+
+async def _examine_sandbox(hub: Hub) -> list[Finding]:
+    """What is really in force in a sandbox, and why not more."""
+    if hub.sandboxes is None:
+        return [{"check": "sandbox", "status": "note", "detail": "no sandbox package is installed"}]
+    try:
+        findings = (await hub.sandboxes.check()).findings
+    except ToolhubError as exc:
+        findings = (("sandbox", "weaker", str(exc)),)
+    return [{"check": name, "status": status, "detail": detail} for name, status, detail in findings]
 
 
 async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
@@ -131,7 +147,7 @@ def rss_of_tree(pid: int) -> int | None:
     return total * resource.getpagesize() or None
 
 
-def check_machine(config: Config) -> list[dict[str, str]]:
+def check_machine(config: Config) -> list[Finding]:
     """What the machine offers, and what is weaker here than it could be."""
     linux = sys.platform == "linux"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -191,7 +207,7 @@ def _has(module: str) -> bool:
 _STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
 
 
-def _print(out: Console, machine: list[dict[str, str]], reports: list[Report]) -> None:
+def _print(out: Console, machine: list[Finding], reports: list[Report]) -> None:
     checks = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for _ in ("check", "status", "detail"):
         checks.add_column(overflow="fold")

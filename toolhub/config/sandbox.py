@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from toolhub.config.problems import did_you_mean, kind_of
 from toolhub.config.rules import check_variable
 from toolhub.config.section import Count, Length, Seconds, Section, Text
 
@@ -24,7 +25,8 @@ def _check_module(name: str) -> str:
 
 
 def _check_host(host: str) -> str:
-    if not _HOST.fullmatch(host):
+    _, _, port = host.partition(":")
+    if not _HOST.fullmatch(host) or (port and not 0 < int(port) < 1 << 16):
         raise ValueError(f"{host!r} is not a host: write example.org, *.example.org or example.org:8443")
     return host.lower()
 
@@ -35,16 +37,30 @@ def _check_folder(path: str) -> str:
     return path
 
 
+def _read_network(value: Any) -> Any:
+    """Settle which kind it is here: a union would complain about each of them, under keys that nobody wrote."""
+    if isinstance(value, Mapping) and value:
+        return AllowedHosts.model_validate(value)
+    if value in ("none", "host") or isinstance(value, AllowedHosts):
+        return value
+    found = "another string" if isinstance(value, str) else kind_of(value)
+    near = did_you_mean(value, ("none", "host")) if isinstance(value, str) else ""
+    raise ValueError(
+        f"expected 'none', 'host' or the key 'allow' with a list of hosts, found {found}{near and ';' + near}"
+    )
+
+
 Module = Annotated[str, AfterValidator(_check_module)]
 Host = Annotated[str, AfterValidator(_check_host)]
 Folder = Annotated[str, AfterValidator(_check_folder)]
 Variable = Annotated[str, AfterValidator(check_variable)]
+Positive = Seconds  # the same rules, whatever is counted
 
 
 class AllowedHosts(Section):
     """Only these hosts, through a proxy that the variables HTTP_PROXY and HTTPS_PROXY name."""
 
-    allow: list[Host] = Field(min_length=1)
+    allow: list[Host] = Field(default_factory=list, min_length=1, validate_default=True)
     """`example.org`, `*.example.org` (any depth below), each with an optional `:port`; without one 80 and 443."""
 
 
@@ -55,7 +71,7 @@ class SandboxProfile(Section):
     """Imported once; every sandbox of the profile shares the memory."""
     pool: Length = 4
     """Sandboxes kept ready, once the profile has been used."""
-    network: Literal["none", "host"] | AllowedHosts = "none"
+    network: Annotated[Literal["none", "host"] | AllowedHosts, BeforeValidator(_read_network)] = "none"
     env: Annotated[dict[Variable, Text], BeforeValidator(lambda value: value or {})] = Field(
         default_factory=dict, repr=False
     )
@@ -63,7 +79,7 @@ class SandboxProfile(Section):
     """Host folders that can be read inside, under the same path."""
     memory_bytes: Count = 1024 * MIB
     processes: Count = 128
-    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
+    cpus: Annotated[Positive, Field(le=1024)] | None = None
     home_bytes: Count = 512 * MIB
     tmp_bytes: Count = 256 * MIB
     output_bytes: Count = MIB
@@ -81,7 +97,7 @@ class E2BSettings(Section):
     template: str | None = Field(default=None, min_length=1)
     lease_s: Seconds = 600
     """Renewed while the task lives: what a crashed hub leaves behind ends after this."""
-    creates_per_second: Annotated[float, Field(gt=0)] = 1
+    creates_per_second: Positive = 1
     """The service's published limit: 1 on the free plan, 5 on the next."""
     request_timeout_s: Seconds = 30
 
@@ -117,9 +133,11 @@ class SandboxSettings(Section):
         own = data.get("profiles") or {}
         return {**data, "profiles": {**PROFILES, **own}} if isinstance(own, Mapping) else data
 
-    @model_validator(mode="after")
-    def _check_default(self) -> SandboxSettings:
-        if self.default_profile not in self.profiles:
-            known = ", ".join(sorted(self.profiles))
-            raise ValueError(f"default_profile {self.default_profile!r} is not a profile; there are {known}")
-        return self
+    @field_validator("default_profile")
+    @classmethod
+    def _check_default(cls, name: str, info: ValidationInfo) -> str:
+        profiles = info.data.get("profiles")
+        if profiles is not None and name not in profiles:
+            known = ", ".join(sorted(profiles))
+            raise ValueError(f"there is no profile {name!r};{did_you_mean(name, list(profiles))} there are {known}")
+        return name

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolhub.hub import Hub
-from toolhub.model import Call
+from toolhub.model import Call, SandboxCounts
 
 # From a cached look-up to a long reasoning call.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -42,6 +42,18 @@ class HubCollector:
             "toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths
         )
         yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
+        if statistics.sandboxes is not None:
+            yield from _of_sandboxes(statistics.sandboxes)
+
+
+def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
+    states = GaugeMetricFamily("toolhub_sandboxes", "Sandboxes by state", labels=["state"])
+    states.add_metric(["used"], statistics.live)
+    states.add_metric(["ready"], statistics.ready)
+    yield states
+    yield CounterMetricFamily("toolhub_sandbox_creations", "Sandboxes handed out", value=statistics.created)
+    if statistics.memory_bytes is not None:
+        yield GaugeMetricFamily("toolhub_sandbox_memory_bytes", "Used by all sandboxes", value=statistics.memory_bytes)
 
 
 def metrics_route(hub: Hub) -> Route:
