@@ -20,7 +20,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-servers test-quick lint demo bench wheel-test clean
+.PHONY: help venv test test-servers test-user test-quick lint demo bench wheel-test clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -33,6 +33,9 @@ test: venv test-servers ## Run all tests
 
 test-servers: venv ## Install the third-party MCP servers that tests use (in ~/.cache/toolhub-test)
 	$(BIN)/python tests/environment.py
+
+test-user: venv ## Run the tests of the sandboxes as an ordinary user
+	$(BIN)/python tests/as_user.py
 
 test-quick: venv ## Run the short set of tests that every supported Python runs
 	$(BIN)/python -m pytest -m quick $(ARGS)

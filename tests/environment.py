@@ -81,15 +81,24 @@ def npx_command(package_bin: str) -> list[str]:
 def git() -> str:
     """Return the path of `git`, which mcp_server_git runs."""
     if shutil.which("git") is None:
-        _apt_install("git")
+        apt_install("git")
     if path := shutil.which("git"):
         return path
     raise SetupError("git is missing; install it (on Debian as root: apt-get install git)")
 
 
+def bwrap() -> str | None:
+    """Return the path of bubblewrap, for its sandbox backend; None where it cannot be installed."""
+    if shutil.which("bwrap") is None and sys.platform == "linux":
+        apt_install("bubblewrap")
+    return shutil.which("bwrap")
+
+
 def ensure_all() -> None:
     """Install whatever is not there yet."""
     git()
+    if bwrap() is None:
+        _say("no bubblewrap: its backend is not tested (on Debian as root: apt-get install bubblewrap)")
     mcp2_python()
     mcp1_python()
     npm_prefix()
@@ -157,7 +166,7 @@ def _install_npm_packages(directory: Path) -> None:
 @functools.cache
 def _node_bin() -> Path:
     """Return the directory of `node`, `npm` and `npx`: the system's, or else those of a PyPI package."""
-    if (found := _system_node()) is None and _apt_install("nodejs", "npm"):
+    if (found := _system_node()) is None and apt_install("nodejs", "npm"):
         found = _system_node()
     if found is not None:
         return found
@@ -192,7 +201,7 @@ def _install_node(directory: Path) -> None:
         (directory / "bin" / name).symlink_to(target)
 
 
-def _apt_install(*packages: str) -> bool:
+def apt_install(*packages: str) -> bool:
     """Install Debian packages if this is root on such a system; return whether it worked."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return False

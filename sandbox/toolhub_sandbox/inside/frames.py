@@ -11,7 +11,8 @@ import struct
 from typing import Any
 
 _SIZES = struct.Struct("<II")
-MAX_HEAD = 256 << 10
+# An exception's text and traceback, with twelve bytes of JSON for a character, and what tells of 1,000 displays.
+MAX_HEAD = 1 << 20
 PIECE = 256 << 10
 """Bytes of a file that travel in one message."""
 
@@ -24,8 +25,10 @@ class BadFrame(Exception):
 
 
 def encode(head: Head, *parts: bytes) -> bytes:
-    """Return the bytes of one message."""
+    """Return the bytes of one message. Raises ValueError for a head that the other side would not take."""
     packed = json.dumps(head | {"parts": [len(part) for part in parts]}).encode()
+    if len(packed) > MAX_HEAD:
+        raise ValueError(f"{len(packed)} bytes of settings for one request; {MAX_HEAD} are possible")
     return b"".join((_SIZES.pack(len(packed), sum(map(len, parts))), packed, *parts))
 
 

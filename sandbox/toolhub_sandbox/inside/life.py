@@ -11,6 +11,9 @@ from toolhub_sandbox.inside import isolate, syscalls
 from toolhub_sandbox.inside.agent import Agent, Options
 from toolhub_sandbox.inside.frames import encode
 
+# One per controller in cgroup v1, one in v2.
+_MAX_DOORS = 8
+
 
 def live(hub: socket.socket, options: Options) -> NoReturn:
     """Give up all privileges, tell the hub, and serve it. The namespaces are entered, the files mounted."""
@@ -55,8 +58,12 @@ def introduce(hub: socket.socket, listener: socket.socket | None) -> None:
     os.close(own)
     if listener is not None:
         listener.close()
-    if not hub.recv(1):  # by now the hub has put this process into its cgroup
+    data, doors, _, _ = socket.recv_fds(hub, 1, _MAX_DOORS)
+    if not data:
         os._exit(0)
+    for door in doors:  # into this sandbox's cgroups; nothing of the model's has run yet
+        os.write(door, b"0")
+        os.close(door)
 
 
 def report(hub: socket.socket, exc: BaseException) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
 import linecache
 import os
 import re
@@ -22,6 +21,10 @@ from toolhub_sandbox.inside.frames import BadFrame, FrameBuffer, encode, receive
 MAX_CODE = 64 << 20
 MAX_DISPLAYS = 8 << 20
 """Bytes of everything that one execution shows; what does not fit is replaced by a line that says so."""
+MAX_SHOWN = 1000
+"""Values that one execution shows, and the most forms (MIME types) of all of them."""
+_MAX_KIND = 100
+_MAX_NAME = 256
 _MAX_TRACEBACK = 32 << 10
 _SHELL_LINE = re.compile(r"^(\s*)(?:!|%(?=pip\b|cd\b|ls\b))(.*)$", re.MULTILINE)
 
@@ -32,8 +35,8 @@ class Worker:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._buffer = FrameBuffer(MAX_CODE)
-        self._shown: list[dict[str, Any]] = []
-        self._room = MAX_DISPLAYS
+        self._shown: list[tuple[bool, dict[str, bytes]]] = []
+        self._room, self._forms, self._unshown = MAX_DISPLAYS, MAX_SHOWN, 0
         self._number = 0
         self._loop: Any = None
         self._main = types.ModuleType("__main__")
@@ -50,9 +53,10 @@ class Worker:
                 os._exit(0)
             self._number = head["number"]
             failure = self._run(code.decode())
-            shown = json.dumps(self._shown).encode()
+            shape = [[is_result, list(texts)] for is_result, texts in self._shown]
+            parts = [text for _, texts in self._shown for text in texts.values()]
             try:
-                self._channel.sendall(encode({"error": failure}, shown))
+                self._channel.sendall(encode({"error": failure, "displays": shape}, *parts))
             except OSError:
                 os._exit(0)
 
@@ -62,18 +66,26 @@ class Worker:
             self._show(bundle_of(value))
 
     def _show(self, bundle: Bundle, *, is_result: bool = False) -> None:
-        size = sum(len(text) for text in bundle.values())
+        texts = {kind: text.encode(errors="replace") for kind, text in bundle.items() if len(kind) <= _MAX_KIND}
+        size = sum(map(len, texts.values()))
+        if len(texts) > self._forms:
+            if not is_result:
+                self._unshown += 1
+                return
+            texts, size = {"text/plain": texts["text/plain"]}, len(texts["text/plain"])
         if size > self._room:
-            bundle = {"text/plain": f"[not shown: {size} bytes; one execution may show {MAX_DISPLAYS}]"}
-            size = 0
+            note = f"[not shown: {size} bytes; one execution may show {MAX_DISPLAYS}]"
+            texts, size = {"text/plain": note.encode()}, 0
         self._room -= size
-        self._shown.append({"data": bundle, "is_result": is_result})
+        self._forms -= len(texts)
+        self._shown.append((is_result, texts))
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _run(self, code: str) -> list[str] | None:
         """Run a piece of code; return name, value and traceback of what ended it."""
-        self._shown, self._room = [], MAX_DISPLAYS
+        self._shown = []
+        self._room, self._forms, self._unshown = MAX_DISPLAYS, MAX_SHOWN, 0
         failure = None
         try:
             try:
@@ -83,6 +95,9 @@ class Worker:
                 signal.signal(signal.SIGINT, _too_late)
         except BaseException as exc:
             failure = _told(exc)
+        if self._unshown:
+            note = f"[{self._unshown} more not shown; one execution may show {MAX_SHOWN}]"
+            self._shown.append((False, {"text/plain": note.encode()}))
         _flush()
         return failure
 
@@ -131,7 +146,7 @@ def _parse(code: str, filename: str) -> tuple[ast.Module, str]:
     try:
         return ast.parse(code, filename), code
     except SyntaxError:
-        changed = _SHELL_LINE.sub(lambda line: f"{line[1]}__import__('os').system({line[2]!r})", code)
+        changed = _SHELL_LINE.sub(lambda line: f"{line[1]}(__import__('os').system({line[2]!r}), None)[1]", code)
         if changed == code:
             raise
         try:
@@ -155,7 +170,7 @@ def _told(exc: BaseException) -> list[str]:
     if len(text) > _MAX_TRACEBACK:
         half = _MAX_TRACEBACK // 2
         text = f"{text[:half]}\n[...]\n{text[-half:]}"
-    return [type(exc).__name__, value[:_MAX_TRACEBACK], text]
+    return [type(exc).__name__[:_MAX_NAME], value[:_MAX_TRACEBACK], text]
 
 
 def _close_if_figure(value: object) -> None:

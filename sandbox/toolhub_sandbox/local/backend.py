@@ -10,9 +10,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import anyio
@@ -81,6 +80,8 @@ class LocalBackend:
             weaker.append(f"no cgroup ({self._why_cgroups}): memory is checked a few times a second, cpus not at all")
         if not self._is_isolated:
             weaker.append("no isolation: programs inside can do what the hub's user can")
+            if not self._cgroups:
+                weaker.append("no cgroup: the number of processes is not bounded")
             return Isolation("subprocess", "none: limits only", limits, tuple(weaker), is_secure=False)
         summary = "user, mount, pid, net, ipc, uts and cgroup namespaces; own root; no capabilities"
         if seccomp.is_supported():
@@ -134,9 +135,8 @@ class LocalBackend:
         if listener is not None:
             await self._serve_proxy(stack, listener, name, profile)
         try:
-            if group is not None:
-                group.adopt(pid_of(pidfd))
-            await line.say(b"g")
+            with group.doors() if group else nullcontext(()) as doors:
+                line.let_begin(doors)
         except (OSError, SandboxLost) as exc:
             raise SandboxUnavailable(f"a sandbox ended while it was being made, or has no cgroup: {exc}") from exc
         memory = MemoryKills(options.id, group)
@@ -162,7 +162,8 @@ class LocalBackend:
             network=network if isinstance(network, str) else "proxy",
             # Without a cgroup: no process alone may have more; the watch looks after their sum.
             memory_bytes=None if self._cgroups else profile.memory_bytes,
-            processes=profile.processes,
+            # Counted per user namespace; without one it would be the whole account's.
+            processes=profile.processes if self._is_isolated else None,
             home_bytes=profile.home_bytes,
             tmp_bytes=profile.tmp_bytes,
             proxy_port=PROXY_PORT if isinstance(network, AllowedHosts) else 0,
@@ -233,14 +234,6 @@ async def _meet(line: Line) -> tuple[int, socket.socket | None]:
     if head.get("event") != "born" or not descriptors:
         raise SandboxUnavailable(str(head.get("why")))
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
-
-
-def pid_of(pidfd: int) -> int:
-    """Return the pid of a process as this process's namespace numbers it."""
-    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
-        if line.startswith("Pid:"):
-            return int(line.split()[1])
-    raise ProcessLookupError(f"descriptor {pidfd} is no pidfd")
 
 
 def account(user: str | None) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import array
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -50,6 +50,13 @@ class Line:
                 os.close(descriptor)
             raise SandboxLost("it ended while it was being made") from None
         return message[0], list(descriptors)
+
+    def let_begin(self, descriptors: Sequence[int]) -> None:
+        """Answer the first message: the agent has all that it needs outside. Raises SandboxLost."""
+        try:
+            socket.send_fds(self._socket, [b"g"], descriptors)
+        except OSError as exc:
+            raise self.lost() from exc
 
     async def say(self, data: bytes) -> None:
         """Send raw bytes. Raises SandboxLost."""

@@ -1,0 +1,60 @@
+"""An MCP server that runs Python code in a sandbox of its own for each call: MiroFlow's `stateless_python`.
+
+The code runs once, and the sandbox is gone when the call ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.tools import Tool
+from toolhub_sandbox import SandboxError
+
+from toolhub.config import SandboxSettings
+from toolhub.hosting import Host
+from toolhub_servers import _python_text as text
+from toolhub_servers._command import command, serve
+from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
+
+
+def create_server(
+    *, host: Host | None = None, profile: str | None = None, settings: SandboxSettings | None = None
+) -> MCPServer:
+    """Return the server; the parameters are those of `python.create_server`. Raises ValueError."""
+    lender = Lender(host, profile, settings)
+
+    async def python(code: str) -> str:
+        """Run Python code that keeps nothing, as a help for your own reasoning; the user sees neither code nor output.
+
+        Use `print` for everything you want to see. The environment is not shared between calls: give the whole code,
+        with its imports and definitions, every time.
+
+        Args:
+            code: The Python code.
+
+        Returns:
+            A text with the results, stdout, stderr and the error, if there was one. Long output is cut.
+        """
+        try:
+            return text.told_execution(await lender.run_once(code))
+        except SandboxError as exc:
+            return text.stateless_failed(exc)
+
+    tool = Tool.from_function(python, description=inspect.getdoc(python), structured_output=False)
+    return MCPServer("toolhub-stateless-python", tools=[tool], lifespan=lender.lifespan, log_level="WARNING")
+
+
+def create_from_options(config: str | None, profile: str | None) -> MCPServer:
+    """`create_server` with the sandboxes of a config file. Raises ValueError also if that cannot be used."""
+    return create_server(profile=profile, settings=read_settings(config))
+
+
+def main() -> None:
+    parser = command("stateless_python", "Runs Python code, each time in a sandbox of its own.")
+    add_sandbox_options(parser)
+    serve(parser, create_from_options)
+
+
+if __name__ == "__main__":
+    main()
