@@ -12,7 +12,7 @@ from calling import answer
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-A_TOOL_OF = {"clock": "get_current_time", "files": "list_files", "sqlite": "tables"}
+A_TOOL_OF = {"clock": "get_current_time", "files": "list_files", "python": "create_sandbox", "sqlite": "tables"}
 
 
 @pytest.mark.anyio
