@@ -17,8 +17,8 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    ["errors", "hosting", "model", "wire"],
-    ["lifecycle", "policy", "owned", "config"],
+    ["errors", "model", "wire"],
+    ["lifecycle", "policy", "owned", "commons", "hosting", "config"],
     ["channel", "spawn", "layers", "catalog", "journal"],
     ["session"],
     ["slot"],

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from toolhub.commons import Commons
+
 SANDBOXES = "toolhub.sandboxes"
 
 
@@ -67,10 +69,12 @@ class Host:
     owner: the task's id, or "hub" for a server that all tasks share.
     sandboxes: the owner's `SandboxScope`; the hub closes it when the owner ends. None where no sandbox package is
     installed.
+    commons: what all servers of the hub share, such as HTTP pools.
     """
 
     owner: str
     sandboxes: Any = None
+    commons: Commons | None = None
 
 
 def find_sandboxes() -> SandboxOpener | None:

@@ -21,6 +21,7 @@ from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
+from toolhub.commons import open_commons
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
@@ -88,6 +89,7 @@ class Hub:
                 shared_server=self._shared_server,
                 on_tools_changed=self.on_tools_changed,
                 queue=limits.queue,
+                commons=await stack.enter_async_context(open_commons()),
             )
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             if (open_sandboxes := find_sandboxes()) is not None:
@@ -261,8 +263,7 @@ class Hub:
     def _host(self) -> Host:
         """What servers that all tasks share are given."""
         if self._own_host is None:
-            sandboxes = self._shared.sandboxes
-            self._own_host = Host("hub", sandboxes.scope("hub") if sandboxes is not None else None)
+            self._own_host = self._shared.host("hub")
         return self._own_host
 
     def _count_replay(self) -> None:

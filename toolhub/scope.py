@@ -16,7 +16,7 @@ import anyio.abc
 
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
-from toolhub.hosting import Host, SandboxScope
+from toolhub.hosting import SandboxScope
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
@@ -50,7 +50,7 @@ class TaskScope:
         self._owners = owners
         self._numbers = itertools.count(1)
         self._closed = False
-        self.host = Host(task_id, shared.sandboxes.scope(task_id) if shared.sandboxes is not None else None)
+        self.host = shared.host(task_id)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
         self._handle: Handler = stack(

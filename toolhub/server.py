@@ -11,6 +11,7 @@ import anyio.abc
 
 from toolhub.catalog import Catalog
 from toolhub.channel.base import Channel
+from toolhub.commons import Commons
 from toolhub.config import ServerSpec
 from toolhub.errors import CallTimeout
 from toolhub.hosting import Host, SandboxProvider
@@ -42,7 +43,12 @@ class Shared:
     shared_server: Callable[[ServerSpec], Server]
     on_tools_changed: list[Callable[[str], None]]
     queue: int
+    commons: Commons
     sandboxes: SandboxProvider | None = None
+
+    def host(self, owner: str) -> Host:
+        """What an owner's builtin servers are given."""
+        return Host(owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.commons)
 
 
 @dataclass(eq=False)

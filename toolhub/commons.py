@@ -1,0 +1,67 @@
+"""What the servers of a hub share: one HTTP pool, one browser, one cache, however many tasks use it.
+
+Each thing has a key; whoever asks first opens it, in an owner task of the hub, and it is closed with the hub. A server
+that runs alone opens a commons of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+
+from toolhub.owned import Held, hold
+
+T = TypeVar("T")
+
+
+class Commons:
+    """Shared resources by key. `owners` is the task group that they live in."""
+
+    def __init__(self, owners: anyio.abc.TaskGroup) -> None:
+        self._owners = owners
+        self._held: dict[str, Held[Any]] = {}
+        self._opening: dict[str, anyio.Lock] = {}
+
+    def __repr__(self) -> str:
+        return f"<Commons {sorted(self._held)}>"
+
+    async def share(self, key: str, resource: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Return the thing of that key, opening it if nobody has or if it died. Raises what opening raises.
+
+        Equal keys must mean equal resources: put what it is made from into the key.
+        """
+        async with self._opening.setdefault(key, anyio.Lock()):
+            held = self._held.get(key)
+            if held is None or held.is_closed:
+                held = self._held[key] = await hold(self._owners, resource(), name=f"commons {key}")
+        value: T = held.value
+        return value
+
+    async def drop(self, key: str) -> None:
+        """Close the thing of that key, if it is open; the next `share()` opens a new one."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            await held.aclose()
+
+    async def aclose(self) -> None:
+        """Close everything, the last opened first. Idempotent."""
+        while self._held:
+            _, held = self._held.popitem()
+            await held.aclose()
+
+
+@asynccontextmanager
+async def open_commons() -> AsyncIterator[Commons]:
+    """Give a commons that lives as long as the block."""
+    async with anyio.create_task_group() as owners:
+        commons = Commons(owners)
+        try:
+            yield commons
+        finally:
+            with anyio.CancelScope(shield=True):
+                await commons.aclose()
+            owners.cancel_scope.cancel()
