@@ -1,0 +1,35 @@
+"""Why a request gave no usable answer, one class per decision that a server takes."""
+
+from __future__ import annotations
+
+from toolhub.errors import ToolhubError
+
+
+class WebError(ToolhubError):
+    """Root; the text names the host and the reason, never a secret of the request."""
+
+
+class Forbidden(WebError):
+    """The address is not one that may be reached: not http(s), or private and not allowed. Nothing was sent."""
+
+
+class Unreachable(WebError):
+    """No connection, or it broke; `sent` is True when the request may have been acted on."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class WebTimeout(WebError):
+    """The time for the whole request passed."""
+
+
+class BadStatus(WebError):
+    """The answer's status is 400 or more, after the retries. text: the start of its body."""
+
+    def __init__(self, message: str, *, status: int, text: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.text = text
+        self.retry_after = retry_after
