@@ -12,7 +12,13 @@ from calling import answer
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-A_TOOL_OF = {"clock": "get_current_time", "files": "list_files", "python": "create_sandbox", "sqlite": "tables"}
+A_TOOL_OF = {
+    "clock": "get_current_time",
+    "files": "list_files",
+    "python": "create_sandbox",
+    "sqlite": "tables",
+    "task_planner": "list_todos",
+}
 
 
 @pytest.mark.anyio
