@@ -17,13 +17,13 @@ from toolhub.hosting import Host
 # As the reference server publishes them, letter by letter.
 TITLES = '"titles": {"items": {"type": "string"}, "title": "Titles", "type": "array"}'
 TODO_IDS = '"todo_ids": {"items": {"type": "string"}, "title": "Todo Ids", "type": "array"}'
+NEEDS = '"required": ["{0}"], "title": "{1}Arguments", "type": "object"'
 SCHEMAS = {
-    "add_todo": f'{{"properties": {{{TITLES}}}, "required": ["titles"], "title": "add_todoArguments", "type": "object"}}',
+    "add_todo": "{" + f'"properties": {{{TITLES}}}, ' + NEEDS.format("titles", "add_todo") + "}",
     "list_todos": '{"properties": {}, "title": "list_todosArguments", "type": "object"}',
-    **{
-        name: f'{{"properties": {{{TODO_IDS}}}, "required": ["todo_ids"], "title": "{name}Arguments", "type": "object"}}'
-        for name in ("complete_todo", "delete_todo")
-    },
+} | {
+    name: "{" + f'"properties": {{{TODO_IDS}}}, ' + NEEDS.format("todo_ids", name) + "}"
+    for name in ("complete_todo", "delete_todo")
 }
 
 
