@@ -1,0 +1,262 @@
+"""The code interpreter of one sandbox: runs code one piece after the other, and keeps its variables.
+
+The service has no request for interrupting. It interrupts the code when the connection of the request breaks (the
+SDK keeps HTTP/1.1 for these requests so that this works), which is therefore what a timeout, `interrupt()` and a
+cancellation do. Older templates do not, and code can swallow a KeyboardInterrupt. So afterwards the interpreter is
+asked for its process id: the same one in time means that its state is kept, else the context is restarted.
+Only this question is ever asked twice, never somebody's code.
+
+A kernel that dies between two pieces of code is replaced by the service without a word, but counts from 1 again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+
+from toolhub_sandbox.e2b.life import Life
+from toolhub_sandbox.e2b.output import Capped
+from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxLost, SandboxUnavailable
+from toolhub_sandbox.model import Display, Execution, Failure, State
+
+# An interrupt takes milliseconds; code that cleans up after itself gets this long before its interpreter is replaced.
+INTERRUPT_S = 3.0
+# An interrupt that comes late hits the question instead of the code.
+ASK_TIMES = 5
+ASK_AGAIN_S = 0.05
+# Importing what a profile preloads, on a machine that has just started.
+PREPARE_S = 60.0
+
+Cut = Literal["timeout", "interrupt"]
+
+_ASK = "print(__import__('os').getpid())"
+_PREPARE = "any(__import__('importlib').import_module(name) is None for name in {modules!r})\n" + _ASK
+_MIME = {
+    "text": "text/plain",
+    "html": "text/html",
+    "markdown": "text/markdown",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "pdf": "application/pdf",
+    "latex": "text/latex",
+    "json": "application/json",
+    "javascript": "application/javascript",
+}
+
+
+def display_of(result: Any) -> Display:
+    """Return the SDK's `Result` as MIME types."""
+    named = {mime: getattr(result, name, None) for name, mime in _MIME.items()}
+    found = {mime: value for mime, value in {**named, **(result.extra or {})}.items() if value is not None}
+    data = {mime: value if isinstance(value, str) else json.dumps(value) for mime, value in found.items()}
+    return Display(data=data, is_result=bool(result.is_main_result))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What an execution has said so far: a cut one leaves no other result."""
+
+    stdout: Capped
+    stderr: Capped
+    displays: list[Display] = field(default_factory=list)
+    error: Failure | None = None
+
+    def on_error(self, error: Any) -> None:
+        # The service's own errors have no traceback: its kernel died or was restarted under the code.
+        if error.traceback:
+            self.error = Failure(error.name, error.value, error.traceback)
+        else:
+            self.error = Failure("WorkerDied", f"{error.name}: {error.value}")
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """The piece of code that is running now."""
+
+    scope: anyio.CancelScope
+    cut: Cut | None = None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Interpreter:
+    """One code context, replaced when it cannot be interrupted."""
+
+    def __init__(self, life: Life, *, preload: Sequence[str], output_bytes: int) -> None:
+        self._life = life
+        self._box = life.box
+        self._preload = tuple(preload)
+        self._output_bytes = output_bytes
+        self._turn = anyio.Lock()
+        self._context: Any = None
+        self._process_id: int | None = None
+        """None: it has to be replaced before it is used."""
+        self._state: State = "kept"
+        """`lost` until an execution has told so."""
+        self._count = 0
+        """What the kernel's own count has come to; ours are in it."""
+        self._running: _Running | None = None
+        self.executions = 0
+
+    async def start(self) -> None:
+        """Find the context that the sandbox came with, and load the modules.
+
+        Raises SandboxUnavailable if a module cannot be loaded, SandboxError.
+        """
+        contexts = await self._life.call(self._box.list_code_contexts, doing="looking for the interpreter")
+        self._context = next((context for context in contexts if context.language == "python"), None)
+        if self._context is not None:
+            try:
+                await self._prepare()
+                return
+            except (SandboxLost, SandboxUnavailable):
+                raise
+            except SandboxError:  # some templates list it under an id that they do not know
+                pass
+        await self._make_context()
+
+    async def run(self, code: str, *, timeout: float) -> Execution:
+        """As `Sandbox.exec_code`."""
+        async with self._turn:
+            if self._process_id is None:
+                await self._replace()
+            heard = _Heard(Capped(self._output_bytes), Capped(self._output_bytes))
+            self.executions += 1
+            try:
+                cut = await self._execute(code, heard, timeout)
+            except SandboxLimit:  # it was not started
+                self.executions -= 1
+                raise
+            except BaseException:
+                await self._settle()
+                raise
+            if cut or (heard.error is not None and heard.error.name == "WorkerDied"):
+                await self._settle()
+            return self._execution(heard, cut, timeout)
+
+    async def interrupt(self) -> None:
+        """As `Sandbox.interrupt`; returns when the code has ended."""
+        if (running := self._running) is not None:
+            running.cut = running.cut or "interrupt"
+            running.scope.cancel()
+            await running.ended.wait()
+
+    async def _execute(self, code: str, heard: _Heard, timeout: float) -> Cut | None:
+        with anyio.move_on_after(timeout) as scope:
+            running = self._running = _Running(scope)
+            try:
+                done = await self._life.call(lambda: self._send(code, heard), doing="running code", timeout=math.inf)
+            finally:
+                self._running = None
+                running.ended.set()
+        if scope.cancelled_caught:
+            return running.cut or "timeout"
+        if self._is_new_kernel(done):
+            await self._adopt()
+        return None
+
+    def _send(self, code: str, heard: _Heard) -> Any:
+        return self._box.run_code(
+            code,
+            context=self._context,
+            on_stdout=lambda message: heard.stdout.add(message.line),
+            on_stderr=lambda message: heard.stderr.add(message.line),
+            on_result=lambda result: heard.displays.append(display_of(result)),
+            on_error=heard.on_error,
+            timeout=0,  # the deadline is ours: the SDK's has been twice what was asked
+            request_timeout=self._life.border.timeout_s,
+        )
+
+    def _execution(self, heard: _Heard, cut: Cut | None, timeout: float) -> Execution:
+        state, self._state = self._state, "kept"
+        error = heard.error
+        if cut == "timeout":
+            error = Failure("ExecutionTimeout", f"the code ran longer than {timeout:g} s")
+        elif cut == "interrupt":
+            error = Failure("Interrupted", "the code was interrupted")
+        return Execution(
+            stdout=heard.stdout.text,
+            stderr=heard.stderr.text,
+            displays=tuple(heard.displays),
+            error=error,
+            state=state,
+            timed_out=cut == "timeout",
+            dropped_bytes=heard.stdout.dropped_bytes + heard.stderr.dropped_bytes,
+            number=self.executions,
+        )
+
+    def _is_new_kernel(self, done: Any) -> bool:
+        before, self._count = self._count, done.execution_count or self._count + 1
+        return self._count <= before
+
+    async def _adopt(self) -> None:
+        """The service has replaced the interpreter; what the code just did to the new one is kept."""
+        self._state = "lost"
+        with suppress(SandboxError):  # unprepared, it is replaced when its process id is next asked for
+            await self._prepare()
+
+    async def _settle(self) -> None:
+        """After code was cut short: find out whether the interpreter is as before, or replace it. Bounded."""
+        with anyio.CancelScope(shield=True), suppress(SandboxError):
+            if not await self._is_the_same():
+                self._state = "lost"
+                await self._replace()
+
+    async def _is_the_same(self) -> bool:
+        with suppress(SandboxError), anyio.move_on_after(INTERRUPT_S):
+            return await self._ask(_ASK) == self._process_id
+        return False
+
+    async def _replace(self) -> None:
+        # Forgotten first: whatever goes wrong below, the next execution replaces it again.
+        self._process_id = None
+        self._count = 0
+        try:
+            await self._life.call(
+                lambda: self._box.restart_code_context(self._context), doing="restarting the interpreter"
+            )
+            await self._prepare()
+        except (SandboxLost, SandboxUnavailable):
+            raise
+        except SandboxError:
+            useless = self._context
+            await self._make_context()
+            with suppress(SandboxError):
+                await self._life.call(lambda: self._box.remove_code_context(useless), doing="removing an interpreter")
+
+    async def _make_context(self) -> None:
+        self._count = 0
+        self._context = await self._life.call(self._box.create_code_context, doing="starting an interpreter")
+        await self._prepare()
+
+    async def _prepare(self) -> None:
+        self._process_id = await self._ask(_PREPARE.format(modules=self._preload), timeout=PREPARE_S)
+
+    async def _ask(self, question: str, *, timeout: float | None = None) -> int:
+        """Return the number that `question` prints."""
+        for _ in range(ASK_TIMES):
+            answer = await self._life.call(
+                lambda: self._box.run_code(question, context=self._context, timeout=0),
+                doing="asking the interpreter",
+                timeout=timeout,
+            )
+            self._count = answer.execution_count or self._count + 1
+            printed = "".join(answer.logs.stdout).split()
+            if printed and printed[-1].isdigit():  # what it preloads may print as well
+                return int(printed[-1])
+            if answer.error is None or answer.error.name != "KeyboardInterrupt":
+                break
+            await anyio.sleep(ASK_AGAIN_S)
+        problem = f"{answer.error.name}: {answer.error.value}" if answer.error else "no answer"
+        if self._preload and question != _ASK:
+            raise SandboxUnavailable(
+                f"the profile preloads {', '.join(self._preload)}, which the E2B template cannot ({problem}); "
+                "use a template that can (sandbox.e2b.template)"
+            )
+        raise SandboxError(f"the interpreter does not work: {problem}")
