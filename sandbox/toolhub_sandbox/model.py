@@ -56,7 +56,10 @@ class Execution:
     displays: tuple[Display, ...] = ()
     error: Failure | None = None
     state: State = "kept"
-    """`lost`: the interpreter had to be replaced; variables, imports and threads are gone, files are not."""
+    """`lost`: the interpreter had to be replaced; variables, imports and threads are gone, files are not.
+
+    Told once: by the execution that cost it or, if nobody waited for that one or none was running, by the next.
+    """
     timed_out: bool = False
     dropped_bytes: int = 0
     """Output beyond the profile's `output_bytes`."""
@@ -76,7 +79,11 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a shell command did. exit_code: as the shell tells it, 128 + n for signal n."""
+    """What a shell command did.
+
+    exit_code: as the shell tells it, 128 + n for signal n, so 137 when it was ended for its timeout; 126 when it could
+    not be started, for example in a `cwd` that does not exist.
+    """
 
     stdout: str
     stderr: str

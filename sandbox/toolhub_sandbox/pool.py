@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 
 from toolhub.config import SandboxProfile
-from toolhub_sandbox.errors import SandboxError
 from toolhub_sandbox.protocol import Backend, Sandbox
 
 StartPlace = Callable[[], AbstractAsyncContextManager[object]]
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 class Pool:
     """The ready sandboxes of one profile. Somebody must run `refill()`; it does nothing before the first `take()`.
 
-    start_place: bounds how many sandboxes are being made at once, in the whole hub.
+    start_place: bounds how many sandboxes are being made at once, in the whole hub; leaving it must not wait.
     may_grow: asked before one is made that nobody waits for.
     """
 
@@ -80,10 +79,10 @@ class Pool:
             try:
                 while not (self._closed or self._being_made) and self.ready < self.profile.pool and self._may_grow():
                     self._ready.append(await self._make())
-            except SandboxError as exc:
+            except Exception as exc:
                 if self._closed:
                     return
-                # Whoever asks next meets the same error and has somebody to tell.
+                # Whoever asks next meets the same error and has somebody to tell; raised here, it would end the hub.
                 logger.warning("the pool of profile %s cannot be refilled: %s", self.name, exc)
 
     def grow(self) -> None:

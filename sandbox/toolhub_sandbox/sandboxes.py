@@ -19,7 +19,8 @@ from toolhub_sandbox.model import Isolation
 from toolhub_sandbox.pool import Pool, StartPlace
 from toolhub_sandbox.protocol import Backend, Sandbox
 
-_CLOSE_S = 15.0
+# A hosted service may have to be told of each sandbox, and may be slow.
+_CLOSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Sandboxes:
         self._pools: dict[str, Pool] = {}
         self._backend: Held[Backend] | None = None
         self._opening = anyio.Lock()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Sandboxes {self.settings.backend} live={self.live} pools={list(self._pools.values())}>"
@@ -95,24 +97,36 @@ class Sandboxes:
 
     async def warm(self, profile: str | None = None) -> None:
         """Start filling a profile's pool. Raises SandboxUnavailable."""
-        pool = await self._pool(profile or self.settings.default_profile)
+        pool = await self._pool(self._known(profile))
         pool.grow()
 
     async def take(self, profile: str | None) -> Sandbox:
         """Return a sandbox that nobody owns yet. Raises SandboxLimit, SandboxUnavailable."""
-        name = profile or self.settings.default_profile
-        if name not in self.settings.profiles:
-            known = ", ".join(sorted(self.settings.profiles))
-            raise SandboxUnavailable(f"there is no sandbox profile {name!r}; sandbox.profiles has {known}")
+        name = self._known(profile)
         if self.live > self.settings.max_sandboxes:
             raise _limit("max_sandboxes", f"the hub has {self.settings.max_sandboxes} sandboxes")
         if not self._has_memory():
             used = f"all sandboxes together use {self.memory_bytes} of {self._budget} bytes"
             raise _limit("memory_budget_bytes", used)
-        pool = await self._pool(name)
-        sandbox = await pool.take()
+        try:
+            pool = await self._pool(name)
+            sandbox = await pool.take()
+        except Exception as exc:
+            if self._closed:  # then whatever went wrong only follows from that
+                raise self._unavailable() from exc
+            raise
         self.created += 1
         return sandbox
+
+    def _known(self, profile: str | None) -> str:
+        name = profile or self.settings.default_profile
+        if name not in self.settings.profiles:
+            known = ", ".join(sorted(self.settings.profiles))
+            raise SandboxUnavailable(f"there is no sandbox profile {name!r}; sandbox.profiles has {known}")
+        return name
+
+    def _unavailable(self) -> SandboxUnavailable:
+        return SandboxUnavailable("the hub's sandboxes are closed; open the hub again")
 
     def _has_memory(self) -> bool:
         used = self.memory_bytes
@@ -138,6 +152,8 @@ class Sandboxes:
 
     async def _opened(self) -> Backend:
         async with self._opening:
+            if self._closed:
+                raise self._unavailable()
             if self._backend is None or self._backend.is_closed:
                 self._pools.clear()
                 self._backend = await hold(self._owners, _open_backend(self.settings), name="sandbox backend")
@@ -147,7 +163,8 @@ class Sandboxes:
         self._scopes.discard(scope)
 
     async def aclose(self) -> None:
-        """End every sandbox. Idempotent."""
+        """End every sandbox; there will be no more. Idempotent."""
+        self._closed = True
         for pool in self._pools.values():
             pool.close()
         async with anyio.create_task_group() as closing:
@@ -232,14 +249,19 @@ async def open_sandboxes(
 
     start_place: a context manager factory that bounds how many processes are starting at once.
     """
+    failure: Exception | None = None
     async with anyio.create_task_group() as owners:
         sandboxes = Sandboxes(settings or SandboxSettings(), owners, start_place)
         try:
             yield sandboxes
+        except Exception as exc:
+            failure = exc  # the task group would wrap it
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
                 await sandboxes.aclose()
             owners.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def _open_backend(settings: SandboxSettings) -> AbstractAsyncContextManager[Backend]:

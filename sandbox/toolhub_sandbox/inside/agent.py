@@ -16,11 +16,14 @@ from typing import Any, NoReturn
 
 from toolhub_sandbox.inside.commands import Commands
 from toolhub_sandbox.inside.files import Files
-from toolhub_sandbox.inside.frames import PIECE, BadFrame, FrameBuffer, Head, encode
+from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, encode
 from toolhub_sandbox.inside.interpreter import Interpreter, Run
 from toolhub_sandbox.inside.processes import descendants
+from toolhub_sandbox.inside.worker import MAX_CODE
 
-_MAX_REQUEST = 64 << 20
+_MAX_REQUEST = MAX_CODE
+# epoll takes no more than 24 days at once, and a timeout may be as long as it likes.
+_LONGEST_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Agent:
 
     def _seconds_left(self) -> float | None:
         deadlines = [d for d in (self._python.next_deadline, self._commands.next_deadline) if d is not None]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        return min(max(0.0, min(deadlines) - time.monotonic()), _LONGEST_WAIT_S) if deadlines else None
 
     def _watch(self, descriptor: int, callback: Callable[[], object]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
@@ -119,7 +122,7 @@ class Agent:
 
     def _on_request(self) -> None:
         try:
-            data = self._hub.recv(PIECE, socket.MSG_DONTWAIT)
+            data = self._hub.recv(RECEIVE, socket.MSG_DONTWAIT)
             messages = self._requests.feed(data)
         except BlockingIOError:
             return
@@ -148,7 +151,7 @@ class Agent:
                 self._answer({"id": head["id"]} | reply, data)
 
     def _cwd(self, cwd: str) -> str:
-        return self._files.path(os.fsencode(cwd))
+        return self._files.path(cwd.encode(errors="replace"))
 
 
 def usage() -> Head:

@@ -15,6 +15,7 @@ class Capture:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.dropped = 0
+        self.has_ended = False
         self._limit = limit
         self._kept = bytearray()
 
@@ -27,6 +28,7 @@ class Capture:
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         self.dropped += max(0, len(data) - room)
+        self.has_ended = not data
         return bool(data)
 
     def drain(self) -> None:

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from toolhub_sandbox.inside import syscalls
 from toolhub_sandbox.inside.capture import Capture
 from toolhub_sandbox.inside.frames import Head
-from toolhub_sandbox.inside.processes import kill_tree
+from toolhub_sandbox.inside.processes import go_first, kill_tree
 
 Answer = Callable[[Head, list[bytes]], None]
 
 # What more commands than this at once would be for is hard to imagine; each costs three processes.
 MAX_COMMANDS = 32
+# Streams that are read for what commands left in the background; beyond, the oldest are closed.
+MAX_LEFT = 256
 # A killed command is gone within milliseconds; if not, it is killed again.
 _KILL_S = 1.0
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
@@ -45,6 +47,8 @@ class Commands:
     give_up: Callable[[str], None]
     running: dict[int, Command] = field(default_factory=dict)
     """By the keeper's pid."""
+    left: list[Capture] = field(default_factory=list)
+    """Streams of commands that have ended, which something in the background still has."""
 
     def start(self, command_id: int, line: bytes, timeout: float, cwd: str, env: Mapping[str, str]) -> None:
         if len(self.running) >= MAX_COMMANDS:
@@ -88,7 +92,7 @@ class Commands:
             texts.append(text)
             dropped += lost
             self.unwatch(stream.reader)
-            stream.close()
+            self._let_go(stream)
         code = os.waitstatus_to_exitcode(status)
         head = {"id": command.id, "code": code if code >= 0 else 128 - code, "dropped": dropped}
         self.answer(head | {"timed_out": command.timed_out}, texts)
@@ -111,6 +115,27 @@ class Commands:
     def _on_output(self, stream: Capture) -> None:
         if not stream.read():
             self.unwatch(stream.reader)
+
+    def _let_go(self, stream: Capture) -> None:
+        """Go on reading what the background writes, if there is any: a pipe that nobody reads would kill it."""
+        if stream.has_ended:
+            stream.close()
+            return
+        self.watch(stream.reader, lambda: self._drop(stream))
+        self.left.append(stream)
+        if len(self.left) > MAX_LEFT:
+            self._close(self.left[0])
+
+    def _drop(self, stream: Capture) -> None:
+        stream.read()
+        stream.take()
+        if stream.has_ended:
+            self._close(stream)
+
+    def _close(self, stream: Capture) -> None:
+        self.left.remove(stream)
+        self.unwatch(stream.reader)
+        stream.close()
 
 
 def _be_keeper(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str]) -> None:
@@ -144,10 +169,11 @@ def _be_shell(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapp
         for number in (signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
+        go_first()
         shell = next(path for path in SHELLS if os.path.exists(path))
         name = "bash" if shell.endswith("bash") else "sh"
         os.execve(shell, [name, "-lc", os.fsdecode(line)], {**os.environ, **env})  # noqa: S606
-    except OSError as exc:
-        os.write(2, f"{exc.strerror}\n".encode())
+    except (OSError, ValueError) as exc:  # ValueError: a variable that no environment can have
+        os.write(2, f"{getattr(exc, 'strerror', None) or exc}\n".encode(errors="replace"))
     finally:
         os._exit(126)

@@ -6,7 +6,6 @@ Links and `..` need no care here: this process sees nothing but the sandbox.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 from dataclasses import dataclass, field
@@ -39,20 +38,19 @@ class OpenFile:
 
 @dataclass(eq=False)
 class Files:
-    """The files that the hub is moving. Every method returns the reply's head and parts."""
+    """The files that the hub is moving, by the numbers it gave them."""
 
     home: str
     """What stands for /home/user, and where relative paths start."""
     map_home: bool = False
     """Whether /home/user must be translated, because it is not the sandbox's own."""
     _open: dict[int, OpenFile] = field(default_factory=dict)
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def handle(self, head: Head, parts: list[bytes]) -> Reply:
         """Do what the request's `op` says; a failure is part of the reply."""
         try:
             if head["op"] == "open":
-                return self._open_file(self.path(parts[0]), head["mode"]), []
+                return self._open_file(head["file"], self.path(parts[0]), head["mode"]), []
             file = self._open[head["file"]]
             if head["op"] == "read":
                 return {}, [os.read(file.descriptor, PIECE)]
@@ -63,7 +61,7 @@ class Files:
             return {"problem": _PROBLEMS.get(exc.errno or 0, "other"), "reason": exc.strerror or str(exc)}, []
         except KeyError:
             return {"problem": "other", "reason": "the file is not open"}, []
-        except ValueError as exc:  # a null byte in the path
+        except (ValueError, RecursionError) as exc:  # a null byte in the path; a thousand folders or links
             return {"problem": "other", "reason": str(exc)}, []
 
     def path(self, path: bytes) -> str:
@@ -72,12 +70,11 @@ class Files:
             text = self.home + text.removeprefix("/home/user")
         return text
 
-    def _open_file(self, path: str, mode: str) -> Head:
+    def _open_file(self, number: int, path: str, mode: str) -> Head:
         if len(self._open) >= MAX_OPEN:
             return {"problem": "other", "reason": f"{MAX_OPEN} files are being moved already"}
-        number = next(self._numbers)
         self._open[number] = _for_reading(path) if mode == "r" else _for_writing(path)
-        return {"file": number}
+        return {}
 
     def _write(self, file: OpenFile, data: bytes) -> Head:
         while data:
@@ -113,6 +110,11 @@ def _for_writing(path: str) -> OpenFile:
     if os.path.lexists(path) and not os.path.isfile(path):
         raise OSError(errno.ENXIO, "not a regular file")
     folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".{name[:200]}.{os.urandom(4).hex()}.part")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as exc:
+        raise OSError(errno.EEXIST, "there is a file where its folder should be") from exc
+    if len(os.fsencode(name)) > os.pathconf(folder, "PC_NAME_MAX"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
     return OpenFile(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), path, temporary)

@@ -15,6 +15,8 @@ _SIZES = struct.Struct("<II")
 MAX_HEAD = 1 << 20
 PIECE = 256 << 10
 """Bytes of a file that travel in one message."""
+RECEIVE = 64 << 10
+"""Bytes to ask a socket for: room for all is made first, and from 128 KiB on that is a mapping made and unmade."""
 
 Head = dict[str, Any]
 Message = tuple[Head, list[bytes]]
@@ -83,7 +85,7 @@ def receive(channel: socket.socket, buffer: FrameBuffer) -> Message:
     """Wait for the next message on a blocking socket. Raises EOFError, BadFrame."""
     messages = buffer.feed(b"")
     while not messages:
-        data = channel.recv(PIECE)
+        data = channel.recv(RECEIVE)
         if not data:
             raise EOFError
         messages = buffer.feed(data)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from toolhub_sandbox.inside import syscalls
 from toolhub_sandbox.inside.capture import Capture
-from toolhub_sandbox.inside.frames import PIECE, BadFrame, FrameBuffer, Head, encode
+from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, Message, encode
 from toolhub_sandbox.inside.processes import kill_tree
 from toolhub_sandbox.inside.worker import MAX_DISPLAYS, Worker
 
@@ -21,8 +21,9 @@ from toolhub_sandbox.inside.worker import MAX_DISPLAYS, Worker
 _SECOND_INTERRUPT_S, _GRACE_S = 0.5, 1.0
 # Milliseconds between the end of its connection and its exit; more under load.
 _EXIT_CHECKS = 50
-# JSON may take six bytes for one.
-_MAX_ANSWER = 6 * MAX_DISPLAYS + (1 << 20)
+_MAX_ANSWER = MAX_DISPLAYS + (1 << 20)
+# The worker that is idle takes code at once; one that only pretends to be does not.
+_TAKE_S = 5.0
 
 Answer = Callable[[Head, list[bytes]], None]
 
@@ -57,6 +58,8 @@ class Interpreter:
     running: Run | None = None
     number: int = 0
     pid: int = 0
+    _untold_loss: bool = False
+    """State was lost while nobody waited for an answer; the next one tells."""
     _channel: socket.socket | None = None
     _buffer: FrameBuffer = field(default_factory=lambda: FrameBuffer(_MAX_ANSWER))
     _streams: tuple[Capture, Capture] | None = None
@@ -87,7 +90,13 @@ class Interpreter:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         streams = Capture(self.output_bytes), Capture(self.output_bytes)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for stream in streams:
+                stream.close_writer()
+                stream.close()
+            raise
         if pid == 0:
             _be_worker(theirs, streams, self.become_worker)
         theirs.close()
@@ -129,7 +138,7 @@ class Interpreter:
         run = self.running = self.queue.popleft()
         self.number += 1
         run.deadline = time.monotonic() + run.timeout
-        self._channel.setblocking(True)
+        self._channel.settimeout(_TAKE_S)
         try:
             self._channel.sendall(encode({"number": self.number}, run.code))
         except OSError:
@@ -140,17 +149,17 @@ class Interpreter:
     def _on_answer(self) -> None:
         assert self._channel is not None
         try:
-            data = self._channel.recv(PIECE)
-            messages = self._buffer.feed(data)
+            data = self._channel.recv(RECEIVE)
+            answers = [_checked(*message) for message in self._buffer.feed(data)]
         except BlockingIOError:
             return
         except (OSError, BadFrame):
-            data, messages = b"", []
+            data, answers = b"", []
         if not data:
             self._lost(_how_it_ended(self.pid))
-        elif messages and self.running is not None:
-            head, parts = messages[0]
-            self._finish({"error": head.get("error"), "state": "kept"}, parts[:1])
+        elif answers and self.running is not None:
+            head, displays = answers[0]
+            self._finish(head | {"state": "kept"}, displays)
 
     def _lost(self, why: str) -> None:
         """The worker is dead or cannot be used: end it with all it started, and tell whoever waits."""
@@ -161,6 +170,7 @@ class Interpreter:
         self.unwatch(self._channel.fileno())
         self._channel.close()
         self._channel = None
+        self._untold_loss = self.running is None or self.running.cancelled
         if self.running is not None:
             run = self.running
             error = ["WorkerDied", why, ""]
@@ -184,9 +194,12 @@ class Interpreter:
             text, lost = stream.take()
             texts.append(text)
             dropped += lost
+        is_usable = head["state"] == "kept"
+        if self._untold_loss and not run.cancelled:
+            head["state"], self._untold_loss = "lost", False
         head |= {"id": run.id, "number": self.number, "dropped": dropped, "timed_out": run.timed_out}
-        self.answer(head, [*texts, *(displays or [b"[]"])])
-        if head["state"] == "kept":
+        self.answer(head, [*texts, *displays])
+        if is_usable:
             self._start_next()
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -234,6 +247,25 @@ def _be_worker(channel: socket.socket, streams: tuple[Capture, Capture], become_
         Worker(socket.socket(fileno=kept)).serve()
     finally:
         os._exit(70)  # EX_SOFTWARE
+
+
+def _checked(head: Head, parts: list[bytes]) -> Message:
+    """Return a worker's answer without all that should not be there. Raises BadFrame; the code could have sent it."""
+    error, shape = head.get("error"), head.get("displays")
+    if error is not None and not (isinstance(error, list) and [type(text) for text in error] == [str] * 3):
+        raise BadFrame("an error that is none")
+    if not isinstance(shape, list) or not all(map(_is_display, shape)):
+        raise BadFrame("displays that are none")
+    if sum(len(kinds) for _, kinds in shape) != len(parts):
+        raise BadFrame("displays without their data")
+    return {"error": error, "displays": shape}, parts
+
+
+def _is_display(shown: object) -> bool:
+    if not isinstance(shown, list) or len(shown) != 2:
+        return False
+    is_result, kinds = shown
+    return type(is_result) is bool and isinstance(kinds, list) and all(type(kind) is str for kind in kinds)
 
 
 def _signal_group(pid: int, number: int) -> None:

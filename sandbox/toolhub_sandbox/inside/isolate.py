@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from toolhub_sandbox.inside import figures, seccomp, syscalls
 from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.processes import go_first
 from toolhub_sandbox.inside.syscalls import (
     CLONE_NEWCGROUP,
     CLONE_NEWIPC,
@@ -31,7 +32,6 @@ MAX_FILES = 4096
 _INODES = 100_000
 _SHM_BYTES = 64 << 20
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
-_WORKER_OOM_SCORE = 500
 
 
 def unshare(*, network: bool) -> None:
@@ -88,15 +88,15 @@ def lock(options: Options) -> None:
     # So that code with the same uid can neither read nor change the agent's memory.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     if seccomp.is_supported():
-        syscalls.install_filter(seccomp.build())
+        syscalls.install_filter(seccomp.build(has_cgroup=options.memory_bytes is None))
 
 
 def set_limits(options: Options) -> None:
     """Bounds that the kernel checks per process, and for processes per user namespace (Linux 5.14)."""
     limits = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: MAX_FILES,
-        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes) or resource.RLIM_INFINITY,
+        # A byte more than any of the file systems holds: a full one should say so.
+        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, _SHM_BYTES) + 1,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_RTPRIO: 0,
@@ -107,9 +107,25 @@ def set_limits(options: Options) -> None:
     if options.memory_bytes is not None:
         limits[resource.RLIMIT_DATA] = options.memory_bytes
     for limit, value in limits.items():
-        _, hard = resource.getrlimit(limit)
-        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (wanted, wanted))
+        _lower(limit, value)
+
+
+def limit_files() -> None:
+    """Bound the open files of each process; to be called once this one has sent its own.
+
+    Sockets and files that are on their way in messages are counted by the kernel for all processes of one uid together,
+    and nobody may send more while there are more of them than files that *he* may open (unix(7), ETOOMANYREFS). So
+    that one sandbox cannot keep the next from being born, code may open fewer than the hub and a young sandbox: half,
+    for there may be a message (253 files) more in flight for each processor.
+    """
+    own, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _lower(resource.RLIMIT_NOFILE, min(MAX_FILES, own // 2))
+
+
+def _lower(limit: int, value: int) -> None:
+    _, hard = resource.getrlimit(limit)
+    wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (wanted, wanted))
 
 
 def environment(options: Options) -> dict[str, str]:
@@ -143,11 +159,8 @@ def become_worker() -> None:
     """What only the worker does: be inspectable by itself, and the first to go when memory ends."""
     syscalls.set_name("python")
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(str(_WORKER_OOM_SCORE))
-    except OSError:
-        pass  # then the kernel chooses by size
+    go_first()
+    sys.path.insert(0, "")  # modules beside the code, as in any interactive session
     library = os.environ.get("PYTHONPATH")
     if library:
         sys.path.append(library)

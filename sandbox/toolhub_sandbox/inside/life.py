@@ -25,6 +25,7 @@ def live(hub: socket.socket, options: Options) -> NoReturn:
     os.chdir(options.home)
     silence()
     introduce(hub, listener)
+    isolate.limit_files()
     Agent(hub, options, become_worker=isolate.become_worker).serve()
 
 
@@ -39,6 +40,7 @@ def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
     isolate.set_limits(options)
     os.chdir(options.home)
     introduce(hub, None)
+    isolate.limit_files()
     Agent(hub, options, become_worker=isolate.become_worker).serve()
 
 

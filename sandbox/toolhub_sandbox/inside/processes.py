@@ -8,6 +8,7 @@ import time
 
 # A tree that forks faster than it is killed is a fork bomb: after this the caller must end the whole sandbox.
 _ROUNDS, _PAUSE_S = 100, 0.002
+_OOM_SCORE = 500
 
 
 def children_by_parent() -> dict[int, list[int]]:
@@ -44,8 +45,18 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
+def go_first() -> None:
+    """Let this process and its children be killed for memory before the agent, which is the whole sandbox, is."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(_OOM_SCORE))
+    except OSError:
+        pass  # then the kernel chooses by size
+
+
 def kill_tree(root: int) -> bool:
     """SIGKILL everything below `root`, a subreaper, then `root`. Returns False if there was always more."""
+    kill(root, signal.SIGSTOP)  # it adopts the orphans until the end, but should start nothing in their place
     for _ in range(_ROUNDS):
         below = descendants(root)
         if not below:

@@ -73,6 +73,8 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "uselib": (134, None),
     "vhangup": (153, 58),
 }
+# Memory that is no process's and in no file system: only a cgroup sees it. Denied where there is none.
+UNCOUNTED: dict[str, tuple[int, int]] = {"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)}
 # Programs fall back when the kernel seems too old for these, but not always when they are forbidden.
 _AS_IF_MISSING = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register"})
 # Families that are namespaced. Not among them: vsock (reaches the hypervisor), alg, packet, bluetooth, ...
@@ -95,16 +97,18 @@ def is_supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def build() -> bytes:
+def build(*, has_cgroup: bool = True) -> bytes:
     """Return the filter for this machine."""
     architecture, column = _ARCHITECTURES[platform.machine()]
     code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NR)]
     if column == 0:
         code += _when(_AT_LEAST, _X32, errno.ENOSYS)
-    for name, numbers in DENIED.items():
-        number = numbers[column]
+    for name, known in DENIED.items():
+        number = known[column]
         if number is not None:
             code += _when(_EQUAL, number, errno.ENOSYS if name in _AS_IF_MISSING else errno.EPERM)
+    for numbers in () if has_cgroup else UNCOUNTED.values():
+        code += _when(_EQUAL, numbers[column], errno.ENOSYS)
     # Its flags lie behind a pointer, where a filter cannot look; libraries then use clone.
     code += _when(_EQUAL, _CLONE3[column], errno.ENOSYS)
     code += _in_call(_CLONE[column], 0, _when(_ANY_BIT, _NAMESPACE_FLAGS, errno.EPERM))

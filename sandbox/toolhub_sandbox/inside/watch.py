@@ -7,6 +7,7 @@ process of one that has too much, as the kernel would.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from toolhub_sandbox.inside.processes import children_by_parent, kill
 
 # Often enough that a sandbox cannot take much more than it may, but never more than 2 % of a core.
 _SHORTEST_S, _SHARE = 0.2, 0.02
+_RESIDENT = re.compile(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)
 
 
 class Watch:
@@ -23,7 +25,6 @@ class Watch:
     def __init__(self, memory_bytes: int | None, tell: Callable[[dict[str, Any]], None]) -> None:
         self._memory_bytes = memory_bytes
         self._tell = tell
-        self._page = os.sysconf("SC_PAGE_SIZE")
         self._pause_s = _SHORTEST_S
         self._next = 0.0
         self._told: dict[str, int] = {}
@@ -55,13 +56,12 @@ class Watch:
         self._next = now + self._pause_s
 
     def _own_bytes(self, pid: int) -> int:
-        """Resident bytes that are not a file's; pages still shared with the zygote count, too."""
+        """Resident bytes that are not a file's; what is shared, with the zygote or one another, counts for each."""
         try:
-            with open(f"/proc/{pid}/statm", "rb") as file:
-                _, resident, shared, *_ = map(int, file.read().split())
-        except (OSError, ValueError):
+            with open(f"/proc/{pid}/status", "rb") as file:
+                return 1024 * sum(map(int, _RESIDENT.findall(file.read())))
+        except OSError:
             return 0
-        return max(0, resident - shared) * self._page
 
     def kill_strays(self, agents: Mapping[int, str]) -> None:
         """End what sandboxes without a pid namespace left behind: our children that are no agents."""

@@ -23,8 +23,8 @@ MAX_DISPLAYS = 8 << 20
 """Bytes of everything that one execution shows; what does not fit is replaced by a line that says so."""
 MAX_SHOWN = 1000
 """Values that one execution shows, and the most forms (MIME types) of all of them."""
-_MAX_KIND = 100
-_MAX_NAME = 256
+# Longer names of MIME types and of exceptions than any that are used.
+_MAX_KIND, _MAX_NAME = 100, 256
 _MAX_TRACEBACK = 32 << 10
 _SHELL_LINE = re.compile(r"^(\s*)(?:!|%(?=pip\b|cd\b|ls\b))(.*)$", re.MULTILINE)
 
@@ -38,6 +38,7 @@ class Worker:
         self._shown: list[tuple[bool, dict[str, bytes]]] = []
         self._room, self._forms, self._unshown = MAX_DISPLAYS, MAX_SHOWN, 0
         self._number = 0
+        self._pid = os.getpid()
         self._loop: Any = None
         self._main = types.ModuleType("__main__")
         self._main.__dict__.update(__builtins__=builtins, display=self.display)
@@ -53,6 +54,8 @@ class Worker:
                 os._exit(0)
             self._number = head["number"]
             failure = self._run(code.decode())
+            if os.getpid() != self._pid:
+                os._exit(failure is not None)  # a child that the code forked, and that came to the cell's end
             shape = [[is_result, list(texts)] for is_result, texts in self._shown]
             parts = [text for _, texts in self._shown for text in texts.values()]
             try:

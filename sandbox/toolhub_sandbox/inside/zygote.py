@@ -116,6 +116,7 @@ def _enter(settings: Settings) -> None:
     if os.geteuid() == 0 and settings.uid != 0:
         _become(settings.uid, settings.gid)
     syscalls.drop_capabilities()
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid clears it
 
 
 def _become(uid: int, gid: int) -> None:

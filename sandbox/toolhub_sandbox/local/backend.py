@@ -245,7 +245,7 @@ def account(user: str | None) -> tuple[int, int]:
     try:
         entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
     except KeyError:
-        if user.isdigit() and user != "0":
+        if user.isdigit() and int(user) != 0:
             return int(user), int(user)
         raise SandboxUnavailable(f"sandbox.user: there is no account {user!r}") from None
     if entry.pw_uid == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import itertools
+import math
 import signal
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Any
@@ -12,16 +13,20 @@ import anyio
 from toolhub.config import SandboxProfile
 from toolhub_sandbox.errors import FileError, SandboxLost
 from toolhub_sandbox.inside.frames import PIECE, Head, Message
-from toolhub_sandbox.inside.worker import MAX_DISPLAYS
+from toolhub_sandbox.inside.worker import MAX_CODE, MAX_DISPLAYS
 from toolhub_sandbox.local.line import Line
 from toolhub_sandbox.model import CommandResult, Display, Execution, Failure, SandboxInfo
 from toolhub_sandbox.protocol import HOME
 
 # Beyond a timeout the agent needs a second to interrupt and to kill; more on a machine under load.
 _SLACK_S = 15.0
+# Infinity minus infinity is no number.
+_FOR_EVER_S = 1e9
 # What needs no program: a file operation, a look at /proc.
 _AGENT_S = 30.0
 _KILL_S = 5.0
+# What reading an answer of an agent that is none may raise.
+_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, StopIteration)
 _FILE_TEXTS = {
     "missing": "does not exist",
     "directory": "is a directory",
@@ -33,7 +38,7 @@ _FILE_TEXTS = {
 
 def max_answer(profile: SandboxProfile) -> int:
     """Bytes of the longest message that an honest agent sends."""
-    return max(2 * profile.output_bytes + 6 * MAX_DISPLAYS, PIECE) + (1 << 20)
+    return max(2 * profile.output_bytes + MAX_DISPLAYS, PIECE) + (1 << 20)
 
 
 class LocalSandbox:
@@ -62,6 +67,7 @@ class LocalSandbox:
         self._was_out_of_memory = was_out_of_memory
         self._started = self._used = anyio.current_time()
         self._ahead_s = 0.0
+        self._file_numbers = itertools.count(1)
         self._gone = anyio.Event()
         line.on_event = self._on_event
 
@@ -108,29 +114,32 @@ class LocalSandbox:
 
     async def exec_code(self, code: str, *, timeout: float | None = None) -> Execution:
         seconds = self._settings.exec_timeout_s if timeout is None else timeout
+        data = _encoded(code)
+        if len(data) > MAX_CODE:
+            raise ValueError(f"the code has {len(data)} bytes; {MAX_CODE} is the most that can be run at once")
         self.executions += 1
         self._used = anyio.current_time()
         request = {"op": "exec", "timeout": seconds}
-        patience = seconds + _SLACK_S
+        patience = min(seconds, _FOR_EVER_S) + _SLACK_S
         self._ahead_s += patience  # code of the same sandbox runs one after the other
         try:
-            head, parts = await self._line.ask(request, _encoded(code), timeout=self._ahead_s, on_cancel=self._cancel)
+            head, parts = await self._line.ask(request, data, timeout=self._ahead_s, on_cancel=self._cancel)
         finally:
             self._ahead_s -= patience
             self._used = anyio.current_time()
         try:
             return self._execution(head, parts, seconds)
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        except _NONSENSE as exc:
             raise self._nonsense() from exc
 
     def _execution(self, head: Head, parts: list[bytes], seconds: float) -> Execution:
-        stdout, stderr, displays = (*parts, b"", b"", b"[]")[:3] if len(parts) >= 3 else (b"", b"", b"[]")
+        stdout, stderr, *displays = parts or (b"", b"")
         state = "kept" if head.get("state", "kept") == "kept" else "lost"
         timed_out = bool(head.get("timed_out"))
         return Execution(
             stdout=stdout.decode(errors="replace"),
             stderr=stderr.decode(errors="replace"),
-            displays=tuple(_display(shown) for shown in json.loads(displays)),
+            displays=_displays(head.get("displays", []), displays),
             error=self._failure(head.get("error"), state, seconds if timed_out else None),
             state="kept" if state == "kept" else "lost",
             timed_out=timed_out,
@@ -139,7 +148,7 @@ class LocalSandbox:
         )
 
     def _failure(self, told: Any, state: str, seconds: float | None) -> Failure | None:
-        name, value, traceback = (str(text) for text in told) if told else ("", "", "")
+        name, value, traceback = (_encoded(str(text)).decode() for text in told) if told else ("", "", "")
         if seconds is not None:
             what = "interrupted, state kept" if state == "kept" else "killed, state lost: it ignored the interrupt"
             return Failure("ExecutionTimeout", f"the code did not end within {seconds:g} s ({what})", traceback)
@@ -167,7 +176,7 @@ class LocalSandbox:
         try:
             stdout, stderr = (part.decode(errors="replace") for part in parts)
             return CommandResult(stdout, stderr, int(head["code"]), bool(head["timed_out"]), int(head["dropped"]))
-        except (KeyError, TypeError, ValueError) as exc:
+        except _NONSENSE as exc:
             raise self._nonsense() from exc
 
     def _cancel(self, number: int) -> None:
@@ -186,9 +195,10 @@ class LocalSandbox:
 
     async def put(self, path: str, data: bytes | AsyncIterable[bytes]) -> None:
         self._used = anyio.current_time()
-        number = (await self._on_file({"op": "open", "mode": "w"}, path, _encoded(path)))[0]["file"]
+        number = next(self._file_numbers)
         done = False
         try:
+            await self._on_file({"op": "open", "mode": "w", "file": number}, path, _encoded(path))
             written = 0
             async for piece in _pieces(data):
                 written += len(piece)
@@ -203,9 +213,10 @@ class LocalSandbox:
     async def read(self, path: str, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         self._used = anyio.current_time()
         limit = min(self._settings.file_bytes, self._settings.file_bytes if max_bytes is None else max_bytes)
-        number = (await self._on_file({"op": "open", "mode": "r"}, path, _encoded(path)))[0]["file"]
+        number = next(self._file_numbers)
         seen = 0
         try:
+            await self._on_file({"op": "open", "mode": "r", "file": number}, path, _encoded(path))
             while True:
                 _, parts = await self._on_file({"op": "read", "file": number}, path)
                 if not parts or not parts[0]:
@@ -223,10 +234,8 @@ class LocalSandbox:
         head, answer = await self._line.ask(request, *parts, timeout=_AGENT_S)
         problem = head.get("problem")
         if problem is not None:
-            text = _FILE_TEXTS.get(problem, str(head.get("reason"))[:200])
+            text = _FILE_TEXTS.get(problem) or f"cannot be used: {str(head.get('reason'))[:200]}"
             raise FileError(f"{path!r} in the sandbox {text}", problem=problem if problem in _FILE_TEXTS else "other")
-        if request["op"] == "open" and type(head.get("file")) is not int:
-            raise self._nonsense()
         return head, answer
 
     def _check_size(self, size: int, limit: int, path: str) -> None:
@@ -258,12 +267,13 @@ def _encoded(text: str) -> bytes:
 
 
 def _number(value: Any) -> float:
-    return value if type(value) in (int, float) else 0
+    return value if type(value) in (int, float) and math.isfinite(value) else 0
 
 
-def _display(shown: Any) -> Display:
-    data = {str(kind): str(text) for kind, text in shown["data"].items()}
-    return Display(data, bool(shown["is_result"]))
+def _displays(shape: Any, texts: list[bytes]) -> tuple[Display, ...]:
+    """Put together what is told of each display, whether it is a result and its MIME types, and their data."""
+    left = iter([text.decode(errors="replace") for text in texts])
+    return tuple([Display({str(kind): next(left) for kind in kinds}, bool(is_result)) for is_result, kinds in shape])
 
 
 async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -170,7 +170,7 @@ def _create() -> tuple[Cgroups | None, str]:
                 remove_tree(folder)
             reasons.append(f"v{version}: {exc.strerror or exc} ({exc.filename or ''})")
             continue
-        _sweep(parents.values())
+        _sweep(set(parents.values()))
         return Cgroups(folders, version), f"cgroup v{version}"
     return None, "; ".join(reasons)
 
@@ -180,8 +180,9 @@ def _make(folders: Mapping[str, Path], version: int) -> None:
         folder.mkdir(exist_ok=True)
         if version == 2:
             # Children get controllers only from a parent that hands them on; refused where it holds processes itself.
-            (folder.parent / "cgroup.subtree_control").write_text("+memory +pids +cpu")
-            (folder / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+            wanted = " ".join(f"+{kind}" for kind in folders)  # one that is not there would be refused with the others
+            (folder.parent / "cgroup.subtree_control").write_text(wanted)
+            (folder / "cgroup.subtree_control").write_text(wanted)
         elif (hierarchical := folder / "memory.use_hierarchy").exists():
             hierarchical.write_text("1")
     probe = folders["memory"] / "probe"
@@ -210,12 +211,12 @@ def _own_groups() -> dict[int, dict[str, Path]]:
         _, kinds, path = line.split(":", 2)
         if not kinds:
             if (mount := mounts.get("")) is not None:
-                folder = mount / path.lstrip("/")
+                folder = mount.folder(path)
                 found[2] = dict.fromkeys(_controllers(folder), folder)
             continue
         for kind in kinds.split(","):
             if (mount := mounts.get(kind)) is not None:
-                found.setdefault(1, {})[kind] = mount / path.lstrip("/")
+                found.setdefault(1, {})[kind] = mount.folder(path)
     return found
 
 
@@ -226,17 +227,30 @@ def _controllers(folder: Path) -> list[str]:
         return []
 
 
-def _mounts() -> dict[str, Path]:
-    """Mount points by v1 controller; "" is v2's."""
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    point: Path
+    root: str
+    """What of the tree is mounted: in a container often only its own part."""
+
+    def folder(self, path: str) -> Path:
+        """Where the group `path` is seen."""
+        below = os.path.relpath(path, self.root)
+        return self.point if below.startswith("..") else self.point / below
+
+
+def _mounts() -> dict[str, _Mount]:
+    """Mounts by v1 controller; "" is v2's."""
     found = {}
     for line in MOUNTS.read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split()[:3]
-        point = Path(before.split()[4])
+        root, point = before.split()[3:5]
+        mount = _Mount(Path(point), root)
         if kind == "cgroup2":
-            found[""] = point
+            found[""] = mount
         elif kind == "cgroup":
-            found.update(dict.fromkeys(options.split(","), point))
+            found.update(dict.fromkeys(options.split(","), mount))
     return found
 
 

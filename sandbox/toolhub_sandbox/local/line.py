@@ -6,15 +6,18 @@ import array
 import itertools
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 
 from toolhub_sandbox.errors import SandboxLost
-from toolhub_sandbox.inside.frames import PIECE, BadFrame, FrameBuffer, Head, Message, encode
+from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, Message, encode
 
 _MAX_DESCRIPTORS = 2
+# An agent reads within milliseconds; one that does not is lost anyway.
+_FINISH_S = 5.0
 
 
 class Line:
@@ -26,7 +29,9 @@ class Line:
         self._buffer = FrameBuffer(max_body)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[anyio.Event, list[Message]]] = {}
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._rest = memoryview(b"")
+        self._notices: deque[bytes] = deque()
         self._ended = anyio.Event()
         self.on_event: Callable[[Head], None] = lambda head: None
         self.why_lost = ""
@@ -38,7 +43,7 @@ class Line:
     async def meet(self) -> tuple[Head, list[int]]:
         """Wait for the agent's first message, and the descriptors that come with it."""
         await anyio.wait_readable(self._socket)
-        data, ancillary, _, _ = self._socket.recvmsg(PIECE, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+        data, ancillary, _, _ = self._socket.recvmsg(RECEIVE, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
         descriptors = array.array("i")
         for _, kind, packed in ancillary:
             if kind == socket.SCM_RIGHTS:
@@ -61,39 +66,48 @@ class Line:
     async def say(self, data: bytes) -> None:
         """Send raw bytes. Raises SandboxLost."""
         async with self._sending:
-            view = memoryview(data)
+            self._rest = memoryview(data)
             try:
-                while view:
-                    try:
-                        view = view[self._socket.send(view) :]
-                    except BlockingIOError:
-                        await anyio.wait_writable(self._socket)
-            except (OSError, anyio.ClosedResourceError) as exc:
-                raise self.lost() from exc
-            except BaseException:
-                if len(view) < len(data):
-                    self.end("a message to it was cut short")  # what follows could not be understood
+                await self._send_rest()
+            except SandboxLost:
                 raise
+            except BaseException:
+                if len(self._rest) < len(data):  # it has begun; without its end nothing later would be understood
+                    with anyio.CancelScope(shield=True), anyio.move_on_after(_FINISH_S):
+                        await self._send_rest()
+                        self._send_notices()
+                        raise
+                    self.end("a message to it was cut short")
+                raise
+            self._send_notices()
+
+    async def _send_rest(self) -> None:
+        try:
+            while self._rest:
+                try:
+                    self._rest = self._rest[self._socket.send(self._rest) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._socket)
+        except (OSError, anyio.ClosedResourceError) as exc:
+            raise self.lost() from exc
 
     async def ask(
         self, head: Head, *parts: bytes, timeout: float, on_cancel: Callable[[int], None] | None = None
     ) -> Message:
         """Send a request and wait for its reply, at most `timeout` seconds: then the agent counts as lost.
 
-        on_cancel: called with the request's number when this is cancelled after it was sent.
+        on_cancel: called with the request's number when this is cancelled; the request may have been sent or not.
         """
         if self._ended.is_set():
             raise self.lost()
         number = next(self._numbers)
         event, replies = self._waiting[number] = anyio.Event(), []
-        sent = False
         try:
             await self.say(encode(head | {"id": number}, *parts))
-            sent = True
             with anyio.move_on_after(timeout):
                 await event.wait()
         except BaseException:
-            if sent and on_cancel is not None:
+            if on_cancel is not None:
                 on_cancel(number)
             raise
         finally:
@@ -105,27 +119,36 @@ class Line:
         return replies[0]
 
     def tell_soon(self, head: Head) -> None:
-        """Send a small message if there is room at once; for notices that nobody waits for."""
+        """Send a small message as soon as there is room; for notices that nobody waits for."""
+        self._notices.append(encode(head))
+        if not self._sending.locked():
+            self._send_notices()
+
+    def _send_notices(self) -> None:
+        """Send what there is room for; between messages. Something small is taken as a whole or not at all."""
         try:
-            if not self._sending.locked():
-                self._socket.send(encode(head))
+            while self._notices:
+                self._socket.send(self._notices[0])
+                self._notices.popleft()
         except OSError:
-            pass
+            pass  # there is no room before the agent has read, and then it answers: see listen(); or it is gone
 
     async def listen(self) -> None:
         """Hand replies to those who wait, until the line ends."""
         why = "it ended"
         try:
             while not self._ended.is_set():
+                await anyio.wait_readable(self._socket)  # first: as a rule a reply comes alone, and at once
                 try:
-                    data = self._socket.recv(PIECE)
+                    data = self._socket.recv(RECEIVE)
                 except BlockingIOError:
-                    await anyio.wait_readable(self._socket)
                     continue
                 if not data:
                     break
                 for message in self._buffer.feed(data):
                     self._take(message)
+                if not self._sending.locked():
+                    self._send_notices()
         except BadFrame as exc:
             why = f"it broke the protocol: {exc}"
         except (OSError, anyio.ClosedResourceError):
