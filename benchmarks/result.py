@@ -52,6 +52,8 @@ class Outcome:
     targets: list[Target] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     raw: Json = field(default_factory=dict)
+    unwaited_cpu_s: float = 0.0
+    """CPU time of our own processes that nobody waited for, lest it count as somebody else's."""
 
     def to_json(self) -> Json:
         return asdict(self)

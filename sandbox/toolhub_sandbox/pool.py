@@ -14,6 +14,9 @@ from toolhub_sandbox.protocol import Backend, Sandbox
 
 StartPlace = Callable[[], AbstractAsyncContextManager[object]]
 
+# Whoever got one uses it now; making the next competes for the same cores. While others are ready it can wait.
+SETTLE_S = 0.02
+
 logger = logging.getLogger(__name__)
 
 
@@ -32,6 +35,7 @@ class Pool:
         backend: Backend,
         start_place: StartPlace,
         may_grow: Callable[[], bool],
+        settle_s: float = SETTLE_S,
     ) -> None:
         self.name = name
         self.profile = profile
@@ -39,6 +43,7 @@ class Pool:
         self._backend = backend
         self._start_place = start_place
         self._may_grow = may_grow
+        self._settle_s = settle_s
         self._ready: deque[Sandbox] = deque()
         self._being_made = 0
         self._wanted = anyio.Event()
@@ -76,6 +81,8 @@ class Pool:
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
+            if self._ready and not self._closed:
+                await anyio.sleep(self._settle_s)
             try:
                 while not (self._closed or self._being_made) and self.ready < self.profile.pool and self._may_grow():
                     self._ready.append(await self._make())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
 
-from benchmarks import idle, init, overhead, recover, runner
+from benchmarks import births, idle, init, overhead, recover, runner, sandbox
 from benchmarks.result import Outcome, Question
 from benchmarks.specs import fixture_echo, lean_echo
 
@@ -19,6 +20,16 @@ TINY: dict[str, Any] = {
     "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
     "recover": recover.Scale(rounds=2, callers=4, sdk_too=False),
     "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),
+    "sandbox": sandbox.Scale(
+        births.Rounds(number=1, starts=1, calls=2, commands=1),
+        live=2,
+        kernels=1,
+        there=2,
+        asked=3,
+        warm_up_s=0.1,
+        pauses_s=(0.001,),
+        data=False,  # loading pandas is a second more and no code more
+    ),
 }
 
 
@@ -61,6 +72,20 @@ def test_idle_counts_the_sessions_it_holds() -> None:
     outcome = tiny("idle")
     assert [row["sessions"] for row in outcome.tables[0].rows] == [0, 2]
     assert outcome.tables[1].rows[0]["fds"] > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local backend needs Linux")
+def test_sandbox_asks_everybody_and_leaves_nothing_behind() -> None:
+    outcome = tiny("sandbox")
+    first, call, memory, storm = outcome.tables
+    kernels = not any(note.startswith("Left out: ipykernel") for note in outcome.notes)
+    assert [row["count"] for row in first.rows] == [1] * (3 + kernels)
+    assert len(call.rows) == 3 + kernels
+    assert [row["count"] for row in memory.rows] == [2, 1][: 1 + kernels]
+    assert storm.rows[2]["count"] == 3
+    measured = {target.claim: target.value for target in outcome.targets}
+    assert (measured["ipykernel ÷ pool empty, first result p50"] is not None) == kernels
+    assert measured["processes left behind"] == 0
 
 
 def test_the_runner_keeps_what_is_needed_to_judge_a_result(

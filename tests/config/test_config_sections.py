@@ -43,7 +43,7 @@ def test_an_unknown_section_is_refused_with_the_nearest_valid_one() -> None:
         ({"limits": {"concurency": 1}}, "did you mean 'concurrency'?"),
         ({"limits": {"queue": -1}}, "limits.queue: must be at least 0"),
         ({"limits": {"task_lease_s": 0}}, "limits.task_lease_s: must be greater than 0"),
-        ({"sandbox": {"backend": "local"}}, "sandbox.backend: unknown key 'backend'; known keys: none yet"),
+        ({"sandbox": {"backends": "local"}}, "sandbox.backends: unknown key 'backends'; did you mean 'backend'?"),
         ({"servers": []}, "servers: expected a mapping, found a list"),
         ({"servers": {"a": "python"}}, "servers.a: expected a mapping, found a string"),
         ({"inputs": []}, "unknown key 'inputs'"),

@@ -33,6 +33,12 @@ def show(*, block: bool | None = None) -> None:
     pyplot.close("all")
 
 
+def close() -> None:
+    """Forget every open figure."""
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")
+
+
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Makes the backend's module."""
 

@@ -117,4 +117,7 @@ def _for_writing(path: str) -> OpenFile:
     if len(os.fsencode(name)) > os.pathconf(folder, "PC_NAME_MAX"):
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
-    return OpenFile(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), path, temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    if os.path.exists(path):
+        os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))
+    return OpenFile(descriptor, path, temporary)

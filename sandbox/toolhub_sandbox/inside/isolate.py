@@ -8,11 +8,12 @@ import resource
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from toolhub_sandbox.inside import figures, seccomp, syscalls
 from toolhub_sandbox.inside.agent import Options
 from toolhub_sandbox.inside.processes import go_first
+from toolhub_sandbox.inside.root import OWN
 from toolhub_sandbox.inside.syscalls import (
     CLONE_NEWCGROUP,
     CLONE_NEWIPC,
@@ -21,16 +22,18 @@ from toolhub_sandbox.inside.syscalls import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
+    MS_BIND,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_REC,
 )
 
 UID = 1000
 MAX_FILES = 4096
 # Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
 _INODES = 100_000
-_SHM_BYTES = 64 << 20
+SHM_BYTES = 64 << 20
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
 
 
@@ -53,15 +56,24 @@ def map_ids(uids: Mapping[int, int], gids: Mapping[int, int]) -> None:
             file.write(text)
 
 
-def mount_own(options: Options) -> None:
-    """Give this sandbox its own home, /tmp, /dev/shm and /proc."""
+def mount_own(options: Options, folders: Sequence[str]) -> None:
+    """Give this sandbox its own home, /tmp, /dev/shm and /proc. What of `folders` lies there stays visible."""
+    covered = {
+        folder: os.open(folder, os.O_PATH)
+        for folder in folders
+        if folder.startswith(tuple(f"{own}/" for own in OWN)) and os.path.isdir(folder)
+    }
     flags = MS_NOSUID | MS_NODEV
     inodes = f"nr_inodes={_INODES}"
     owner = f"mode=755,uid={UID},gid={UID},{inodes}"
     syscalls.mount("tmpfs", "/home/user", "tmpfs", flags, f"size={options.home_bytes},{owner}")
     syscalls.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={options.tmp_bytes},mode=1777,{inodes}")  # noqa: S108
-    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"size={_SHM_BYTES},mode=1777,{inodes}")  # noqa: S108
+    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"size={SHM_BYTES},mode=1777,{inodes}")  # noqa: S108
     syscalls.mount("proc", "/proc", "proc", flags | MS_NOEXEC)
+    for folder, descriptor in covered.items():
+        os.makedirs(folder, exist_ok=True)
+        syscalls.mount(f"/proc/self/fd/{descriptor}", folder, flags=MS_BIND | MS_REC)
+        os.close(descriptor)
 
 
 def raise_loopback() -> None:
@@ -91,19 +103,22 @@ def lock(options: Options) -> None:
         syscalls.install_filter(seccomp.build(has_cgroup=options.memory_bytes is None))
 
 
-def set_limits(options: Options) -> None:
-    """Bounds that the kernel checks per process, and for processes per user namespace (Linux 5.14)."""
+def set_limits(options: Options, *, threads_before: int = 0) -> None:
+    """Bounds that the kernel checks per process, and for processes per user namespace (Linux 5.14).
+
+    threads_before: what counts already, in the hub's own namespace.
+    """
     limits = {
         resource.RLIMIT_CORE: 0,
         # A byte more than any of the file systems holds: a full one should say so.
-        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, _SHM_BYTES) + 1,
+        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, SHM_BYTES) + 1,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
     }
     if options.processes is not None:
-        limits[resource.RLIMIT_NPROC] = options.processes
+        limits[resource.RLIMIT_NPROC] = options.processes + threads_before
     if options.memory_bytes is not None:
         limits[resource.RLIMIT_DATA] = options.memory_bytes
     for limit, value in limits.items():

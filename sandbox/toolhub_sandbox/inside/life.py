@@ -10,6 +10,7 @@ from typing import NoReturn
 from toolhub_sandbox.inside import isolate, syscalls
 from toolhub_sandbox.inside.agent import Agent, Options
 from toolhub_sandbox.inside.frames import encode
+from toolhub_sandbox.inside.processes import count_threads
 
 # One per controller in cgroup v1, one in v2.
 _MAX_DOORS = 8
@@ -37,7 +38,7 @@ def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     os.environ.clear()
     os.environ.update(isolate.environment(options))
-    isolate.set_limits(options)
+    isolate.set_limits(options, threads_before=count_threads(os.getuid()))
     os.chdir(options.home)
     introduce(hub, None)
     isolate.limit_files()

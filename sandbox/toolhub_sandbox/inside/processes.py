@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 # A tree that forks faster than it is killed is a fork bomb: after this the caller must end the whole sandbox.
 _ROUNDS, _PAUSE_S = 100, 0.002
@@ -21,7 +22,8 @@ def children_by_parent() -> dict[int, list[int]]:
                     fields = stat.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            if fields[0] != b"Z":
+            # Where only the first thread has ended, the process looks dead and is not (the 18th field counts threads).
+            if fields[0] != b"Z" or int(fields[17]) > 1:
                 found.setdefault(int(fields[1]), []).append(int(name))
     return found
 
@@ -36,6 +38,19 @@ def descendants(root: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def count_threads(uid: int) -> int:
+    """Threads of all processes of an account, as its limit counts them."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                pass  # it has ended
+    return count
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -57,13 +72,26 @@ def go_first() -> None:
 def kill_tree(root: int) -> bool:
     """SIGKILL everything below `root`, a subreaper, then `root`. Returns False if there was always more."""
     kill(root, signal.SIGSTOP)  # it adopts the orphans until the end, but should start nothing in their place
-    for _ in range(_ROUNDS):
-        below = descendants(root)
-        if not below:
-            kill(root)
-            return True
-        for pid in below:
-            kill(pid)
-        time.sleep(_PAUSE_S)
+    is_over = end_all(lambda: descendants(root))
     kill(root)
+    return is_over
+
+
+def end_all(find: Callable[[], list[int]]) -> bool:
+    """SIGKILL all that `find` finds, until it finds nothing. Returns False if there was always more.
+
+    First all are stopped: whatever is killed makes room for what the others fork, whatever is stopped does not.
+    """
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS):
+        found = set(find())
+        if not found:
+            return True
+        is_complete = found <= stopped
+        for pid in found:
+            kill(pid, signal.SIGKILL if is_complete else signal.SIGSTOP)
+        stopped = found
+        time.sleep(_PAUSE_S)
+    for pid in stopped:
+        kill(pid)
     return False

@@ -65,6 +65,8 @@ def enter_new_root(folders: Sequence[str], *, host_network: bool) -> None:
     os.umask(0o022)
     for folder in OWN:
         os.makedirs(root + folder, exist_ok=True)
+    # For what a module writes while it is loaded; each sandbox has its own over it.
+    syscalls.mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777")  # noqa: S108
     for path in _outermost([*SYSTEM, *folders]):
         _show(root, path)
     for path in MERGED:
@@ -82,8 +84,6 @@ def enter_new_root(folders: Sequence[str], *, host_network: bool) -> None:
     # Of this pid namespace; sandboxes may only mount one of their own while they can see one.
     syscalls.mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     syscalls.pivot_root(root)
-    # For what a module writes while it is loaded; each sandbox has its own over it.
-    syscalls.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777")  # noqa: S108
     syscalls.set_mount_attributes("/", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, recursive=False)
 
 

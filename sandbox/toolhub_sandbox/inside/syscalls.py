@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -33,7 +32,7 @@ _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
-_ARM = platform.machine() in ("aarch64", "arm64")
+_ARM = os.uname().machine in ("aarch64", "arm64")  # the `platform` module would remember the host's name
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = 41 if _ARM else 155
 _SYS_KEYCTL = 219 if _ARM else 250

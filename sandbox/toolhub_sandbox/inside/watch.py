@@ -12,18 +12,26 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolhub_sandbox.inside.processes import children_by_parent, kill
+from toolhub_sandbox.inside.processes import children_by_parent, end_all, kill
 
-# Often enough that a sandbox cannot take much more than it may, but never more than 2 % of a core.
-_SHORTEST_S, _SHARE = 0.2, 0.02
+# Often enough that a sandbox cannot take much more than it may, and as a rule no more than 2 % of a core.
+_SHORTEST_S, _LONGEST_S, _SHARE = 0.2, 2.0, 0.02
+# The agent, and keepers of commands.
+_SPARE_PROCESSES = 4
 _RESIDENT = re.compile(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)
 
 
 class Watch:
-    """memory_bytes: what one sandbox may have; None: only killing strays is asked of it."""
+    """memory_bytes: what one sandbox may have; None: only killing strays is asked of it.
 
-    def __init__(self, memory_bytes: int | None, tell: Callable[[dict[str, Any]], None]) -> None:
+    processes: how many it may have; None: the kernel sees to that.
+    """
+
+    def __init__(
+        self, memory_bytes: int | None, tell: Callable[[dict[str, Any]], None], *, processes: int | None = None
+    ) -> None:
         self._memory_bytes = memory_bytes
+        self._processes = processes
         self._tell = tell
         self._pause_s = _SHORTEST_S
         self._next = 0.0
@@ -42,6 +50,9 @@ class Watch:
         children = children_by_parent()
         usage = {}
         for agent, name in agents.items():
+            if self._processes is not None and len(_tree(agent, children)) > self._processes + _SPARE_PROCESSES:
+                _end_below(agent)
+                continue
             sizes = {pid: self._own_bytes(pid) for pid in _tree(agent, children)}
             usage[name] = sum(sizes.values())
             if usage[name] > self._memory_bytes:
@@ -52,7 +63,7 @@ class Watch:
             self._told = usage
             self._tell({"usage": usage})
         spent = time.monotonic() - now
-        self._pause_s = max(_SHORTEST_S, spent / _SHARE)
+        self._pause_s = min(max(_SHORTEST_S, spent / _SHARE), _LONGEST_S)
         self._next = now + self._pause_s
 
     def _own_bytes(self, pid: int) -> int:
@@ -65,14 +76,13 @@ class Watch:
 
     def kill_strays(self, agents: Mapping[int, str]) -> None:
         """End what sandboxes without a pid namespace left behind: our children that are no agents."""
-        own = os.getpid()
-        while strays := [pid for pid in children_by_parent().get(own, []) if pid not in agents]:
-            for pid in strays:
-                kill(pid)
-                try:
-                    os.waitpid(pid, 0)
-                except ChildProcessError:
-                    pass
+
+        def find() -> list[int]:
+            children = children_by_parent()
+            strays = [pid for pid in children.get(os.getpid(), []) if pid not in agents]
+            return [pid for stray in strays for pid in _tree(stray, children)]
+
+        end_all(find)
 
     def kill_all(self, agents: Mapping[int, str]) -> None:
         for agent in agents:
@@ -82,6 +92,11 @@ class Watch:
             except ChildProcessError:
                 pass
         self.kill_strays({})
+
+
+def _end_below(agent: int) -> None:
+    """Everything a sandbox runs has to go when it is a fork bomb; the agent tells of it."""
+    end_all(lambda: _tree(agent, children_by_parent())[1:])
 
 
 def _tree(root: int, children: Mapping[int, list[int]]) -> list[int]:

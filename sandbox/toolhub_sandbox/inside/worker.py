@@ -113,14 +113,21 @@ class Worker:
         if isinstance(end, ast.Expr) and not code.rstrip().endswith(";"):
             last = ast.Expression(end.value)
             del tree.body[-1]
-        self._evaluate(tree, filename, "exec")
-        if last is not None:
-            value = self._evaluate(last, filename, "eval")
-            if value is not None:
-                self._main.__dict__["_"] = value
-                self._show(bundle_of(value), is_result=True)
-                _close_if_figure(value)
-        figures.show()
+        try:
+            self._evaluate(tree, filename, "exec")
+            if last is not None:
+                self._show_result(self._evaluate(last, filename, "eval"))
+        except KeyboardInterrupt:
+            figures.close()  # drawing them could take longer than there is time for
+            raise
+        finally:
+            figures.show()
+
+    def _show_result(self, value: object) -> None:
+        if value is not None:
+            self._main.__dict__["_"] = value
+            self._show(bundle_of(value), is_result=True)
+            _close_if_figure(value)
 
     def _evaluate(self, tree: ast.Module | ast.Expression, filename: str, mode: str) -> object:
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

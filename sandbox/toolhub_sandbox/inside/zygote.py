@@ -14,9 +14,11 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -43,6 +45,8 @@ class Settings:
     host_network: bool
     memory_bytes: int | None = None
     """What the watch grants a sandbox; None where a cgroup does that."""
+    processes: int | None = None
+    """What the watch grants a sandbox; None where a cgroup or the kernel's own limit does that."""
     cgroups: list[str] | None = None
     """Folders to remove when everything is over."""
 
@@ -82,8 +86,9 @@ def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
     syscalls.set_name("sbx-launcher")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the hub decides what it means
     _, status = os.waitpid(pid, 0)
-    for folder in settings.cgroups or []:
-        _remove_cgroups(folder)
+    if status == 0:  # it ended because the hub did; else the hub and its other sandboxes still need the groups
+        for folder in settings.cgroups or []:
+            _remove_cgroups(folder)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
@@ -111,7 +116,8 @@ def _unshare_as_user(settings: Settings) -> None:
 
 def _enter(settings: Settings) -> None:
     """Move into the file tree of the sandboxes and give up what only building it needed."""
-    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
+    socket.sethostname("sandbox")  # before modules are loaded that remember it
     root.enter_new_root(settings.folders, host_network=settings.host_network)
     if os.geteuid() == 0 and settings.uid != 0:
         _become(settings.uid, settings.gid)
@@ -140,8 +146,10 @@ class _Zygote:
         self._hub = hub
         self._settings = settings
         self._born, self._births = socket.socketpair(type=socket.SOCK_DGRAM)
-        self._watch = Watch(settings.memory_bytes, self._tell)
+        self._watch = Watch(settings.memory_bytes, self._tell, processes=settings.processes)
         self._agents: dict[int, str] = {}
+        self._homes: set[str] = set()
+        """Folders of the host that sandboxes without a file tree have had; a hub that is killed leaves them."""
 
     def serve(self) -> NoReturn:
         syscalls.set_name("sbx-zygote")
@@ -197,6 +205,8 @@ class _Zygote:
         """The hub is gone or wants no more."""
         if self._settings.isolation == "none":
             self._watch.kill_all(self._agents)
+            for folder in self._homes:
+                shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     def _note_birth(self) -> None:
@@ -224,10 +234,18 @@ class _Zygote:
             self._end()
         descriptors = array.array("i")
         descriptors.frombytes(ancillary[0][2][:4])
-        pid = os.fork()
-        if pid == 0:
-            self._become_sandbox(socket.socket(fileno=descriptors[0]), Options(**json.loads(data)))
-        os.close(descriptors[0])
+        options = Options(**json.loads(data))
+        with socket.socket(fileno=descriptors[0]) as hub:
+            try:
+                pid = os.fork()
+            except OSError as exc:  # this account is at its limit: the next may fit
+                report(hub, exc)
+                return
+            if pid == 0:
+                self._become_sandbox(hub, options)
+        if self._settings.isolation == "none":
+            self._agents[pid] = options.id  # at once: it would be taken for a stray
+            self._homes = {home for home in self._homes if os.path.isdir(home)} | {options.home}
 
     def _become_sandbox(self, hub: socket.socket, options: Options) -> NoReturn:
         try:
@@ -237,14 +255,13 @@ class _Zygote:
             self._born.detach()
             _keep_only(hub.fileno(), births)
             if self._settings.isolation == "none":
-                os.write(births, f"{options.id} {os.getpid()}".encode())
                 os.close(births)
                 live_unisolated(hub, options)
             isolate.unshare(network=self._settings.host_network)
             pid = os.fork()
             if pid == 0:
                 os.close(births)
-                _become_agent(hub, options)
+                _become_agent(hub, options, self._settings.folders)
             os.write(births, f"{options.id} {pid}".encode())
             os._exit(0)
         except BaseException as exc:
@@ -253,10 +270,10 @@ class _Zygote:
             os._exit(1)
 
 
-def _become_agent(hub: socket.socket, options: Options) -> NoReturn:
+def _become_agent(hub: socket.socket, options: Options, folders: Sequence[str]) -> NoReturn:
     """Process 1 of a sandbox."""
     try:
-        isolate.mount_own(options)
+        isolate.mount_own(options, folders)
         if options.network != "host":
             isolate.raise_loopback()
         socket.sethostname("sandbox")

@@ -81,7 +81,7 @@ class LocalBackend:
         if not self._is_isolated:
             weaker.append("no isolation: programs inside can do what the hub's user can")
             if not self._cgroups:
-                weaker.append("no cgroup: the number of processes is not bounded")
+                weaker.append("no cgroup: processes are counted with all others of the account")
             return Isolation("subprocess", "none: limits only", limits, tuple(weaker), is_secure=False)
         summary = "user, mount, pid, net, ipc, uts and cgroup namespaces; own root; no capabilities"
         if seccomp.is_supported():
@@ -100,7 +100,10 @@ class LocalBackend:
     # --- making -----------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, profile: SandboxProfile) -> LocalSandbox:
-        held = await hold(self._owners, self._life(name, profile), until=LocalSandbox.listen, name="sandbox")
+        try:
+            held = await hold(self._owners, self._life(name, profile), until=LocalSandbox.listen, name="sandbox")
+        except OSError as exc:
+            raise SandboxUnavailable(f"a sandbox could not be made: {exc}") from exc
         return held.value
 
     @asynccontextmanager
@@ -162,8 +165,8 @@ class LocalBackend:
             network=network if isinstance(network, str) else "proxy",
             # Without a cgroup: no process alone may have more; the watch looks after their sum.
             memory_bytes=None if self._cgroups else profile.memory_bytes,
-            # Counted per user namespace; without one it would be the whole account's.
-            processes=profile.processes if self._is_isolated else None,
+            # Counted per user namespace; without one, with all others of the account.
+            processes=profile.processes if self._is_isolated or not self._cgroups else None,
             home_bytes=profile.home_bytes,
             tmp_bytes=profile.tmp_bytes,
             proxy_port=PROXY_PORT if isinstance(network, AllowedHosts) else 0,
@@ -218,6 +221,7 @@ class LocalBackend:
             gid=gid,
             host_network=profile.network == "host",
             memory_bytes=None if self._cgroups else profile.memory_bytes,
+            processes=None if self._cgroups or self._is_isolated else profile.processes,
             cgroups=self._cgroups.paths if self._cgroups else None,
         )
         async with open_nursery(self._python, settings) as nursery:

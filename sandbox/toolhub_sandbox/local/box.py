@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -200,17 +201,18 @@ class LocalSandbox:
         try:
             await self._on_file({"op": "open", "mode": "w", "file": number}, path, _encoded(path))
             written = 0
-            async for piece in _pieces(data):
-                written += len(piece)
-                self._check_size(written, self._settings.file_bytes, path)
-                await self._on_file({"op": "write", "file": number}, path, piece)
+            async with aclosing(_pieces(data)) as pieces:
+                async for piece in pieces:
+                    written += len(piece)
+                    self._check_size(written, self._settings.file_bytes, path)
+                    await self._on_file({"op": "write", "file": number}, path, piece)
             await self._on_file({"op": "close", "file": number, "keep": True}, path)
             done = True
         finally:
             if not done:
                 self._line.tell_soon({"op": "close", "file": number, "keep": False, "id": 0})
 
-    async def read(self, path: str, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
+    async def read(self, path: str, *, max_bytes: int | None = None) -> AsyncGenerator[bytes, None]:
         self._used = anyio.current_time()
         limit = min(self._settings.file_bytes, self._settings.file_bytes if max_bytes is None else max_bytes)
         number = next(self._file_numbers)
@@ -228,7 +230,8 @@ class LocalSandbox:
             self._line.tell_soon({"op": "close", "file": number, "keep": False, "id": 0})
 
     async def get(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        return b"".join([piece async for piece in self.read(path, max_bytes=max_bytes)])
+        async with aclosing(self.read(path, max_bytes=max_bytes)) as pieces:
+            return b"".join([piece async for piece in pieces])
 
     async def _on_file(self, request: Head, path: str, *parts: bytes) -> Message:
         head, answer = await self._line.ask(request, *parts, timeout=_AGENT_S)
@@ -276,7 +279,7 @@ def _displays(shape: Any, texts: list[bytes]) -> tuple[Display, ...]:
     return tuple([Display({str(kind): next(left) for kind in kinds}, bool(is_result)) for is_result, kinds in shape])
 
 
-async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     """Cut into what fits a message."""
     if isinstance(data, bytes):
         for start in range(0, len(data), PIECE):

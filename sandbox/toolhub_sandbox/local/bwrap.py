@@ -20,7 +20,7 @@ from toolhub.config import SandboxProfile, SandboxSettings
 from toolhub_sandbox.errors import SandboxUnavailable
 from toolhub_sandbox.inside.agent import Options
 from toolhub_sandbox.inside.frames import encode
-from toolhub_sandbox.inside.isolate import UID
+from toolhub_sandbox.inside.isolate import SHM_BYTES, UID
 from toolhub_sandbox.inside.root import CONFIGURATION, FILES, FOR_THE_NETWORK, MERGED, SYSTEM
 from toolhub_sandbox.local.backend import LocalBackend, Parent, account
 from toolhub_sandbox.local.cgroups import open_cgroups
@@ -96,6 +96,7 @@ class Launcher:
         command = [
             "bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--die-with-parent",
             "--as-pid-1", "--new-session", "--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev",
+            "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm",  # noqa: S108 - it would have half of the memory
             "--size", str(options.tmp_bytes), "--tmpfs", "/tmp",  # noqa: S108
             "--size", str(options.home_bytes), "--tmpfs", "/home/user",
         ]
@@ -114,7 +115,7 @@ class Launcher:
                 command += ["--symlink", os.readlink(path), path]
             else:
                 command += ["--ro-bind-try", path, path]
-        return [*command, "--remount-ro", "/", "--"]
+        return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
 
     def _inside(self, descriptor: int) -> list[str]:
         return interpreter_command(self.python, "single", str(descriptor))

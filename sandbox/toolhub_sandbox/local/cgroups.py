@@ -6,7 +6,10 @@ group: root, or a service manager's delegation (systemd: `Delegate=yes`).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +18,8 @@ from pathlib import Path
 from toolhub.config import SandboxProfile
 
 PREFIX = "toolhub-sandboxes-"
+# Killed members leave a group within milliseconds.
+_KILL_ROUNDS, _KILL_PAUSE_S = 100, 0.005
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 _PERIOD_US = 100_000
@@ -41,8 +46,7 @@ class SandboxCgroup:
         file = "cgroup.procs" if self.version == 2 else "tasks"
         opened: list[int] = []
         try:
-            for folder in set(self.folders.values()):
-                opened.append(os.open(folder / file, os.O_WRONLY))
+            opened.extend(os.open(folder / file, os.O_WRONLY) for folder in set(self.folders.values()))
             yield opened
         finally:
             for descriptor in opened:
@@ -55,12 +59,9 @@ class SandboxCgroup:
         return _value(self.folders["memory"] / name, key)
 
     def remove(self) -> None:
-        """Remove the groups; they must be empty of processes."""
+        """End whatever is left in the groups, and remove them."""
         for folder in set(self.folders.values()):
-            try:
-                folder.rmdir()
-            except OSError:
-                pass  # the launcher tries again when everything has ended
+            remove_tree(folder)
 
 
 @dataclass(eq=False)
@@ -146,12 +147,27 @@ def open_cgroups() -> Iterator[tuple[Cgroups | None, str]]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a tree of groups that hold no process."""
+    """Remove a tree of groups, and end the processes in them: without a pid namespace some may be left."""
     for parent, _, _ in os.walk(folder, topdown=False):
         try:
             os.rmdir(parent)
         except OSError:
-            pass
+            _end_members(Path(parent))
+
+
+def _end_members(group: Path) -> None:
+    """Kill until nobody is left, and remove the group. Bounded: what cannot be killed is left."""
+    with contextlib.suppress(OSError):
+        (group / "pids.max").write_text("0")  # or a fork bomb would outrun this
+    for _ in range(_KILL_ROUNDS):
+        with contextlib.suppress(OSError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(int(pid), signal.SIGKILL)
+        time.sleep(_KILL_PAUSE_S)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
 
 
 def _create() -> tuple[Cgroups | None, str]:

@@ -69,17 +69,19 @@ class Line:
             self._rest = memoryview(data)
             try:
                 await self._send_rest()
-            except SandboxLost:
-                raise
             except BaseException:
-                if len(self._rest) < len(data):  # it has begun; without its end nothing later would be understood
-                    with anyio.CancelScope(shield=True), anyio.move_on_after(_FINISH_S):
-                        await self._send_rest()
-                        self._send_notices()
-                        raise
-                    self.end("a message to it was cut short")
+                if len(self._rest) < len(data) and not self._ended.is_set():
+                    await self._finish()
                 raise
-            self._send_notices()
+            finally:
+                self._send_notices()
+
+    async def _finish(self) -> None:
+        """Send the rest of a message that has begun: without its end nothing later would be understood."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_FINISH_S):
+            await self._send_rest()
+        if self._rest:
+            self.end("a message to it was cut short")
 
     async def _send_rest(self) -> None:
         try:

@@ -71,6 +71,7 @@ class Nursery:
     def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
         self._control = control
         self._process = process
+        self.is_ready = False
         self.usage: dict[str, int] = {}
         """Bytes by sandbox, where the zygote watches memory."""
         self.listeners: list[Callable[[str], None]] = []
@@ -135,6 +136,10 @@ class Nursery:
     async def aclose(self) -> None:
         """End the zygote, and with it every sandbox it made; wait until its launcher has gone."""
         self.has_ended = True
+        if not self.is_ready:
+            # It is loading modules and would not look up before it has. First of all: a zygote that ends by itself
+            # because of a closed connection takes it for the end of the hub, and its launcher removes the cgroups.
+            self._process.kill()
         anyio.notify_closing(self._control)
         self._control.close()
         with anyio.move_on_after(_EXIT_S):
@@ -183,6 +188,7 @@ async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes]) -> Non
     with anyio.move_on_after(START_S):
         notice = await nursery.hear()
     if notice is not None and "ready" in notice:
+        nursery.is_ready = True
         return
     why = (notice or {}).get("failed") or await anyio.to_thread.run_sync(_last_words, process)
     raise SandboxUnavailable(f"no sandbox can be started: {why}")

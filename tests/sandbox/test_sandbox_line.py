@@ -1,0 +1,166 @@
+"""The line to an agent, with a socket in the agent's place."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from sandbox_stage import Running, patience
+from toolhub_sandbox import SandboxLost
+from toolhub_sandbox.inside.frames import FrameBuffer, encode
+from toolhub_sandbox.local.line import Line
+
+pytestmark = pytest.mark.anyio
+
+LARGE = b"x" * (4 << 20)  # more than any socket holds
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+class Agent:
+    """The other end: reads and writes when the test says so."""
+
+    def __init__(self, sock):
+        self._socket = sock
+        self._buffer = FrameBuffer(64 << 20)
+        self._got = []
+
+    async def get(self):
+        with patience():
+            while not self._got:
+                await anyio.wait_readable(self._socket)
+                self._got += self._buffer.feed(self._socket.recv(1 << 20))
+        return self._got.pop(0)
+
+    def say(self, data):
+        self._socket.send(data)
+
+    def hang_up(self):
+        self._socket.close()
+
+
+@asynccontextmanager
+async def connected():
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    line = Line(ours, max_body=1000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(line.listen)
+        with theirs:
+            yield line, Agent(theirs), tasks
+        line.end("the test is over")
+
+
+def ask(line, tasks, *parts, **keys):
+    return Running(tasks, line.ask, {"op": "x"}, *parts, **({"timeout": 20} | keys))
+
+
+async def test_answers_find_those_who_asked_in_any_order():
+    async with connected() as (line, agent, tasks):
+        first, second = ask(line, tasks, b"1"), ask(line, tasks, b"2")
+        got = [await agent.get(), await agent.get()]
+        for head, parts in reversed(got):
+            agent.say(encode({"id": head["id"]}, b"to " + parts[0]))
+        assert [(await call.wait())[1] for call in (first, second)] == [[b"to 1"], [b"to 2"]]
+
+
+@pytest.mark.parametrize("number", [0, 99, -1, "1", None, True, 1.0, [1]])
+async def test_answers_that_nobody_asked_for_are_nothing(number):
+    async with connected() as (line, agent, tasks):
+        call = ask(line, tasks)
+        head, _ = await agent.get()
+        agent.say(encode({"id": number if number is not True else 99}) + encode({"id": head["id"]}))
+        assert await call.wait() == ({"id": head["id"], "parts": []}, [])
+        assert not line.has_ended
+
+
+async def test_events_go_to_the_listener():
+    async with connected() as (line, agent, tasks):
+        heard = []
+        line.on_event = heard.append
+        call = ask(line, tasks)
+        head, _ = await agent.get()
+        agent.say(encode({"event": "ready"}) + encode({"id": head["id"]}))
+        await call.wait()
+        assert heard == [{"event": "ready", "parts": []}]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"\xff" * 100, "it broke the protocol"), (encode({}, b"x" * 1001), "it broke the protocol"), (b"", "it ended")],
+)
+async def test_whoever_waits_is_told_why_the_line_ended(data, why):
+    async with connected() as (line, agent, tasks):
+        calls = [ask(line, tasks), ask(line, tasks)]
+        await agent.get()
+        agent.say(data) if data else agent.hang_up()
+        for call in calls:
+            outcome = await call.wait()
+            assert isinstance(outcome, SandboxLost)
+            assert why in str(outcome)
+        assert line.has_ended
+        with pytest.raises(SandboxLost):
+            await line.ask({}, timeout=1)
+
+
+async def test_an_agent_that_does_not_answer_is_lost():
+    async with connected() as (line, _, tasks):
+        outcome = await ask(line, tasks, timeout=0.05).wait()
+        assert isinstance(outcome, SandboxLost)
+        assert "it did not answer within 0.05 s" in str(outcome)
+        assert line.has_ended
+
+
+async def test_a_message_that_is_cancelled_half_way_is_sent_to_its_end_and_then_cancelled():
+    async with connected() as (line, agent, tasks):
+        cancelled = []
+
+        def cancel(number):
+            cancelled.append(number)
+            line.tell_soon({"op": "cancel", "of": number})
+
+        call = ask(line, tasks, LARGE, on_cancel=cancel)
+        await anyio.wait_all_tasks_blocked()
+        call.cancel()
+        head, parts = await agent.get()
+        assert (parts, await call.wait()) == ([LARGE], None)
+        assert cancelled == [head["id"]]
+        assert (await agent.get())[0]["of"] == head["id"]
+        assert not line.has_ended
+
+
+async def test_a_notice_is_sent_as_soon_as_a_message_on_its_way_is():
+    async with connected() as (line, agent, tasks):
+        call = ask(line, tasks, LARGE)
+        await anyio.wait_all_tasks_blocked()
+        line.tell_soon({"op": "notice"})
+        assert (await agent.get())[1] == [LARGE]
+        assert (await agent.get())[0]["op"] == "notice"
+        call.cancel()
+
+
+async def test_notices_beyond_what_a_socket_holds_are_sent_in_order_once_there_is_room():
+    async with connected() as (line, agent, tasks):
+        for number in range(5000):
+            line.tell_soon({"n": number, "filler": "x" * 200})
+        assert [(await agent.get())[0]["n"] for _ in range(100)] == list(range(100))
+        agent.say(encode({"event": "an answer"}))
+        await anyio.wait_all_tasks_blocked()
+        numbers = []
+        while not numbers or numbers[-1] < 4999:
+            numbers.append((await agent.get())[0]["n"])
+            agent.say(encode({"id": 0}))
+            await anyio.lowlevel.checkpoint()
+        assert numbers == list(range(100, 5000))
+
+
+async def test_ending_twice_keeps_the_first_reason():
+    async with connected() as (line, _, _tasks):
+        line.end("one")
+        line.end("two")
+        assert str(line.lost()) == "the sandbox is gone with all that it kept: one"
