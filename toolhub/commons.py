@@ -6,7 +6,8 @@ that runs alone opens a commons of its own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -32,7 +33,9 @@ class Commons:
     async def share(self, key: str, resource: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Return the thing of that key, opening it if nobody has or if it died. Raises what opening raises.
 
-        Equal keys must mean equal resources: put what it is made from into the key.
+        Equal keys must mean equal resources: put what it is made from into the key, but no secret (a fingerprint of the
+        settings will do), because keys are shown in statistics and messages. What has a method `statistics()` that
+        returns a dataclass or a mapping is counted in the hub's metrics.
         """
         async with self._opening.setdefault(key, anyio.Lock()):
             held = self._held.get(key)
@@ -47,11 +50,25 @@ class Commons:
         if held is not None:
             await held.aclose()
 
+    def statistics(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the numbers that each open thing counts, by its key; things that count nothing are left out."""
+        counted = {key: _numbers(held.value) for key, held in sorted(self._held.items()) if not held.is_closed}
+        return {key: numbers for key, numbers in counted.items() if numbers}
+
     async def aclose(self) -> None:
         """Close everything, the last opened first. Idempotent."""
         while self._held:
             _, held = self._held.popitem()
             await held.aclose()
+
+
+def _numbers(thing: Any) -> Mapping[str, float]:
+    statistics = getattr(thing, "statistics", None)
+    if not callable(statistics):
+        return {}
+    counted: Any = statistics()
+    values = counted if isinstance(counted, Mapping) else dataclasses.asdict(counted)
+    return {str(name): value for name, value in values.items() if isinstance(value, int | float)}
 
 
 @asynccontextmanager

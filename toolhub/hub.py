@@ -21,7 +21,7 @@ from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
-from toolhub.commons import open_commons
+from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
@@ -243,6 +243,11 @@ class Hub:
     def sandboxes(self) -> SandboxProvider | None:
         """All sandboxes of this hub; None where no sandbox package is installed."""
         return self._shared.sandboxes
+
+    @property
+    def commons(self) -> Commons:
+        """What the builtin servers of this hub share."""
+        return self._shared.commons
 
     @property
     def gate(self) -> Gate:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 import anyio
 import pytest
@@ -95,3 +96,30 @@ async def test_a_caller_that_is_cancelled_while_opening_costs_the_next_one_nothi
                 asking.cancel_scope.cancel()
             shelf.may_open.set()
             assert await commons.share("pool", shelf.thing("pool")) == "pool"
+
+
+@dataclass(frozen=True)
+class Counted:
+    requests: int
+    share: float
+    name: str = "not a number"
+
+
+class Counting:
+    def __init__(self, counted: object) -> None:
+        self._counted = counted
+
+    def statistics(self) -> object:
+        return self._counted
+
+
+async def test_the_numbers_of_what_counts_are_told_by_key():
+    with anyio.fail_after(5):
+        async with open_commons() as commons:
+            await commons.share("pool", lambda: nullcontext(Counting(Counted(3, 0.5))))
+            await commons.share("cache", lambda: nullcontext(Counting({"hits": 1})))
+            await commons.share("plain", lambda: nullcontext(object()))
+            assert commons.statistics() == {"cache": {"hits": 1}, "pool": {"requests": 3, "share": 0.5}}
+            await commons.drop("pool")
+            assert list(commons.statistics()) == ["cache"]
+        assert commons.statistics() == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,6 +44,7 @@ class HubCollector:
         yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
+        yield _of_shared(self._hub.commons.statistics())
 
 
 def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
@@ -54,6 +55,14 @@ def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
     yield CounterMetricFamily("toolhub_sandbox_creations", "Sandboxes handed out", value=statistics.created)
     if statistics.memory_bytes is not None:
         yield GaugeMetricFamily("toolhub_sandbox_memory_bytes", "Used by all sandboxes", value=statistics.memory_bytes)
+
+
+def _of_shared(statistics: Mapping[str, Mapping[str, float]]) -> Metric:
+    family = GaugeMetricFamily("toolhub_shared", "What builtin servers share, and counts", labels=["thing", "count"])
+    for thing, counts in statistics.items():
+        for count, value in counts.items():
+            family.add_metric([thing, count], value)
+    return family
 
 
 def metrics_route(hub: Hub) -> Route:

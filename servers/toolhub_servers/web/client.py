@@ -1,26 +1,53 @@
-"""The HTTP client of a backend: one pool for the whole hub."""
+"""The HTTP client of a backend: one pool for the whole hub.
+
+A request is an order; each try of it takes its turn at the host, is exchanged over the pool, and follows redirects.
+One deadline lies round everything, waiting included.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
-import httpx2
+import anyio
+import stamina
 
 from toolhub.commons import Commons
-from toolhub_servers.web.errors import BadStatus, Unreachable, WebTimeout
+from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
+from toolhub_servers.web.exchange import Answer, exchange
+from toolhub_servers.web.guard import GuardedBackend
+from toolhub_servers.web.hosts import Hosts
 from toolhub_servers.web.model import Reply
+from toolhub_servers.web.order import Order, follow, make_order
+from toolhub_servers.web.pool import Pool, open_pool
+from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, next_try, parse_retry_after
 from toolhub_servers.web.settings import WebSettings
+from toolhub_servers.web.statistics import WebStatistics
+
+_SAFE = frozenset({"GET", "HEAD"})
+_EXCERPT_CHARS = 500
+
+# Its warning for each retry names neither host nor reason; retries are counted, and the last reason is in the error.
+logging.getLogger("stamina").setLevel(logging.ERROR)
 
 
 class Web:
     """Get one from `open_web()`; any number of tasks may use it at once."""
 
-    def __init__(self, settings: WebSettings, client: httpx2.AsyncClient) -> None:
+    def __init__(self, settings: WebSettings, pool: Pool) -> None:
         self.settings = settings
-        self._client = client
+        self._pool = pool
+        self._hosts = Hosts(settings.per_host, settings.pause_s)
+        self._counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Web requests={self._counts['requests']} {self._pool!r}>"
 
     async def request(
         self,
@@ -40,29 +67,150 @@ class Web:
         timeout: seconds for everything; default is the settings'. is_safe: whether it may be sent again after it may
         have been acted on; default: GET and HEAD. Raises Forbidden, Unreachable, WebTimeout, BadStatus.
         """
+        call = _Call(
+            max_bytes=max_bytes or self.settings.max_bytes,
+            is_safe=method.upper() in _SAFE if is_safe is None else is_safe,
+        )
+        self._counts["requests"] += 1
+        self._counts["in_flight"] += 1
         try:
-            answer = await self._client.request(method, url, headers=dict(headers or {}), json=json, content=content)
-        except httpx2.TimeoutException as exc:
-            raise WebTimeout(str(exc)) from exc
-        except httpx2.TransportError as exc:
-            raise Unreachable(str(exc)) from exc
-        if raise_for_status and answer.status_code >= 400:
-            raise BadStatus(f"{url} answered {answer.status_code}", status=answer.status_code, text=answer.text[:500])
-        return Reply(answer.status_code, str(answer.url), dict(answer.headers), answer.content)
+            order = make_order(method, url, headers, json, content)
+            reply = await self._in_time(order, call, self.settings.total_s if timeout is None else timeout)
+        except BadStatus:
+            self._counts["failures"] += 1
+            if raise_for_status or call.reply is None:
+                raise
+            return call.reply
+        except WebError as exc:
+            self._counts["failures"] += 1
+            self._counts["refused"] += isinstance(exc, Forbidden)
+            raise
+        finally:
+            self._counts["in_flight"] -= 1
+        return reply
 
     async def get(self, url: str, **options: Any) -> Reply:
         """`request("GET", ...)`."""
         return await self.request("GET", url, **options)
 
+    def statistics(self) -> WebStatistics:
+        exchanges, opened = self._counts["exchanges"], self._pool.backend.opened
+        return WebStatistics(
+            **self._counts,
+            connections_opened=opened,
+            connections_open=len(self._pool.connections),
+            reused_share=max(0.0, 1 - opened / exchanges) if exchanges else 0.0,
+            hosts=len(self._hosts),
+        )
+
+    async def _in_time(self, order: Order, call: _Call, seconds: float) -> Reply:
+        with anyio.move_on_after(seconds):
+            return await self._persevere(order, call)
+        self._counts["timeouts"] += 1
+        last = f" (tries: {call.tries}; the last that ended: {call.failure})" if call.failure else ""
+        raise WebTimeout(f"{order.host} gave no whole answer within {seconds:g} s{last}")
+
+    async def _persevere(self, order: Order, call: _Call) -> Reply:
+        tries = stamina.retry_context(
+            on=call.again,
+            attempts=self.settings.retries + 1,
+            timeout=None,  # the deadline is on the event loop's clock
+            wait_initial=INITIAL_S,
+            wait_max=LONGEST_S,
+            wait_jitter=JITTER_S,
+        )
+        async for attempt in tries:
+            with attempt:
+                call.tries += 1
+                self._counts["retries"] += call.tries > 1
+                return await self._try(order, call)
+        raise AssertionError("the last try returns or raises")
+
+    async def _try(self, order: Order, call: _Call) -> Reply:
+        call.reply = None
+        for _ in range(self.settings.redirects + 1):
+            answer = await self._exchange(order, call)
+            following = follow(order, answer.status, answer.headers)
+            if following is None:
+                return _checked(order, answer, call)
+            self._counts["redirects"] += 1
+            order = following
+        limit = self.settings.redirects
+        raise Unreachable(f"more than {limit} redirects, the last to {order.host}", sent=True, is_lasting=True)
+
+    async def _exchange(self, order: Order, call: _Call) -> Answer:
+        async with self._hosts.turn(order.host):
+            self._counts["exchanges"] += 1
+            answer = await exchange(self._pool, order, connect_s=self.settings.connect_s, max_bytes=call.max_bytes)
+            if answer.status in (429, 503) and (quiet := _retry_after(answer)):
+                self._hosts.quiet(order.host, quiet, answer.status)
+        self._counts["received_bytes"] += answer.body.received
+        self._counts["cut"] += answer.body.is_cut
+        return answer
+
+
+class _Call:
+    """What one call of `request` has come to. reply: of the last try, if it had one; failure: why it was not enough."""
+
+    def __init__(self, *, max_bytes: int, is_safe: bool) -> None:
+        self.max_bytes = max_bytes
+        self.is_safe = is_safe
+        self.tries = 0
+        self.reply: Reply | None = None
+        self.failure: Exception | None = None
+
+    def again(self, exc: Exception) -> bool | float:
+        """Stamina's question after a failed try."""
+        if not isinstance(exc, WebError):
+            return False
+        self.failure = exc
+        left = anyio.current_effective_deadline() - anyio.current_time()
+        return next_try(exc, is_safe=self.is_safe, left=left)
+
+
+def _checked(order: Order, answer: Answer, call: _Call) -> Reply:
+    reply = Reply(answer.status, str(order.url), answer.fields(), answer.body.data, answer.body.is_cut)
+    if answer.status < 400:
+        return reply
+    call.reply = reply
+    text = reply.body[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS]
+    tries = f" (try {call.tries})" if call.tries > 1 else ""
+    raise BadStatus(
+        f"{order.host} answered {answer.status} {_phrase(answer.status)}".rstrip() + tries,
+        status=answer.status,
+        text=text,
+        retry_after=_retry_after(answer),
+    )
+
+
+def _retry_after(answer: Answer) -> float | None:
+    return parse_retry_after(answer.header("retry-after").strip())
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
 
 async def open_web(commons: Commons, name: str, settings: WebSettings | None = None) -> Web:
     """Return the hub's client for a backend (`serper`, `jina`, `pages`, ...), opening it if nobody has."""
     chosen = settings or WebSettings()
-    print_ = hashlib.sha256(chosen.model_dump_json().encode()).hexdigest()[:12]
-    return await commons.share(f"http {name} {print_}", lambda: _open(chosen))
+    return await commons.share(_key(name, chosen), lambda: serve_web(chosen))
+
+
+def _key(name: str, settings: WebSettings) -> str:
+    """Plain for the usual settings; others have their fingerprint in it."""
+    if settings == WebSettings():
+        return f"http {name}"
+    return f"http {name} {hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]}"
 
 
 @asynccontextmanager
-async def _open(settings: WebSettings) -> AsyncIterator[Web]:
-    async with httpx2.AsyncClient(follow_redirects=True, timeout=settings.total_s) as client:
-        yield Web(settings, client)
+async def serve_web(
+    settings: WebSettings, *, backend: GuardedBackend | None = None, context: ssl.SSLContext | None = None
+) -> AsyncIterator[Web]:
+    """Give a client that nobody shares. backend, context: see `open_pool()`."""
+    async with open_pool(settings, backend=backend, context=context) as pool:
+        yield Web(settings, pool)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from toolhub_sandbox.proxy_rules import Rule
 
 from toolhub.config.section import Count, Pause, Seconds, Section
 
@@ -29,3 +30,10 @@ class WebSettings(Section):
     """Between the starts of two requests to one host."""
     allow_private: list[str] = Field(default_factory=list)
     """Hosts (`127.0.0.1:8000`, `*.intranet.example`) that may lead to addresses that are not public."""
+
+    @field_validator("allow_private")
+    @classmethod
+    def _are_hosts(cls, hosts: list[str]) -> list[str]:
+        for host in hosts:
+            Rule.of(host)
+        return hosts

@@ -1,0 +1,61 @@
+"""An MCP server that transcribes recordings with an open model, such as Whisper: MiroFlow's `tool-transcribe-os`.
+
+`base_url` is that of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1. For tool and texts, and for what
+differs on purpose (D-30, D-32), see `transcribe`. A missing address or model name is told; a service may need no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from mcp.server import MCPServer
+
+from toolhub.hosting import Host
+from toolhub_servers._hosted import Lobby
+from toolhub_servers._media import AUDIO, MediaReader, MediaSettings
+from toolhub_servers._model_api import ModelApi, ModelSettings
+from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers.transcribe import transcription
+
+
+class TranscribeOsSettings(ModelSettings, MediaSettings):
+    VARIABLES: ClassVar[Mapping[str, str]] = {
+        "api_key": "WHISPER_API_KEY",
+        "base_url": "WHISPER_BASE_URL",
+        "model": "WHISPER_MODEL_NAME",
+    }
+
+
+def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+    """Return the server. options: see `TranscribeOsSettings`. Raises ValueError for one that makes no sense."""
+    settings = TranscribeOsSettings.model_validate(options)
+    lobby = Lobby(host)
+    reader, api = MediaReader(lobby, settings, AUDIO), ModelApi(lobby, settings)
+
+    async def audio_transcription(audio_path_or_url: str) -> str:
+        """Transcribe a recording: get the words that are spoken in it.
+
+        Args:
+            audio_path_or_url: The path of a local audio file or its URL. Paths in a sandbox and YouTube URLs do not
+                work.
+
+        Returns:
+            The transcription.
+        """
+        return await transcription(reader, api, audio_path_or_url)
+
+    return MCPServer(
+        "toolhub-transcribe-os",
+        tools=[untitled_tool(audio_transcription)],
+        lifespan=lobby.lifespan,
+        log_level="WARNING",
+    )
+
+
+def main() -> None:
+    run("transcribe_os", "Transcribes recordings with an open model.", create_server, TranscribeOsSettings)
+
+
+if __name__ == "__main__":
+    main()

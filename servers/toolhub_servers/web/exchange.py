@@ -1,0 +1,138 @@
+"""One message out, one answer in: over the pool, with every failure in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import h2.exceptions
+import httpcore2
+
+from toolhub_servers.web.body import Body, read_body
+from toolhub_servers.web.errors import Unreachable
+from toolhub_servers.web.order import Order, is_redirect
+from toolhub_servers.web.pool import Pool, connection_of
+
+_NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.UnsupportedProtocol)
+# The last three are what a stream that another task has closed under a reader can raise.
+_FAILURES = (
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.TimeoutException,
+    httpcore2.UnsupportedProtocol,
+    OSError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    h2.exceptions.ProtocolError,
+)
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+# Of a redirect's body: enough to read it to its end, so that its connection can be kept.
+_PASSING_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """headers: as they came, in order."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: Body
+
+    def header(self, name: str) -> str:
+        return self.fields().get(name, "")
+
+    def fields(self) -> dict[str, str]:
+        """The headers by name in lower case; the values of a repeated one are joined by commas."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        return {name: ", ".join(values) for name, values in found.items()}
+
+
+async def exchange(pool: Pool, order: Order, *, connect_s: float, max_bytes: int) -> Answer:
+    """Send an order and return the answer to it. Raises Unreachable, Forbidden."""
+    request = httpcore2.Request(
+        order.method,
+        httpcore2.URL(
+            scheme=order.url.raw_scheme, host=order.url.raw_host, port=order.url.port, target=order.url.raw_path
+        ),
+        headers=[(name.encode("ascii"), value.encode("utf-8")) for name, value in order.fields()],
+        content=order.content,
+        extensions={"timeout": {"connect": connect_s}},
+    )
+    try:
+        async with _answering(pool, request) as response:
+            head = Answer(response.status, response.headers, Body(b"", False, 0))
+            async with aclosing(response.aiter_stream()) as chunks:
+                if is_redirect(head.status, head.headers):
+                    body = await read_body(chunks, "identity", _PASSING_BYTES)  # nobody looks into it
+                else:
+                    body = await read_body(chunks, head.header("content-encoding"), max_bytes)
+            if body.is_cut:
+                await _drop_connection(request)
+            return Answer(head.status, head.headers, body)
+    except _FAILURES as exc:
+        raise _in_words(order, exc) from exc
+    except ValueError as exc:
+        raise Unreachable(f"{order.host}: {exc}", sent=True) from exc
+
+
+@asynccontextmanager
+async def _answering(pool: Pool, request: httpcore2.Request) -> AsyncIterator[httpcore2.Response]:
+    response, is_over = None, False
+    try:
+        response = await pool.handle_async_request(request)
+        yield response
+        is_over = True
+    finally:
+        connection = connection_of(request)
+        if connection is not None and not is_over:
+            connection.retire()  # before the pool looks at it again
+        if response is not None:
+            await response.aclose()
+        if connection is not None:
+            await connection.let_go()
+
+
+async def _drop_connection(request: httpcore2.Request) -> None:
+    """So much is left to come that the other streams would starve at once: better that they break and start again."""
+    connection = connection_of(request)
+    if connection is not None:
+        connection.retire()
+        if connection.can_multiplex():
+            await connection.aclose()
+
+
+def _in_words(order: Order, exc: Exception) -> Unreachable:
+    cause = _root(exc)
+    reason = "it took too long" if isinstance(exc, httpcore2.TimeoutException) else _plainly(cause)
+    if isinstance(exc, _NOT_SENT):
+        is_lasting = isinstance(cause, ssl.SSLCertVerificationError | UnicodeError) or (
+            isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME
+        )
+        return Unreachable(f"no connection to {order.host}: {reason}", is_lasting=is_lasting)
+    return Unreachable(f"the connection to {order.host} broke: {reason}", sent=True)
+
+
+def _plainly(exc: BaseException) -> str:
+    if isinstance(exc, OSError):
+        code = exc.errno
+        if code in errno.errorcode and code is not None and not isinstance(exc, socket.gaierror | ssl.SSLError):
+            return os.strerror(code)  # event loops put the address in its place
+        return exc.strerror or str(exc) or type(exc).__name__
+    return str(exc) or type(exc).__name__
+
+
+def _root(exc: BaseException) -> BaseException:
+    """Return the deepest cause that has something to say. (The pool's `from None` hides causes, but not contexts.)"""
+    found, cause = exc, exc.__cause__ or exc.__context__
+    while isinstance(cause, Exception):
+        found = cause if str(cause) else found
+        cause = cause.__cause__ or cause.__context__
+    return found

@@ -1,0 +1,138 @@
+"""Into the public internet only: the check is on the very address that is connected to.
+
+Checking a URL and connecting later would leave two look-ups that may differ (DNS rebinding). So the pool asks this
+backend for every connection, redirects included; it resolves once, drops what is not public, and connects to an address
+that is left. TLS still verifies the name, which the pool knows.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import Any, NoReturn
+
+import anyio
+import httpcore2
+from toolhub_sandbox.proxy_rules import IPAddress, Rule, Target, is_public, parse_authority
+
+from toolhub_servers.web.errors import Forbidden
+
+# Where nobody gave a deadline: longer than a kernel tries.
+_LONGEST_S = 300.0
+# Closing a socket takes no time; this bounds a shield.
+CLOSE_S = 1.0
+
+Resolve = Callable[[str, int], Awaitable[list[IPAddress]]]
+
+
+class Guard:
+    """Says which addresses a host may be reached at. resolve: how names become addresses; tests give their own."""
+
+    def __init__(self, allow_private: Sequence[str] = (), *, resolve: Resolve | None = None) -> None:
+        """allow_private: see `WebSettings.allow_private`. Raises ValueError."""
+        self._allowed = tuple(Rule.of(host) for host in allow_private)
+        self._resolve = resolve or _resolve
+
+    async def addresses(self, host: str, port: int) -> list[IPAddress]:
+        """Return the addresses that may be connected to; none if the name has none. Raises Forbidden, OSError."""
+        target = _target(host, port)
+        found = [target.address] if target.address is not None else await self._resolve(target.host, port)
+        if any(rule.admits(target) for rule in self._allowed):
+            return found
+        public = [address for address in found if is_public(address)]
+        if found and not public:
+            raise Forbidden(f"{target} leads to {found[0]}, which is not public; web.allow_private may list {target}")
+        return public
+
+
+def _target(host: str, port: int) -> Target:
+    try:
+        return parse_authority(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except ValueError as exc:
+        raise Forbidden(f"{host[:100]!r} is not a host that may be reached: {exc}") from exc
+
+
+async def _resolve(host: str, port: int) -> list[IPAddress]:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
+
+
+class _Raw(httpcore2.AsyncNetworkStream):
+    """A connection without TLS, or before it: httpcore2 would leave it open when a handshake is cancelled."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens the pool's connections and counts them in `opened`. inner: connects to what was checked."""
+
+    def __init__(self, guard: Guard, *, inner: httpcore2.AsyncNetworkBackend | None = None) -> None:
+        self._guard = guard
+        self._inner = inner or httpcore2.AnyIOBackend()
+        self.opened = 0
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Return a stream to the first good address that answers. Raises Forbidden, ConnectError, ConnectTimeout."""
+        try:
+            with anyio.fail_after(timeout):
+                addresses = await self._guard.addresses(host, port)
+                return await self._connect(addresses, port, local_address, socket_options)
+        except TimeoutError as exc:
+            raise httpcore2.ConnectTimeout("the connection took too long") from exc
+        except OSError as exc:
+            raise httpcore2.ConnectError(str(exc)) from exc
+
+    async def _connect(
+        self, addresses: Sequence[IPAddress], port: int, local_address: str | None, options: Iterable[Any] | None
+    ) -> httpcore2.AsyncNetworkStream:
+        deadline = anyio.current_effective_deadline()
+        failure: Exception = httpcore2.ConnectError("the name has no address")
+        for number, address in enumerate(addresses):
+            # An address that hangs leaves the others their share of the time.
+            share = min((deadline - anyio.current_time()) / (len(addresses) - number), _LONGEST_S)
+            try:
+                stream = await self._inner.connect_tcp(str(address), port, share, local_address, options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
+                failure = exc
+            else:
+                self.opened += 1
+                return _Raw(stream)
+        raise failure
+
+    async def connect_unix_socket(self, *args: Any, **options: Any) -> NoReturn:
+        raise Forbidden("the web is not reached through a unix socket")
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
