@@ -18,7 +18,7 @@ from toolhub_sandbox.inside.commands import Commands
 from toolhub_sandbox.inside.files import Files
 from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, encode
 from toolhub_sandbox.inside.interpreter import Interpreter, Run
-from toolhub_sandbox.inside.processes import descendants
+from toolhub_sandbox.inside.processes import children_by_parent, descendants, end_all
 from toolhub_sandbox.inside.worker import MAX_CODE
 
 _MAX_REQUEST = MAX_CODE
@@ -57,7 +57,7 @@ class Agent:
             "unwatch": self._unwatch,
             "give_up": self._give_up,
         }
-        self._python = Interpreter(**common, become_worker=become_worker)
+        self._python = Interpreter(**common, become_worker=become_worker, make_room=self._end_orphans)
         self._commands = Commands(**common)
         self._files = Files(options.home, map_home=options.home != "/home/user")
         self._woken, waker = socket.socketpair()
@@ -103,6 +103,17 @@ class Agent:
     def _give_up(self, why: str) -> None:
         self._answer({"event": "lost", "why": why}, [])
         os._exit(1)
+
+    def _end_orphans(self) -> None:
+        """End what a dead interpreter and finished commands left behind."""
+
+        def find() -> list[int]:
+            children = children_by_parent()
+            orphans = [pid for pid in children.get(os.getpid(), []) if pid not in self._commands.running]
+            return [pid for orphan in orphans for pid in (orphan, *descendants(orphan, children))]
+
+        end_all(find)
+        self._reap()
 
     def _reap(self) -> None:
         try:

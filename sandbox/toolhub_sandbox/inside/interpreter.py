@@ -54,6 +54,7 @@ class Interpreter:
     unwatch: Callable[[int], None]
     become_worker: Callable[[], None]
     give_up: Callable[[str], None]
+    make_room: Callable[[], None]
     queue: deque[Run] = field(default_factory=deque)
     running: Run | None = None
     number: int = 0
@@ -111,7 +112,11 @@ class Interpreter:
     def _restart(self) -> bool:
         """Replace a worker that was lost; if that cannot be done now, tell those who wait."""
         try:
-            self.start()
+            try:
+                self.start()
+            except OSError:
+                self.make_room()  # what the last one left behind takes every place, and there is nobody to end it
+                self.start()
         except OSError as exc:
             why = f"No Python process could be started: {exc.strerror}; the sandbox is at its limit."
             while self.queue:

@@ -34,6 +34,10 @@ MAX_FILES = 4096
 # Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
 _INODES = 100_000
 SHM_BYTES = 64 << 20
+# An account has 128 instances of inotify as a rule; sandboxes that make namespaces of their own are attacks.
+_NAMESPACE_LIMITS = {"inotify_instances": 16, "inotify_watches": 16_384} | dict.fromkeys(
+    [f"{kind}_namespaces" for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time")], 0
+)
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
 
 
@@ -76,6 +80,16 @@ def mount_own(options: Options, folders: Sequence[str]) -> None:
         os.close(descriptor)
 
 
+def limit_namespace() -> None:
+    """Bound what the kernel counts per user namespace: the rest of it would be counted for the account alone."""
+    for name, most in _NAMESPACE_LIMITS.items():
+        try:
+            with open(f"/proc/sys/user/max_{name}", "w") as file:
+                file.write(str(most))
+        except OSError:
+            pass  # a kernel that does not count it so; namespaces are denied by seccomp, too
+
+
 def raise_loopback() -> None:
     """Switch the network namespace's only interface on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -114,6 +128,7 @@ def set_limits(options: Options, *, threads_before: int = 0) -> None:
         resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, SHM_BYTES) + 1,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_SIGPENDING: 1024,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
     }

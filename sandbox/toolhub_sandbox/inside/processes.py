@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 # A tree that forks faster than it is killed is a fork bomb: after this the caller must end the whole sandbox.
 _ROUNDS, _PAUSE_S = 100, 0.002
@@ -28,9 +28,9 @@ def children_by_parent() -> dict[int, list[int]]:
     return found
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process below `root`, parents first."""
-    children = children_by_parent()
+def descendants(root: int, children: Mapping[int, list[int]] | None = None) -> list[int]:
+    """Every living process below `root`, parents first. children: what `children_by_parent()` has given just now."""
+    children = children_by_parent() if children is None else children
     found: list[int] = []
     waiting = [root]
     while waiting:

@@ -274,6 +274,7 @@ def _become_agent(hub: socket.socket, options: Options, folders: Sequence[str]) 
     """Process 1 of a sandbox."""
     try:
         isolate.mount_own(options, folders)
+        isolate.limit_namespace()
         if options.network != "host":
             isolate.raise_loopback()
         socket.sethostname("sandbox")

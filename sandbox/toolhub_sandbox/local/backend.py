@@ -91,7 +91,7 @@ class LocalBackend:
         return Isolation("local", summary, limits, tuple(weaker))
 
     @property
-    def memory_bytes(self) -> int:
+    def memory_bytes(self) -> int | None:
         """What all sandboxes use."""
         if self._cgroups is not None:
             return self._cgroups.memory_bytes

@@ -36,7 +36,19 @@ class BwrapBackend(LocalBackend):
     @property
     def isolation(self) -> Isolation:
         local = super().isolation
-        return dataclasses.replace(local, backend="bwrap", summary=f"bubblewrap: {local.summary}")
+        limits, weaker = local.limits, local.weaker
+        if not self._cgroups:
+            limits = "rlimits"
+            weaker = (
+                f"no cgroup ({self._why_cgroups}): memory is bounded per process only, cpus not at all",
+                *weaker[1:],
+            )
+        summary = f"bubblewrap: {local.summary}"
+        return dataclasses.replace(local, backend="bwrap", summary=summary, limits=limits, weaker=weaker)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return self._cgroups.memory_bytes if self._cgroups else None
 
     async def _parent(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> Parent:
         if self._folders is None:

@@ -118,6 +118,8 @@ class Cgroups:
                 (group.folders[kind] / file).write_text(value)
         if self.version == 2 and (swap := group.folders["memory"] / "memory.swap.max").exists():
             swap.write_text("0")
+        elif (both := group.folders["memory"] / "memory.memsw.limit_in_bytes").exists():
+            both.write_text(str(profile.memory_bytes))
         return group
 
     def _limits(self, profile: SandboxProfile) -> dict[str, tuple[str, str]]:
