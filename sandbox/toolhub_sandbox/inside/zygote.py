@@ -64,7 +64,7 @@ def main(control_fd: str, hub_fd: str) -> NoReturn:
             _Zygote(control, int(hub_fd), settings).serve()
         _launch(control, int(hub_fd), settings)
     except Exception as exc:
-        _say(control, {"failed": f"{type(exc).__name__}: {exc}"})
+        _say(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
         os._exit(1)
 
 
@@ -78,7 +78,7 @@ def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
             _enter(settings)
             _Zygote(control, hub, settings).serve()
         except Exception as exc:
-            _say(control, {"failed": f"{type(exc).__name__}: {exc}"})
+            _say(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
         finally:
             os._exit(1)
     control.close()

@@ -27,6 +27,10 @@ LIBRARY = Path(toolhub_sandbox.__file__).parents[1]
 START_S = 120.0
 _EXIT_S = 5.0
 _MAX_NOTICE = 1 << 20
+WAY_OUT = (
+    "; this machine does not let the hub isolate (a container without user namespaces, or with a masked /proc?): allow "
+    "that, or choose another sandbox.backend: bwrap, e2b, or subprocess, which does not isolate"
+)
 _SCRIPT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from toolhub_sandbox.inside.{module} import main; "
     "del sys.path[0]; main(*sys.argv[2:])"
@@ -174,7 +178,7 @@ async def open_nursery(python: str, settings: Settings) -> AsyncIterator[Nursery
         os.close(hub)
     nursery = Nursery(control, process)
     try:
-        await _wait_ready(nursery, process)
+        await _wait_ready(nursery, process, isolates=settings.isolation != "none")
         yield nursery
     finally:
         with anyio.CancelScope(shield=True):
@@ -183,7 +187,7 @@ async def open_nursery(python: str, settings: Settings) -> AsyncIterator[Nursery
             process.stderr.close()
 
 
-async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes]) -> None:
+async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes], *, isolates: bool) -> None:
     notice: dict[str, Any] | None = {"failed": f"it was not ready within {START_S:g} s"}
     with anyio.move_on_after(START_S):
         notice = await nursery.hear()
@@ -191,7 +195,8 @@ async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes]) -> Non
         nursery.is_ready = True
         return
     why = (notice or {}).get("failed") or await anyio.to_thread.run_sync(_last_words, process)
-    raise SandboxUnavailable(f"no sandbox can be started: {why}")
+    way_out = WAY_OUT if isolates and (notice or {}).get("is_refused") else ""
+    raise SandboxUnavailable(f"no sandbox can be started: {why}{way_out}")
 
 
 def _last_words(process: subprocess.Popen[bytes]) -> str:
