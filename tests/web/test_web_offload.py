@@ -64,6 +64,12 @@ async def test_a_worker_that_dies_costs_only_its_own_work():
         assert await offload(web_work.hog, 1) == 1
 
 
+async def test_what_libraries_print_disturbs_nobody():
+    with anyio.fail_after(PATIENCE_S):
+        await offload(web_work.print_as_c_does)
+        assert await offload(web_work.hog, 1) == 1
+
+
 async def test_what_the_work_raises_is_raised():
     with anyio.fail_after(PATIENCE_S):
         with pytest.raises(ValueError, match="not a page"):

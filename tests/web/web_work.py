@@ -28,6 +28,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def print_as_c_does() -> None:
+    for descriptor in (1, 2):
+        os.write(descriptor, b"warning " * 50_000)
+
+
 def fail() -> None:
     raise ValueError("not a page")
 

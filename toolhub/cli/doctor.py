@@ -29,6 +29,8 @@ from toolhub.spawn.supervisor import descendants
 EXTRAS = {
     "hub": "mcp",
     "servers": "toolhub_servers",
+    "pages": "trafilatura",
+    "data": "pandas",
     "e2b": "e2b_code_interpreter",
     "browser": "playwright",
     "agent": "openai",

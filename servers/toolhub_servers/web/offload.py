@@ -70,6 +70,7 @@ def _cores() -> int:
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 _STDIN = 0  # where anyio sends the work; it is open as long as the hub lives
+_OUTPUTS = (1, 2)
 _empty_bytes: int | None = None
 
 
@@ -78,6 +79,7 @@ def _work(function: Callable[..., T], args: tuple[Any, ...], cpu_s: int, memory_
         _limited(resource.RLIMIT_CORE, 0),
         _limited(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_s),
         _limited(resource.RLIMIT_AS, _size_of_an_empty_worker() + memory_bytes),
+        _unheard(),
         _dying_with_the_hub(),
     ):
         return function(*args)
@@ -92,6 +94,22 @@ def _limited(kind: int, wanted: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(kind, (before, hard))
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Drop what C libraries print: stdout is the way to the hub, and nobody reads stderr, which would fill up."""
+    kept = [os.dup(descriptor) for descriptor in _OUTPUTS]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in _OUTPUTS:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        for descriptor, copy in zip(_OUTPUTS, kept, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
 
 
 def _size_of_an_empty_worker() -> int:
