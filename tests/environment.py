@@ -94,11 +94,22 @@ def bwrap() -> str | None:
     return shutil.which("bwrap")
 
 
+def chromium() -> str | None:
+    """Return the path of a Chromium, for the browser server; None where it cannot be installed."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and sys.platform == "linux" and apt_install("chromium"):
+        found = shutil.which("chromium")
+    return found
+
+
 def ensure_all() -> None:
     """Install whatever is not there yet."""
     git()
     if bwrap() is None:
         _say("no bubblewrap: its backend is not tested (on Debian as root: apt-get install bubblewrap)")
+    if chromium() is None:
+        _say("no Chromium: the browser server is not tested (on Debian as root: apt-get install chromium)")
     mcp2_python()
     mcp1_python()
     npm_prefix()

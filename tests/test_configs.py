@@ -9,17 +9,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import yaml
 from pydantic import BaseModel
 
+from toolhub import Hub, TaskScope
 from toolhub.config import load_config, parse_config
 from toolhub.config.models import HubSettings, Limits
 from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings
+from toolhub.errors import StartError, ToolNotFound
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HUB = CONFIGS / "hub.yaml"
+LOCAL = CONFIGS / "local.yaml"
+MIROTHINKER = CONFIGS / "mirothinker_1.7.yaml"
+# MiroFlow's, as the three servers of MiroThinker get them.
+KEYS = {
+    "SERPER_API_KEY": "serper-key",
+    "SERPER_BASE_URL": "https://serper.example.org",
+    "JINA_API_KEY": "jina-key",
+    "JINA_BASE_URL": "https://jina.example.org",
+    "SUMMARY_LLM_BASE_URL": "http://127.0.0.1:8000/v1/chat/completions",
+    "SUMMARY_LLM_MODEL_NAME": "a-model",
+    "SUMMARY_LLM_API_KEY": "model-key",
+    "E2B_API_KEY": "e2b-key",
+}
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:
@@ -35,7 +51,8 @@ def shown() -> dict[str, Any]:
 
 @pytest.mark.quick
 def test_every_example_is_loaded_by_a_test_below() -> None:
-    assert {path.name for path in CONFIGS.iterdir()} == {"hub.yaml", "minimal.yaml", "mcp_servers.json"}
+    names = {"hub.yaml", "minimal.yaml", "mcp_servers.json", "mirothinker_1.7.yaml", "local.yaml"}
+    assert {path.name for path in CONFIGS.iterdir()} == names
 
 
 @pytest.mark.quick
@@ -48,6 +65,13 @@ def test_the_desktop_file_loads() -> None:
     config = load_config(CONFIGS / "mcp_servers.json", environ={"TOOLHUB_FILES": "/data"})
     assert list(config.servers) == ["time", "filesystem", "everything"]
     assert config.servers["filesystem"].args[-1] == "/data"
+
+
+@pytest.mark.quick
+def test_the_browser_that_the_desktop_file_switches_off_would_load_too() -> None:
+    entry = json.loads((CONFIGS / "mcp_servers.json").read_text())["mcpServers"]["playwright"]
+    (spec,) = parse_config({"mcpServers": {"playwright": entry | {"disabled": False}}}, environ={}).servers.values()
+    assert spec.command == "npx" and "--isolated" in spec.args
 
 
 @pytest.mark.quick
@@ -145,3 +169,123 @@ def test_the_complete_config_works_as_it_is(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(server["ok"] for server in json.loads(done.stdout)["servers"])
+
+
+@pytest.mark.quick
+def test_the_config_for_mirothinker_loads_without_any_variable() -> None:
+    config = load_config(MIROTHINKER, environ={"HOME": "/home/me"})
+    assert list(config.servers) == ["search_and_scrape_webpage", "jina_scrape_llm_summary", "tool-python"]
+    assert config.sandbox.backend == "local" and config.sandbox.profiles["mirothinker"].network == "none"
+    assert config.servers["search_and_scrape_webpage"].options["serper"] == {}
+
+
+@pytest.mark.quick
+def test_the_config_for_mirothinker_takes_the_variables_of_miroflow() -> None:
+    more = {"TOOLHUB_SANDBOX": "e2b", "TOOLHUB_SANDBOX_NETWORK": "host"}
+    config = load_config(MIROTHINKER, environ={"HOME": "/home/me"} | KEYS | more)
+    search, summary, python = config.servers.values()
+    assert search.options["serper"] == {"api_key": "serper-key", "base_url": "https://serper.example.org"}
+    assert {name: summary.options[name.lower()] for name in KEYS if name.lower() in summary.options} == {
+        name: value for name, value in KEYS.items() if name.startswith(("JINA", "SUMMARY"))
+    }
+    assert config.sandbox.backend == "e2b" and config.sandbox.profiles["mirothinker"].network == "host"
+    assert config.sandbox.e2b.api_key is not None and config.sandbox.e2b.api_key.get_secret_value() == "e2b-key"
+    assert python.is_stateful and not search.is_stateful
+
+
+@pytest.mark.quick
+def test_only_what_reads_may_be_sent_again_to_mirothinkers_servers() -> None:
+    servers = load_config(MIROTHINKER, environ={}).servers.values()
+    safe = {tool for server in servers for tool, policy in server.tools.policy.items() if policy.read_only}
+    assert safe == {"google_search", "scrape_and_extract_info"}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("variable, wanted", [(None, True), ("true", False)])
+def test_the_local_config_loads_with_and_without_its_variables(variable: str | None, wanted: bool) -> None:
+    environ = {"TOOLHUB_DOCS": "/data", "TOOLHUB_NO_BROWSER": variable} if variable else {}
+    config = load_config(LOCAL, environ=environ)
+    folder = "/data" if variable else "docs"
+    assert config.servers["tool-google-search"].options["local"] == {"folder": folder}
+    assert config.servers["tool-reading"].options["local_dirs"] == [folder]
+    assert config.servers["tool-python"].options["local_dirs"] == [folder]
+    assert ("browser" in config.servers) is wanted
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (folder := tmp_path / "documents").mkdir()
+    (folder / "herons.md").write_text("# Herons\n\nA heron stands in the reeds and waits.\n")
+    (folder / "owls.txt").write_text("Owls sleep by day.\n")
+    return folder
+
+
+async def told(task: TaskScope, server: str, tool: str, **arguments: Any) -> str:
+    result = await task.call(server, tool, arguments)
+    assert not result.is_error, result.text
+    return str(result.text)
+
+
+@pytest.mark.anyio
+async def test_the_servers_of_mirothinker_have_its_seven_tools(documents: Path) -> None:
+    with anyio.fail_after(30):
+        async with Hub(load_config(MIROTHINKER, environ=KEYS)) as hub, hub.task("t1") as task:
+            assert [tool.name for tool in await task.tools()] == [
+                "google_search",
+                "scrape_and_extract_info",
+                "create_sandbox",
+                "run_command",
+                "run_python_code",
+                "upload_file_from_local_to_sandbox",
+                "download_file_from_internet_to_sandbox",
+            ]
+            with pytest.raises(ToolNotFound):
+                await task.call("search_and_scrape_webpage", "sogou_search", {"q": "herons"})
+
+
+@pytest.mark.anyio
+async def test_without_keys_mirothinkers_servers_say_which_one_is_missing(documents: Path) -> None:
+    with anyio.fail_after(30):
+        async with Hub(load_config(MIROTHINKER, environ={})) as hub, hub.task("t1") as task:
+            with pytest.raises(StartError, match="SERPER_API_KEY"):
+                await task.call("search_and_scrape_webpage", "google_search", {"q": "herons"})
+            asked = {"url": "https://example.org", "info_to_extract": "herons"}
+            answer = json.loads(await told(task, "jina_scrape_llm_summary", "scrape_and_extract_info", **asked))
+            assert answer["error"] == "SUMMARY_LLM_BASE_URL environment variable is not set"
+            assert "sandbox_id" in await told(task, "tool-python", "create_sandbox")
+
+
+@pytest.mark.anyio
+async def test_the_local_config_searches_reads_and_runs_code_without_a_network(documents: Path) -> None:
+    environ = {"TOOLHUB_DOCS": str(documents), "TOOLHUB_NO_BROWSER": "true", "TOOLHUB_PLANS": str(documents / "plans")}
+    with anyio.fail_after(60):
+        async with Hub(load_config(LOCAL, environ=environ)) as hub, hub.task("t1") as task:
+            answer = json.loads(await told(task, "tool-google-search", "google_search", q="heron reeds"))
+            (link,) = [hit["link"] for hit in answer["organic"]]
+            assert "stands in the reeds" in await told(task, "tool-reading", "convert_to_markdown", uri=link)
+            created = await told(task, "tool-python", "create_sandbox")
+            sandbox = {"sandbox_id": created.partition("sandbox_id: ")[2]}
+            file = str(documents / "owls.txt")
+            await told(task, "tool-python", "upload_file_from_local_to_sandbox", local_file_path=file, **sandbox)
+            code = "print(open('/home/user/owls.txt').read())"
+            assert "Owls sleep" in await told(task, "tool-python", "run_python_code", code_block=code, **sandbox)
+            assert "'42\\n'" in await told(task, "stateless_python", "python", code="print(6 * 7)")
+            assert "- [ ] look at owls" in await told(task, "task_planner", "add_todo", titles=["look at owls"])
+
+
+def test_without_folder_and_chromium_the_other_servers_of_the_local_config_work(tmp_path: Path) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("TOOLHUB_")}
+    (programs := tmp_path / "bin").mkdir()  # a PATH without any browser
+    places = {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "toolhub.cli", "doctor", "--json", "--config", str(LOCAL)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=kept | places | {"PATH": str(programs)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    servers = {server["server"]: server["error"] for server in json.loads(done.stdout)["servers"]}
+    failed = {name: error for name, error in servers.items() if error}
+    assert sorted(failed) == ["browser", "tool-google-search", "tool-python", "tool-reading"]
+    assert "no Chromium found" in failed.pop("browser")
+    assert all("docs" in error for error in failed.values())

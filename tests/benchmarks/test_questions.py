@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import births, idle, init, overhead, recover, runner, sandbox
+from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers
 from benchmarks.result import Outcome, Question
 from benchmarks.specs import fixture_echo, lean_echo
 
@@ -29,6 +29,16 @@ TINY: dict[str, Any] = {
         warm_up_s=0.1,
         pauses_s=(0.001,),
         data=False,  # loading pandas is a second more and no code more
+    ),
+    "servers": servers.Scale(
+        searches=3,
+        search_rounds=1,
+        tasks=2,
+        ready_rounds=1,
+        spawned=1,
+        browsing=1,
+        browser_rounds=1,
+        browser_settle_s=0.0,
     ),
 }
 
@@ -86,6 +96,18 @@ def test_sandbox_asks_everybody_and_leaves_nothing_behind() -> None:
     measured = {target.claim: target.value for target in outcome.targets}
     assert (measured["ipykernel ÷ pool empty, first result p50"] is not None) == kernels
     assert measured["processes left behind"] == 0
+
+
+def test_servers_measures_what_it_names() -> None:
+    outcome = tiny("servers")
+    searches, ready, *pages = outcome.tables
+    assert [row["connections"] for row in searches.rows] == [1, 1, 3]
+    assert [(row["ready"], row["wanted"], row["processes"]) for row in ready.rows] == [(6, 6, 0), (6, 6, 0), (3, 3, 3)]
+    left_out = [note for note in outcome.notes if note.startswith("Left out: browsers")]
+    assert len(pages) + len(left_out) == 1
+    assert all(row["processes"] > 0 for table in pages for row in table.rows)
+    unknown = [target.claim for target in outcome.targets if target.value is None]
+    assert all("browser" in claim for claim in unknown) and bool(unknown) == bool(left_out)
 
 
 def test_the_runner_keeps_what_is_needed_to_judge_a_result(

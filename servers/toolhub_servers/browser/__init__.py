@@ -1,0 +1,55 @@
+"""An MCP server that lets a model use a browser: one Chromium for the whole hub, pages of its own for each task.
+
+Tools have the names and arguments of @playwright/mcp, and none runs code of the model's in a page. A task's pages share
+cookies and storage with nobody, and end with the task. Pages reach public addresses only, unless `allow_private` says
+otherwise.
+
+Playwright is imported when a server or a renderer is made, so that importing this costs nothing and needs no extra.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp.server import MCPServer
+
+from toolhub.commons import Commons
+from toolhub.errors import MissingExtra
+from toolhub.hosting import Host
+from toolhub_servers.browser.settings import BrowserSettings
+
+if TYPE_CHECKING:
+    from toolhub_servers.browser.render import Renderer
+
+__all__ = ["BrowserSettings", "create_server", "open_renderer"]
+
+
+def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+    """Return the server. options: those of `BrowserSettings`.
+
+    host: what the hub lends; None: the server runs a Chromium of its own.
+    Raises ValueError for an option that cannot be used and where there is no Chromium, MissingExtra where there is no
+    Playwright.
+    """
+    settings = BrowserSettings(**options)
+    _check_playwright()
+    from toolhub_servers.browser.server import build
+
+    return build(host, settings)
+
+
+async def open_renderer(commons: Commons, settings: BrowserSettings | None = None) -> Renderer:
+    """Return what renders pages on the hub's browser. Raises MissingExtra where there is no Playwright."""
+    _check_playwright()
+    from toolhub_servers.browser.render import open_renderer
+
+    return await open_renderer(commons, settings or BrowserSettings())
+
+
+def _check_playwright() -> None:
+    try:
+        from playwright.async_api import Page
+    except ImportError as exc:
+        raise MissingExtra("browser", "the browser server") from exc
+    if not hasattr(Page, "aria_snapshot"):
+        raise MissingExtra("browser", "the browser server needs playwright 1.59 or newer and")

@@ -1,0 +1,44 @@
+"""What a page says, as text for a model."""
+
+from __future__ import annotations
+
+from anyio import to_thread
+from playwright.async_api import Page
+
+# What a page holds beyond that is no text to read; extracting it would take seconds.
+MAX_HTML_CHARS = 4 << 20
+MAX_TEXT_CHARS = 1 << 20
+# An extract that is shorter than this share of the visible text has left out what the page is about.
+LEAST_SHARE = 0.25
+
+_HTML = "n => document.documentElement.outerHTML.slice(0, n)"
+_TEXT = "n => (document.body ? document.body.innerText : '').slice(0, n)"
+
+
+async def read_page(page: Page) -> str:
+    """The main content as Markdown where that can be told, else all the visible text."""
+    text = str(await page.evaluate(_TEXT, MAX_TEXT_CHARS)).strip()
+    if not text:
+        return ""
+    html = str(await page.evaluate(_HTML, MAX_HTML_CHARS))
+    markdown = await to_thread.run_sync(extract_markdown, html, page.url, abandon_on_cancel=True)
+    return markdown if len(markdown) >= LEAST_SHARE * len(text) else text
+
+
+def extract_markdown(html: str, url: str) -> str:
+    """The main content; nothing if there is none to be told, or no trafilatura."""
+    try:
+        import trafilatura
+    except ImportError:
+        return ""
+    extracted = trafilatura.extract(html, url=url, output_format="markdown", include_links=True, include_tables=True)
+    return (extracted or "").strip()
+
+
+def cut(text: str, limit: int, start: int = 0) -> str:
+    """At most `limit` characters from `start` on, with a note of what was left out."""
+    part = text[max(start, 0) : max(start, 0) + limit]
+    end = max(start, 0) + len(part)
+    if end >= len(text):
+        return part
+    return f"{part}\n\n[Cut: characters {max(start, 0)} to {end} of {len(text)}; go on with start={end}.]"

@@ -1,0 +1,22 @@
+"""The MCP server of one task, on the browser of the hub."""
+
+from __future__ import annotations
+
+from mcp.server import MCPServer
+
+from toolhub.hosting import Host
+from toolhub_servers.browser.chromium import find_chromium
+from toolhub_servers.browser.guard import PublicRules
+from toolhub_servers.browser.settings import BrowserSettings
+from toolhub_servers.browser.task import TaskBrowser
+from toolhub_servers.browser.tools import BrowserTools
+
+
+def build(host: Host | None, settings: BrowserSettings) -> MCPServer:
+    """Return the server. Raises ValueError for options that cannot be used, and where there is no Chromium."""
+    find_chromium(settings.executable)
+    PublicRules.allowing(settings.allow_private)
+    browser = TaskBrowser(host, settings)
+    return MCPServer(
+        "toolhub-browser", tools=BrowserTools(browser).listed(), lifespan=browser.lifespan, log_level="WARNING"
+    )

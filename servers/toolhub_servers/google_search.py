@@ -1,0 +1,166 @@
+"""An MCP server that searches the web by Google and reads pages: MiroFlow's `tool-google-search`.
+
+Tools, parameters, results and sentences are those that the models know. What differs, on purpose:
+
+- No process is started for a search, and none waits without end: a search has one deadline over all tries
+  (`timeout_s`, `web.total_s`). The sentence still says "after 3 attempts"; what is tried again is what may pass.
+- Google is Serper, or what `backends` lists; the next one is asked when one fails. The same query of several tasks is
+  asked and paid for once (`cache_s`), and so is a page that they read.
+- An error says which service failed and why, with its status.
+- A search that finds nothing says so, rather than giving an object without results.
+- A key that is missing is found when the server is made, with the names of option and variable. With `backends: []` the
+  tool says that there is none.
+- What is to be removed from results is an option: `remove_snippets`, `remove_knowledge_graph`, `remove_answer_box`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.tools import Tool
+
+from toolhub.hosting import Host
+from toolhub_servers._command import command, serve
+from toolhub_servers.scrape import Renderer
+from toolhub_servers.scrape.texts import decode_urls
+from toolhub_servers.search import Query, Search, SearchFailed, read_settings
+from toolhub_servers.search.program import ENVIRONMENT, add_search_options, is_set, page_options, search_options
+from toolhub_servers.search.texts import EMPTY_QUERY, allowed, cleaned, failure, written
+from toolhub_servers.search.tools import MaybeNumber, MaybeText, read_only_tool
+from toolhub_servers.search.website import Website
+
+NO_KEY = "[ERROR]: SERPER_API_KEY is not set, google_search tool is not available."
+EMPTY = "Empty result from google_search tool, please try again."
+ABOUT_THE_SEARCH = frozenset({"searchParameters", "credits"})
+
+
+def create_server(
+    *,
+    host: Host | None = None,
+    pages: Mapping[str, Any] | None = None,
+    renderer: Renderer | None = None,
+    remove_snippets: bool = False,
+    remove_knowledge_graph: bool = False,
+    remove_answer_box: bool = False,
+    **options: Any,
+) -> MCPServer:
+    """Return the server. Raises ValueError for an option that is unknown, makes no sense or is missing.
+
+    host: what the hub lends. pages: how pages are read, see `PageSettings`. renderer: a browser for pages that need
+    one. remove_...: what models are not to see of a search. options: see `SearchSettings`.
+    """
+    search = Search(host, read_settings(options))
+    switches = {"knowledgeGraph": remove_knowledge_graph, "answerBox": remove_answer_box}
+    removed = frozenset(block for block, is_removed in switches.items() if is_removed)
+    google = GoogleTool(search, removed=removed, has_snippets=not remove_snippets)
+    website = Website(search.lobby, pages, renderer)
+    tools = [google.listed(), website.listed()]
+    return MCPServer("toolhub-google-search", tools=tools, lifespan=search.lifespan, log_level="WARNING")
+
+
+class GoogleTool:
+    """removed: blocks to leave out of an answer."""
+
+    def __init__(self, search: Search, *, removed: frozenset[str], has_snippets: bool) -> None:
+        self._search = search
+        self._removed = removed
+        self._has_snippets = has_snippets
+
+    def listed(self) -> Tool:
+        return read_only_tool(self.google_search, is_titled=False)
+
+    async def google_search(
+        self,
+        q: str,
+        gl: MaybeText = "us",
+        hl: MaybeText = "en",
+        location: MaybeText = None,
+        num: MaybeNumber = 10,
+        tbs: MaybeText = None,
+        page: MaybeNumber = 1,
+    ) -> str:
+        """Search the web with Google. Besides the pages found, the answer may have related questions and searches, a
+        direct answer and a knowledge graph.
+
+        Args:
+            q: The query.
+            gl: The country to search in ('us' for the United States, 'cn' for China, 'uk' for the United Kingdom);
+                what is near it comes first. Default is 'us'.
+            hl: The language of the search page ('en' for English, 'zh' for Chinese, 'es' for Spanish), which snippets
+                prefer, too. Default is 'en'.
+            location: The city to search from, such as 'SoHo, New York, United States' or 'California, United States'.
+            num: How many results to return. Default is 10.
+            tbs: Only pages of the past hour ('qdr:h'), day ('qdr:d'), week ('qdr:w'), month ('qdr:m') or year
+                ('qdr:y').
+            page: Which page of the results to return. Default is 1.
+
+        Returns:
+            The results as a JSON object.
+        """
+        if not self._search.is_available:
+            return NO_KEY
+        query = Query(
+            cleaned(q),
+            gl or "us",
+            hl or "en",
+            location,
+            10 if num is None else num,
+            tbs,
+            1 if page is None else page,
+            autocorrect=False,
+        )
+        if not query.q:
+            return failure(EMPTY_QUERY)
+        try:
+            results = allowed(await self._search.find(query))
+        except SearchFailed as exc:
+            return _failed(str(exc))
+        answer = self._shown(results.as_serper())
+        if not any(value for name, value in answer.items() if name not in ABOUT_THE_SEARCH):
+            return _failed(EMPTY)
+        return written(decode_urls(answer), indent=2)
+
+    def _shown(self, answer: dict[str, Any]) -> dict[str, Any]:
+        shown = {name: value for name, value in answer.items() if name not in self._removed}
+        if not self._has_snippets:
+            for block in ("organic", "peopleAlsoAsk"):
+                if isinstance(shown.get(block), list):
+                    shown[block] = [_without_snippet(item) for item in shown[block]]
+        return shown
+
+
+def _without_snippet(item: Any) -> Any:
+    if not isinstance(item, Mapping):
+        return item
+    return {name: value for name, value in item.items() if name != "snippet"}
+
+
+def _failed(reason: str) -> str:
+    return f"[ERROR]: google_search tool execution failed after 3 attempts: {reason}"
+
+
+def create_from_options(backends: Sequence[str], folder: str | None) -> MCPServer:
+    """`create_server` with what the environment says. Raises ValueError."""
+    return create_server(
+        **search_options(backends, folder),
+        pages=page_options(),
+        remove_snippets=is_set("REMOVE_SNIPPETS"),
+        remove_knowledge_graph=is_set("REMOVE_KNOWLEDGE_GRAPH"),
+        remove_answer_box=is_set("REMOVE_ANSWER_BOX"),
+    )
+
+
+def main() -> None:
+    parser = command("google_search", "Searches the web by Google and reads pages.")
+    add_search_options(parser)
+    parser.epilog = (
+        f"{ENVIRONMENT} JINA_API_KEY, JINA_BASE_URL. "
+        "REMOVE_SNIPPETS, REMOVE_KNOWLEDGE_GRAPH, REMOVE_ANSWER_BOX: true, 1 or yes."
+    )
+    serve(parser, create_from_options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""An MCP server that makes Markdown of pages, documents and files: MiroFlow's `tool-reader`, which is `markitdown_mcp`.
+
+It converts what `reading` converts. A failure is an error of the tool and not a text; a URI that makes no sense, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+
+from toolhub.errors import ToolhubError
+from toolhub.hosting import Host
+from toolhub_servers._command import command, serve
+from toolhub_servers._hosted import Lobby
+from toolhub_servers.reading import program_options
+from toolhub_servers.scrape import Renderer
+from toolhub_servers.scrape.command import add_local_dirs, add_page_options
+from toolhub_servers.scrape.settings import validated
+from toolhub_servers.scrape.uris import Uris, UriSettings
+
+
+def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
+    """Return the server; the parameters are those of `reading.create_server`. Raises ValueError."""
+    uris = Uris(validated(UriSettings, options), renderer)
+    lobby = Lobby(host)
+
+    async def convert_to_markdown(uri: str) -> str:
+        """Convert what an http:, https:, file: or data: URI names to Markdown."""
+        try:
+            return (await uris.read(lobby.commons, uri)).noted_text
+        except (ToolhubError, OSError, ValueError) as exc:
+            raise ToolError(str(exc)) from exc
+
+    tool = Tool.from_function(
+        convert_to_markdown, description=inspect.getdoc(convert_to_markdown), structured_output=False
+    )
+    return MCPServer("toolhub-reader", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
+
+
+def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:
+    """`create_server` as a program has it. Raises ValueError."""
+    return create_server(**program_options(readers, allow_private, local_dirs))
+
+
+def main() -> None:
+    parser = command("reader", "Makes Markdown of pages, documents and files, as markitdown_mcp does.")
+    add_page_options(parser)
+    add_local_dirs(parser)
+    serve(parser, create_from_options)
+
+
+if __name__ == "__main__":
+    main()

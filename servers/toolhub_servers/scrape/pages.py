@@ -1,0 +1,180 @@
+"""Reading a page by whatever reader has text for it, once for all who ask."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from urllib.parse import urlsplit
+
+import anyio
+from toolhub_sandbox.proxy_rules import Rule, is_public, parse_authority
+
+from toolhub.commons import Commons
+from toolhub_servers.browser import open_renderer
+from toolhub_servers.scrape.browser import BrowserReader
+from toolhub_servers.scrape.convert import Converter
+from toolhub_servers.scrape.direct import DirectReader
+from toolhub_servers.scrape.jina import JinaReader, unwrapped
+from toolhub_servers.scrape.model import DatasetRefused, Page, Reader, Renderer, Unreadable
+from toolhub_servers.scrape.settings import PageSettings, service_settings
+from toolhub_servers.scrape.texts import is_dataset_url
+from toolhub_servers.web import Forbidden, WebError, WebTimeout, open_web
+from toolhub_servers.web.memo import Memo, open_memo
+
+logger = logging.getLogger(__name__)
+
+# They say how a message is framed and where it goes; a model has no business with them.
+_OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect"})
+
+# What only some programs read as an address: 2130706433, 0x7f.1, 127.1.
+_ODD_ADDRESS = re.compile(r"\w+://(?:[^/?#]*[@.])?(?:[0-9]+|0x[0-9a-f]*)(?:[:/?#]|$)", re.IGNORECASE)
+
+
+class Pages:
+    """All that a hub reads under one set of options. Get it from `open_pages()`."""
+
+    def __init__(self, readers: Sequence[Reader], settings: PageSettings, memo: Memo) -> None:
+        self.settings = settings
+        self._memo = memo
+        self._readers = tuple(readers)
+        self._read_by: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Pages by {', '.join(reader.name for reader in self._readers)}>"
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether nothing can be read because the only reader is Jina's and there is no key."""
+        return all(reader.name == "jina" for reader in self._readers) and not self.settings.jina_api_key
+
+    async def read(self, url: str, headers: Mapping[str, str] | None = None) -> Page:
+        """Return the page; the same page is read once, however many tasks ask for it within `cache_s`.
+
+        headers: sent to the page or to Jina Reader, in addition to ours. Raises DatasetRefused, or Forbidden for a URL
+        that is a private address, before anything is sent; otherwise what the last reader raised: Unreadable or a
+        WebError.
+        """
+        url = unwrapped(url.strip(), self.settings.jina_base_url)
+        if is_dataset_url(url):
+            raise DatasetRefused
+        check_public(url, self.settings.web.allow_private)
+        sent = _checked(headers or {})
+        key = (url, *sorted(sent.items()))
+        return await self._memo.get(key, lambda: self._read(url, sent), size=_size)
+
+    def statistics(self) -> Mapping[str, int]:
+        """Counts of the cache, and of pages by the reader that had them."""
+        by_reader = {f"read_by_{reader.name}": self._read_by[reader.name] for reader in self._readers}
+        return {**asdict(self._memo.statistics()), **by_reader}
+
+    async def _read(self, url: str, headers: Mapping[str, str]) -> Page:
+        deadline = anyio.current_time() + self.settings.total_s
+        failure: Unreadable | WebError | None = None
+        for reader in self._readers:
+            if reader.name == "browser" and failure is not None and not isinstance(failure, Unreadable):
+                continue  # there is no page to show
+            try:
+                page = await self._ask(reader, url, headers, deadline)
+            except (Unreadable, WebError) as exc:
+                failure = exc
+                logger.info("reader %s has nothing of %s: %s", reader.name, _host(url), exc)
+            else:
+                if is_dataset_url(page.url):
+                    raise DatasetRefused
+                self._read_by[reader.name] += 1
+                return page
+        assert failure is not None
+        raise failure
+
+    async def _ask(self, reader: Reader, url: str, headers: Mapping[str, str], deadline: float) -> Page:
+        left = min(self.settings.reader_s, deadline - anyio.current_time())
+        if left <= 0:
+            raise WebTimeout(f"{_host(url)} was not read within {self.settings.total_s:g} seconds")
+        try:
+            with anyio.fail_after(left):
+                return await reader.read(url, headers)
+        except TimeoutError as exc:
+            raise WebTimeout(f"reader {reader.name} had nothing of {_host(url)} within {left:.0f} seconds") from exc
+
+
+async def open_pages(commons: Commons, settings: PageSettings, renderer: Renderer | None = None) -> Pages:
+    """Return the hub's pages under these settings, opening them if nobody has. renderer: a browser, if there is one."""
+    print_ = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
+    key = f"pages {print_}{'' if renderer is None else f' {id(renderer)}'}"
+    return await commons.share(key, lambda: _open(commons, settings, renderer))
+
+
+@asynccontextmanager
+async def _open(commons: Commons, settings: PageSettings, renderer: Renderer | None) -> AsyncIterator[Pages]:
+    async def find() -> Renderer:
+        if renderer is not None:
+            return renderer
+        private = {"allow_private": settings.web.allow_private}
+        return await open_renderer(commons, settings.browser.model_copy(update=private))
+
+    converter = Converter(settings)
+    readers: list[Reader] = []
+    for name in dict.fromkeys([*settings.readers, *(["browser"] if renderer is not None else [])]):
+        if name == "jina":
+            web = await open_web(commons, "jina", service_settings(settings.jina_base_url, settings.jina_concurrency))
+            jina = JinaReader(
+                web,
+                base_url=settings.jina_base_url,
+                api_key=settings.jina_api_key,
+                max_chars=settings.max_chars,
+            )
+            readers.append(jina)
+        elif name == "direct":
+            web = await open_web(commons, "pages", settings.web)
+            readers.append(DirectReader(web, converter, user_agent=settings.user_agent))
+        else:
+            readers.append(BrowserReader(find, converter, timeout=settings.reader_s))
+    async with open_memo(ttl_s=settings.cache_s, max_bytes=settings.cache_bytes) as memo:
+        yield Pages(readers, settings, memo)
+
+
+def _size(page: Page) -> int:
+    """About what it takes in memory: two bytes a character, and the rest."""
+    return 2 * len(page.text) + 1000
+
+
+def check_public(url: str, allow_private: Sequence[str]) -> None:
+    """Keep a reader elsewhere from being sent into the network that it is in. Names are the readers' own business.
+
+    Raises Forbidden.
+    """
+    try:
+        parts = urlsplit(url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        target = parse_authority(f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}")
+    except ValueError:
+        if _ODD_ADDRESS.match(url):
+            raise Forbidden("an IPv4 address is written as four numbers with dots between them") from None
+        return  # a name outside ASCII, or what the reader will say
+    is_local = target.host == "localhost" or target.host.endswith(".localhost")
+    if is_local or (target.address is not None and not is_public(target.address)):
+        if not any(Rule.of(rule).admits(target) for rule in allow_private):
+            raise Forbidden(f"{target} is not public; web.allow_private may list it")
+
+
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that may be sent, names in lower case. Raises Unreadable for one that is none."""
+    for name, value in headers.items():
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise Unreadable(f"custom_headers: {name!r} is not the name of a header")
+        if not value.isprintable():
+            raise Unreadable(f"custom_headers: the value of {name!r} has control characters in it")
+    return {name.lower(): value for name, value in headers.items() if name.lower() not in _OUR_HEADERS}
+
+
+def _host(url: str) -> str:
+    """The host alone, for messages: the rest of a URL may hold secrets."""
+    try:
+        return urlsplit(url).hostname or "an empty URL"
+    except ValueError:
+        return "an invalid URL"

@@ -1,0 +1,84 @@
+"""Options of the servers that read pages. Times are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from toolhub.config.section import Count, Pause, Seconds, Section, Text
+from toolhub_servers.browser import BrowserSettings
+from toolhub_servers.web import WebSettings
+
+S = TypeVar("S", bound=BaseModel)
+JINA = "https://r.jina.ai"
+
+
+ReaderName = Literal["jina", "direct", "browser"]
+
+
+class PageSettings(Section):
+    """Equal settings share one cache and one pool of connections in the whole hub."""
+
+    readers: list[ReaderName] = Field(default=["jina", "direct"], min_length=1)
+    """Asked in this order until one has text; `browser` only where a page was there but had none."""
+    jina_api_key: Text = Field(default="", repr=False)
+    jina_base_url: Text = JINA
+    jina_concurrency: Count = 50
+    """Requests to Jina Reader at a time, over all tasks."""
+    user_agent: Text = ""
+    """What the `direct` reader calls itself; empty: toolhub and its version. Some sites answer browsers only."""
+    total_s: Seconds = 120
+    """For one page with everything that is tried."""
+    reader_s: Seconds = 60
+    """For one reader, so that a slow one leaves time for the next."""
+    convert_s: Seconds = 30
+    """For making text of HTML or of a document, in a process of its own."""
+    convert_bytes: Count = 2 << 30
+    """Memory that this process may take."""
+    max_chars: Count = 2_000_000
+    """Of one page's text; the rest is dropped and a note says so."""
+    cache_s: Pause = 600
+    """For how long a page that was read is given again; 0: only to those who asked while it was read."""
+    cache_bytes: Count = 256 << 20
+    web: WebSettings = WebSettings()
+    """How pages are fetched by the `direct` reader. What is in its `allow_private` holds for all readers."""
+    browser: BrowserSettings = BrowserSettings()
+    """The browser of the `browser` reader; equal ones are one in the whole hub."""
+
+    @field_validator("jina_base_url")
+    @classmethod
+    def _is_address(cls, url: str) -> str:
+        service_address(url or JINA)
+        return url or JINA
+
+
+def service_address(url: str) -> str:
+    """`host:port` of a service that the operator named. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("that is not an http(s) URL")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def service_settings(url: str, concurrency: int, *, total_s: float = 60) -> WebSettings:
+    """Of a client for that service alone, which may well be in a private network. Raises ValueError."""
+    return WebSettings(
+        connections=concurrency, per_host=concurrency, total_s=total_s, allow_private=[service_address(url)]
+    )
+
+
+def validated(section: type[S], options: Mapping[str, Any]) -> S:
+    """Return the section. Raises ValueError with a sentence for each problem, where pydantic has a report."""
+    try:
+        return section.model_validate(options)
+    except ValidationError as exc:
+        problems = exc.errors(include_url=False, include_input=False)
+        raise ValueError("; ".join(map(_sentence, problems))) from None
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    return f"option {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"

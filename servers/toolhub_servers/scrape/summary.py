@@ -1,0 +1,233 @@
+"""Getting what was asked for out of a page, with a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from pydantic import Field, field_validator
+
+from toolhub.config.section import Count, Seconds, Text
+from toolhub_servers.scrape.settings import PageSettings, service_address
+from toolhub_servers.web import BadStatus, Reply, Web, WebError
+
+MAX_TOKENS = 8192
+# Requests for one page: shorter content, no service tier, an answer that goes in circles.
+ATTEMPTS = 4
+# Characters dropped from the end when a model says that it was too much; twice, three times as many the next times.
+SHRINK_CHARS = 40_960
+TRUNCATED = "[...truncated]"
+# Instructions, question and the wrapping of a chat template, in tokens.
+OVERHEAD_TOKENS = 2048
+TAIL_CHARS = 50
+TAIL_REPEATS = 5
+
+NO_CONTENT = "Content cannot be empty"
+NO_URL = "SUMMARY_LLM_BASE_URL environment variable is not set"
+NO_MODEL = "SUMMARY_LLM_MODEL_NAME environment variable is not set"
+_PREFIX = "Jina Scrape and Extract Info: "
+_OVERFLOWS = (
+    "Requested token count exceeds the model's maximum context length",
+    "longer than the model's context length",
+    "maximum context length",
+    "context_length_exceeded",
+)
+_THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+
+_PROMPT = """\
+Below is the content of a web page or file. Find in it what is asked for, and report that.
+
+What is asked for:
+{info}
+
+How to report:
+- Use only what the content says. Where it does not say something that is asked for, state that it is missing.
+- Give names, numbers, dates and quotations exactly as they are written, with the context that they need.
+- Include everything that bears on the question, also what contradicts it; leave out the rest.
+- If there are several matches, list them all. Do not comment on these instructions.
+
+The content:
+{content}
+"""
+
+
+class SummarySettings(PageSettings):
+    """Options of the server: those of reading pages, and the model."""
+
+    summary_llm_base_url: Text = ""
+    """The whole URL of the endpoint, such as http://127.0.0.1:8000/v1/chat/completions."""
+    summary_llm_model_name: Text = ""
+    summary_llm_api_key: Text = Field(default="", repr=False)
+    summary_context_tokens: Count = 112_640
+    """What the model takes, question and answer included; content is cut to the rest (about 409,600 characters)."""
+    summary_concurrency: Count = 32
+    """Requests to the model at a time, over all tasks."""
+    summary_s: Seconds = 300
+    """For one page's answer with everything that is repeated for it."""
+
+    @field_validator("summary_llm_base_url")
+    @classmethod
+    def _is_endpoint(cls, url: str) -> str:
+        if url:
+            service_address(url)
+        return url
+
+    @property
+    def pages(self) -> PageSettings:
+        """Those of reading alone: servers that share them share what was read."""
+        return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
+
+    @property
+    def missing(self) -> str:
+        """The sentence for what is not set; empty if the model can be asked."""
+        if not self.summary_llm_base_url:
+            return NO_URL
+        return "" if self.summary_llm_model_name else NO_MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """What a model found; `error` is empty if it answered."""
+
+    text: str = ""
+    error: str = ""
+    tokens: int = 0
+
+
+class Extractor:
+    """Asks the model. Give it a client of its own: all its requests go to one host."""
+
+    def __init__(self, web: Web, settings: SummarySettings) -> None:
+        self._web = web
+        self._settings = settings
+
+    async def extract(self, content: str, info: str) -> Extract:
+        """Return what the content says about `info`, or why not; never raises for what the endpoint does."""
+        if not content.strip():
+            return Extract(error=NO_CONTENT)
+        try:
+            with anyio.fail_after(self._settings.summary_s):
+                fitting = self.fitting(content)
+                return await self._attempts(fitting if fitting == content else fitting + TRUNCATED, info)
+        except TimeoutError:
+            return _failed(f"no answer within {self._settings.summary_s:g} seconds")
+
+    def fitting(self, content: str) -> str:
+        """The start of the content that the model can take."""
+        return first_tokens(content, self._settings.summary_context_tokens - MAX_TOKENS - OVERHEAD_TOKENS)
+
+    async def _attempts(self, content: str, info: str) -> Extract:
+        payload = parameters(self._settings.summary_llm_model_name)
+        extract = Extract()
+        for attempt in range(1, ATTEMPTS + 1):
+            payload["messages"] = [{"role": "user", "content": _PROMPT.format(info=info, content=content)}]
+            try:
+                reply = await self._post(payload)
+            except BadStatus as exc:
+                extract = _failed(_told(exc))
+                if is_overflow(exc.text):
+                    content = shrunk(content, attempt)
+                elif payload.pop("service_tier", None) is None:
+                    return extract
+                continue
+            except WebError as exc:  # the client has tried again what is worth it
+                return _failed(str(exc))
+            extract = read_answer(reply)
+            if is_overflow(extract.error):
+                content = shrunk(content, attempt)
+            elif not is_circular(extract.text):
+                return extract
+        return extract
+
+    async def _post(self, payload: Mapping[str, Any]) -> Reply:
+        key = self._settings.summary_llm_api_key
+        # An answer is worth no more than its price: asking again is safe.
+        return await self._web.request(
+            "POST",
+            self._settings.summary_llm_base_url,
+            json=payload,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=self._settings.summary_s,
+            is_safe=True,
+        )
+
+
+def parameters(model: str) -> dict[str, Any]:
+    """Of a request, without its messages; models of OpenAI want other ones than the rest."""
+    if "gpt" not in model:
+        return {"model": model, "max_tokens": MAX_TOKENS, "temperature": 1.0}
+    chosen: dict[str, Any] = {"model": model, "max_completion_tokens": MAX_TOKENS}
+    if "gpt-5" in model or "gpt5" in model:
+        chosen |= {"service_tier": "flex", "reasoning_effort": "minimal"}
+    return chosen
+
+
+def read_answer(reply: Reply) -> Extract:
+    """The text of an answer without what the model was thinking, or what is wrong with it."""
+    try:
+        answer = reply.json()
+    except ValueError as exc:
+        return Extract(error=f"{_PREFIX}Failed to parse LLM API response: {exc}")
+    if not isinstance(answer, dict):
+        return _invalid(answer)
+    if problem := answer.get("error"):
+        return Extract(error=f"{_PREFIX}LLM API error: {problem}")
+    try:
+        text = answer["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return _invalid(answer)
+    if not isinstance(text, str) or not (told := without_thinking(text)):
+        return _invalid(answer)
+    usage = answer.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
+    return Extract(told, tokens=tokens if isinstance(tokens, int) else 0)
+
+
+def without_thinking(text: str) -> str:
+    """The answer proper. Some templates open `<think>` in the prompt, so only its end may be there."""
+    if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
+        text = text.partition("</think>")[2]
+    return _THINKING.sub("", text).strip()
+
+
+def is_overflow(text: str) -> bool:
+    """Whether an endpoint says that it got more than its model can take."""
+    return any(words in text for words in _OVERFLOWS)
+
+
+def is_circular(text: str) -> bool:
+    """Whether the answer repeats its end over and over."""
+    return len(text) >= TAIL_CHARS and text.count(text[-TAIL_CHARS:]) > TAIL_REPEATS
+
+
+def shrunk(content: str, attempt: int) -> str:
+    dropped = SHRINK_CHARS * attempt
+    # Less than that is left: half of it is worth a try.
+    kept = content[:-dropped] if dropped < len(content) else content[: len(content) // 2]
+    return kept + TRUNCATED
+
+
+def first_tokens(text: str, count: int) -> str:
+    """The start of a text that is about `count` tokens: four ASCII characters each, or three quarters for others."""
+    quarters, end = 4 * max(count, 1), 0
+    while end < len(text) and quarters > 0:
+        piece = text[end : end + min(4096, max(quarters // 3, 1))]
+        ascii_chars = len(piece.encode("ascii", "ignore"))
+        quarters -= ascii_chars + 3 * (len(piece) - ascii_chars)
+        end += len(piece)
+    return text[:end]
+
+
+def _told(exc: BadStatus) -> str:
+    return f"{exc}: {exc.text}" if exc.text and exc.text not in str(exc) else str(exc)
+
+
+def _failed(reason: str) -> Extract:
+    return Extract(error=f"{_PREFIX}Unexpected error during LLM API call: {reason}")
+
+
+def _invalid(answer: Any) -> Extract:
+    return Extract(error=f"{_PREFIX}No valid response from LLM API, response data: {str(answer)[:2000]}")

@@ -1,0 +1,106 @@
+"""Text of whatever a URI names: a page of the web, a local file, or data in the URI itself."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from anyio import to_thread
+from pydantic import Field
+
+from toolhub.commons import Commons
+from toolhub_servers._python_files import Sources
+from toolhub_servers.scrape.convert import Converter
+from toolhub_servers.scrape.model import Page, Renderer, Unreadable
+from toolhub_servers.scrape.pages import open_pages
+from toolhub_servers.scrape.settings import PageSettings, ReaderName
+
+SCHEMES = ("http:", "https:", "file:", "data:")
+
+
+class UriSettings(PageSettings):
+    """Options of the servers that convert URIs: those of reading pages, and where local files are."""
+
+    readers: list[ReaderName] = Field(default=["direct"], min_length=1)
+    local_dirs: list[str] = Field(default_factory=list)
+    """Folders that `file:` URIs may name files in; none: no local files."""
+
+    @property
+    def pages(self) -> PageSettings:
+        """Those of reading alone: servers that share them share what was read."""
+        return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
+
+
+class Uris:
+    """What the servers that convert URIs do; renderer: see `open_pages`."""
+
+    def __init__(self, settings: UriSettings, renderer: Renderer | None = None) -> None:
+        """Raises ValueError for a folder that does not exist."""
+        self._settings = settings
+        self._renderer = renderer
+        self._sources = Sources(settings.local_dirs)
+        self._converter = Converter(settings)
+
+    async def read(self, commons: Commons, uri: str) -> Page:
+        """Return the text of what a URI names.
+
+        Raises DatasetRefused, Unreadable, WebError; OSError for a file that cannot be read; ValueError for a URI that
+        is none of `SCHEMES` or makes no sense.
+        """
+        uri = uri.strip()
+        scheme = uri.partition(":")[0].lower()
+        if scheme == "file":
+            return await self._file(uri)
+        if scheme == "data":
+            media_type, body = parse_data_uri(uri)
+            return await self._converter.page(body, media_type, "data:")
+        if scheme in ("http", "https"):
+            pages = await open_pages(commons, self._settings.pages, self._renderer)
+            return await pages.read(uri)
+        raise ValueError(f"Unsupported URI scheme: {scheme}. Supported schemes are: file:, data:, http:, https:")
+
+    async def _file(self, uri: str) -> Page:
+        path = path_of(uri)
+        limit = self._settings.web.max_bytes
+        body = await to_thread.run_sync(self._bytes, path, limit + 1)
+        media_type = mimetypes.guess_type(path)[0] or ""
+        return await self._converter.page(body[:limit], media_type, uri, is_cut=len(body) > limit)
+
+    def _bytes(self, path: str, count: int) -> bytes:
+        pieces = []
+        with self._sources.open(path) as stream:
+            while count > 0 and (piece := stream.read(count)):
+                pieces.append(piece)
+                count -= len(piece)
+        return b"".join(pieces)
+
+
+def path_of(uri: str) -> str:
+    """The path in a `file:` URI. Raises ValueError for one of another machine."""
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"Unsupported file URI: {uri}. Netloc must be empty or localhost.")
+    return unquote(parts.path)
+
+
+def parse_data_uri(uri: str) -> tuple[str, bytes]:
+    """The media type with its parameters, and the data (RFC 2397). Raises ValueError."""
+    head, comma, data = uri[len("data:") :].partition(",")
+    if not comma:
+        raise ValueError("Malformed data URI, missing ',' separator")
+    media_type, _, last = head.rpartition(";")
+    if last.strip().lower() != "base64":
+        return head, unquote_to_bytes(data)
+    try:
+        return media_type, base64.b64decode(unquote_to_bytes(data))
+    except binascii.Error as exc:
+        raise ValueError(f"Malformed data URI: {exc}") from exc
+
+
+def check_not_empty(page: Page) -> str:
+    """The text and what is to be said about it. Raises Unreadable if there is none."""
+    if not page.text.strip():
+        raise Unreadable("it has no text")
+    return page.noted_text

@@ -1,0 +1,125 @@
+"""One search over several backends: in order, within one time limit, and each query asked once for all tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+
+from toolhub.commons import Commons
+from toolhub.config.section import Section
+from toolhub.hosting import Host
+from toolhub_servers._hosted import Lobby
+from toolhub_servers.search.errors import SearchFailed
+from toolhub_servers.search.exa import open_exa
+from toolhub_servers.search.local import open_local
+from toolhub_servers.search.model import Query, Results, SearchBackend
+from toolhub_servers.search.searxng import open_searxng
+from toolhub_servers.search.serper import open_serper
+from toolhub_servers.search.settings import Backend, SearchSettings
+from toolhub_servers.search.sogou import open_sogou
+from toolhub_servers.web import WebError
+from toolhub_servers.web.memo import open_memo
+
+T = TypeVar("T")
+Opener = Callable[[SearchSettings, Commons], Awaitable[SearchBackend]]
+
+OPENERS: dict[Backend, Opener] = {
+    "serper": open_serper,
+    "searxng": open_searxng,
+    "exa": open_exa,
+    "sogou": open_sogou,
+    "local": open_local,
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Search:
+    """The backends of one server. Opened with each query, which is cheap: what is dear is the hub's and shared."""
+
+    def __init__(self, host: Host | None, settings: SearchSettings) -> None:
+        self.settings = settings
+        self.lobby = Lobby(host)
+
+    def __repr__(self) -> str:
+        return f"<Search {' '.join(self.settings.backends) or 'without backends'}>"
+
+    @property
+    def is_available(self) -> bool:
+        return bool(self.settings.backends)
+
+    @asynccontextmanager
+    async def lifespan(self, server: Any) -> AsyncIterator[None]:
+        """What the server runs in. An index that takes time is begun here rather than with the first query."""
+        async with self.lobby.lifespan(server):
+            if "local" in self.settings.backends:
+                await open_local(self.settings, self.lobby.commons)
+            yield
+
+    async def find(self, query: Query) -> Results:
+        """Return the results of the first backend that has an answer. Raises SearchFailed with the reasons of all."""
+        asking = [(name, self._asking(name)) for name in self.settings.backends]
+        return await first_answer(query, asking, timeout=self.settings.timeout_s)
+
+    async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
+        """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
+        with anyio.move_on_after(self.settings.timeout_s):
+            sogou = await open_sogou(self.settings, self.lobby.commons)
+            return await self._once("sogou", ("pages", query, count), lambda: sogou.pages(query, count))
+        raise SearchFailed(_late(self.settings.timeout_s))
+
+    def _asking(self, name: Backend) -> Callable[[Query], Awaitable[Results]]:
+        async def ask(query: Query) -> Results:
+            backend = await OPENERS[name](self.settings, self.lobby.commons)
+            if name == "local":  # costs nothing, and files change
+                return await backend.search(query)
+            return await self._once(name, query, lambda: backend.search(query))
+
+        return ask
+
+    async def _once(self, name: Backend, asked: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask unless the answer is known; the same question of several tasks is one. Raises SearchFailed."""
+        seconds = self.settings.cache_s
+        if not seconds:
+            return await ask()
+        memo = await self.lobby.commons.share(f"memo search {seconds:g}", lambda: open_memo(ttl_s=seconds))
+        try:
+            return await memo.get((name, self._identity(name), asked), ask)
+        except WebError as exc:
+            raise SearchFailed(f"the search was ended: {exc}") from exc
+
+    def _identity(self, name: Backend) -> str:
+        """Of another key or another address an answer may be another."""
+        section: Section = getattr(self.settings, name)
+        return hashlib.sha256(section.model_dump_json().encode()).hexdigest()
+
+
+async def first_answer(
+    query: Query, backends: Sequence[tuple[str, Callable[[Query], Awaitable[Results]]]], *, timeout: float
+) -> Results:
+    """Ask one after the other; nothing found is an answer, too. Raises SearchFailed.
+
+    timeout: seconds for all together.
+    """
+    failures: list[SearchFailed] = []
+    with anyio.move_on_after(timeout) as limit:
+        for name, ask in backends:
+            try:
+                return await ask(query)
+            except SearchFailed as exc:
+                logger.warning("search backend %s failed: %s", name, exc)
+                failures.append(exc)
+    if limit.cancelled_caught:
+        failures.append(SearchFailed(_late(timeout)))
+    if len(failures) == 1:
+        raise failures[0]
+    raise SearchFailed("; ".join(map(str, failures)) or "no search backend is configured")
+
+
+def _late(seconds: float) -> str:
+    return f"no search backend answered within {seconds:g} s"

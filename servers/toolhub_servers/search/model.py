@@ -1,0 +1,86 @@
+"""What is asked of a search backend and what it finds; the words are those of Serper, which models know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One search. tbs: Google's time filter, such as `qdr:w`; what a backend does not know it ignores."""
+
+    q: str
+    gl: str = "us"
+    hl: str = "en"
+    location: str | None = None
+    num: int = 10
+    tbs: str | None = None
+    page: int | None = None
+    autocorrect: bool | None = None
+
+    @property
+    def count(self) -> int:
+        """`num` for those who cannot do with less than one."""
+        return max(self.num, 1)
+
+    @property
+    def skipped(self) -> int:
+        """How many hits are on the pages before the one that is wanted."""
+        return (max(self.page or 1, 1) - 1) * self.count
+
+    @property
+    def past(self) -> str | None:
+        """h, d, w, m or y for a `tbs` that means the past hour, day, week, month or year."""
+        head, _, unit = (self.tbs or "").partition(":")
+        return unit[0] if head == "qdr" and unit[:1] in tuple("hdwmy") else None
+
+    def parameters(self, engine: str) -> dict[str, Any]:
+        """The query as Serper repeats it in its answers, for backends that do not."""
+        asked = {"q": self.q, "gl": self.gl, "hl": self.hl, "type": "search", "num": self.num, "page": self.page}
+        return {name: value for name, value in asked.items() if value is not None} | {"engine": engine}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One page that was found. position: from 1; item: all that the backend tells of it, where that is more."""
+
+    title: str
+    link: str
+    snippet: str = ""
+    date: str | None = None
+    position: int = 0
+    item: Mapping[str, Any] | None = None
+
+    def as_organic(self) -> dict[str, Any]:
+        """The hit as an element of Serper's `organic`."""
+        if self.item is not None:
+            return dict(self.item)
+        date = {"date": self.date} if self.date else {}
+        return {"title": self.title, "link": self.link, "snippet": self.snippet, **date, "position": self.position}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a backend found, the best first.
+
+    parameters: the query as it was understood. answer: all blocks that the backend has beside the hits, in its order.
+    """
+
+    backend: str
+    hits: tuple[Hit, ...]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] = field(default_factory=dict)
+
+    def organic(self) -> list[dict[str, Any]]:
+        return [hit.as_organic() for hit in self.hits]
+
+    def as_serper(self) -> dict[str, Any]:
+        """The whole answer as Serper gives it."""
+        return {"searchParameters": dict(self.parameters), **self.answer, "organic": self.organic()}
+
+
+class SearchBackend(Protocol):
+    async def search(self, query: Query) -> Results:
+        """Return what is found, nothing included. Raises SearchFailed."""

@@ -1,0 +1,60 @@
+"""Fixtures of the tests of the browser server; the tests of a module share one Chromium, as the tasks of a hub do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import environment
+import pytest
+from browser_site import Website, open_website
+from browsing import Task, open_task
+
+from toolhub.commons import Commons, open_commons
+
+
+class Open(Protocol):
+    """Opens the browser of a task."""
+
+    def __call__(self, owner: str = "task", **options: Any) -> AbstractAsyncContextManager[Task]: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> None:
+    if environment.chromium() is None:
+        pytest.skip("no Chromium")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def commons(anyio_backend: Any) -> AsyncIterator[Commons]:
+    async with open_commons() as commons:
+        yield commons
+
+
+@pytest.fixture(scope="module")
+async def site(anyio_backend: Any) -> AsyncIterator[Website]:
+    async with open_website() as site:
+        yield site
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder for TMPDIR: pytest's own may be too long for the sockets that Chromium makes in it."""
+    with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def browser(commons: Commons, site: Website) -> Open:
+    def open_(owner: str = "task", **options: Any) -> AbstractAsyncContextManager[Task]:
+        return open_task(commons, site, owner, **options)
+
+    return open_

@@ -1,0 +1,108 @@
+"""What is missing or wrong is told before anything starts, with the way out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from browser_site import Website
+from browsing import open_task
+from toolhub_servers.browser import create_server, open_renderer
+from toolhub_servers.browser.chromium import environment, find_chromium, last_words
+from toolhub_servers.browser.downloads import fit_name
+from toolhub_servers.browser.reading import cut
+
+from toolhub.commons import open_commons
+from toolhub.errors import MissingExtra
+
+
+def test_without_chromium_the_way_to_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"no Chromium found: .* \(on Debian: apt-get install chromium\) or name it"):
+        create_server()
+    with pytest.raises(ValueError, match="executable '/no/such/chromium' is not a program"):
+        create_server(executable="/no/such/chromium")
+
+
+def test_chromium_is_found_by_any_of_its_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("google-chrome", "chromium-browser", "chromium"):
+        (tmp_path / name).touch(0o755)
+        assert find_chromium(None) == str(tmp_path / name)
+
+
+@pytest.mark.anyio
+async def test_without_playwright_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "playwright.async_api", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolhub\[browser\]'"):
+        create_server()
+    async with open_commons() as commons:
+        with pytest.raises(MissingExtra, match=r"pip install 'toolhub\[browser\]'"):
+            await open_renderer(commons)
+
+
+def test_importing_the_server_needs_no_playwright() -> None:
+    code = "import sys; sys.modules['playwright'] = None; import toolhub_servers.browser"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("options", [{"max_tabs": 0}, {"allow_private": ["a b"]}, {"tabs": 1}, {"snapshots": "some"}])
+def test_an_option_that_cannot_be_used_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        create_server(**options)
+
+
+@pytest.mark.anyio
+async def test_a_chromium_that_does_not_start_is_told_to_the_model(site: Website, tmp_path: Path) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with anyio.fail_after(30):
+        async with open_commons() as commons, open_task(commons, site, executable=str(broken)) as task:
+            for _ in range(2):
+                assert (await task.open("/")).startswith(f"[ERROR]: {broken} did not start: ")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "Closed\n[pid=7][err] noise\n[pid=7][err] [7:FATAL:a.cc] No usable sandbox!\n",
+            "[7:FATAL:a.cc] No usable sandbox!",
+        ),
+        ("Closed\n[pid=7][err] noise", "Closed"),
+        ("", "no reason told"),
+    ],
+)
+def test_of_all_that_chromium_said_the_reason_is_told(message: str, told: str) -> None:
+    assert last_words(message) == told
+
+
+def test_secrets_of_the_hub_are_not_chromiums() -> None:
+    of_hub = {"HOME": "/home/a", "PATH": "/bin", "LC_ALL": "C", "OPENAI_API_KEY": "secret", "http_proxy": "http://x"}
+    assert environment(of_hub, "/first") == {"HOME": "/home/a", "PATH": "/first:/bin", "LC_ALL": "C"}
+
+
+@pytest.mark.parametrize(
+    ("suggested", "name"),
+    [
+        ("report.csv", "report.csv"),
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("..", "file"),
+        ("", "file"),
+        ("a\x00b\n.txt", "a_b_.txt"),
+        ("x" * 300 + ".pdf", "x" * 116 + ".pdf"),
+    ],
+)
+def test_a_file_gets_a_name_that_fits_a_folder(suggested: str, name: str) -> None:
+    assert fit_name(suggested) == name
+
+
+def test_a_cut_says_what_is_left_out() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdef", 2, 2) == "cd\n\n[Cut: characters 2 to 4 of 6; go on with start=4.]"
+    assert cut("abcdef", 2, 4) == "ef"
+    assert cut("abcdef", 2, 9) == ""
