@@ -39,6 +39,8 @@ class Sources:
     def __init__(self, folders: Sequence[str]) -> None:
         """Raises ValueError if one of them is no directory."""
         given = [folders] if isinstance(folders, str) else folders
+        if "" in given:  # what an unset variable leaves; it would mean the hub's own working directory
+            raise ValueError("local_dirs: an entry is empty; name a folder or leave it out")
         self.roots = tuple(os.path.realpath(folder) for folder in given)
         for root in self.roots:
             if not os.path.isdir(root):

@@ -20,6 +20,7 @@ from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
 from toolhub.hosting import Host
@@ -42,6 +43,9 @@ _FROM_ENVIRONMENT = (
     "summary_llm_api_key",
 )
 _NAMES = {"jina": "Jina Scrape", "direct": "Python Scrape", "browser": "Browser Scrape"}
+
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -97,7 +101,10 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         )
 
     tool = Tool.from_function(
-        scrape_and_extract_info, description=inspect.getdoc(scrape_and_extract_info), structured_output=False
+        scrape_and_extract_info,
+        description=inspect.getdoc(scrape_and_extract_info),
+        annotations=READ_ONLY,
+        structured_output=False,
     )
     return MCPServer("toolhub-jina-scrape-llm-summary", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
 

@@ -12,6 +12,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
 
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
@@ -22,6 +23,8 @@ from toolhub_servers.scrape import Renderer
 from toolhub_servers.scrape.command import add_local_dirs, add_page_options
 from toolhub_servers.scrape.settings import validated
 from toolhub_servers.scrape.uris import Uris, UriSettings
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -37,7 +40,10 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
             raise ToolError(str(exc)) from exc
 
     tool = Tool.from_function(
-        convert_to_markdown, description=inspect.getdoc(convert_to_markdown), structured_output=False
+        convert_to_markdown,
+        description=inspect.getdoc(convert_to_markdown),
+        annotations=READ_ONLY,
+        structured_output=False,
     )
     return MCPServer("toolhub-reader", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
 

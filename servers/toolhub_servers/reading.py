@@ -13,6 +13,7 @@ from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
 
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
@@ -26,6 +27,9 @@ from toolhub_servers.scrape.uris import SCHEMES, Uris, UriSettings, check_not_em
 
 NO_URI = "Error: URI parameter is required and cannot be empty."
 BAD_SCHEME = f"Error: Invalid URI scheme. Supported schemes are: {', '.join(SCHEMES)}"
+
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -60,7 +64,10 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
             return f"Error: Tool execution failed: {exc}"
 
     tool = Tool.from_function(
-        convert_to_markdown, description=inspect.getdoc(convert_to_markdown), structured_output=False
+        convert_to_markdown,
+        description=inspect.getdoc(convert_to_markdown),
+        annotations=READ_ONLY,
+        structured_output=False,
     )
     del tool.parameters["title"]  # the reference server has none for the arguments as a whole
     return MCPServer("toolhub-reading", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")

@@ -8,7 +8,7 @@ Tools, parameters, result objects and error objects are those that the models kn
   pass is tried again (no connection, 408, 429, 5xx), after the pause that the service asks for. A refused key is told
   at once.
 - The same query of several tasks is asked and paid for once (`cache_s`). Connections are kept.
-- An error says which service failed and why. It never looks like an empty result: it has no `organic`.
+- An error says which service failed and why. As in the original it has no `organic`, where no hits are an empty list.
 - A key that is missing is found when the server is made, with the names of option and variable. Only Sogou's may be
   left out: its tool then says so. With `backends: []` that holds for Google, too.
 - Queries are never put into JSON by hand, so quotes in them are sent as they are. `sogou_search` also takes `Query` and

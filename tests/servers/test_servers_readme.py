@@ -155,9 +155,7 @@ def test_the_list_at_the_top_has_every_server_and_no_other() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ALL)
-async def test_a_section_has_its_servers_tools(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_section_has_its_servers_tools(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "browser":
         (chromium := tmp_path / "chromium").touch(0o755)
         options: dict[str, Any] = {"executable": str(chromium)}

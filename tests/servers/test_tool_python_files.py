@@ -208,3 +208,8 @@ async def test_a_file_is_read_in_pieces(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(files, "PIECE_BYTES", 3)
     with Sources([str(root)]).open("deep/a.txt") as stream:
         assert [piece async for piece in files.pieces_of(stream)] == [b"dat", b"a"]
+
+
+def test_an_empty_folder_name_never_means_the_working_directory() -> None:
+    with pytest.raises(ValueError, match="an entry is empty"):
+        Sources([""])

@@ -134,7 +134,9 @@ def advice(spec: ServerSpec, error: str) -> str:
     if spec.transport in ("http", "sse"):
         return "is the server running, is the URL right (.../mcp or .../sse), are the headers (authorization) right?"
     if spec.transport == "builtin":
-        return "install what the import names: pip install 'toolhub[servers]'"
+        if "Error: No module named" in error or "NotFoundError" in error:
+            return "install what the import names: pip install 'toolhub[servers]'"
+        return "the message says what is missing; servers/README.md has every option of our own servers"
     return f"run it by hand to see more: `{command}`"
 
 
