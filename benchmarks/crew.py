@@ -25,6 +25,14 @@ class WorkerFailed(RuntimeError):
     """A contestant did not come up or ended early; the message has its last line on stderr."""
 
 
+def _is_running(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that only waits for its parent to notice has."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Worker:
     """One contestant: `with Worker("benchmarks.load:open_load", {...}) as worker: worker.ask({...})`."""
 
@@ -97,7 +105,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             below = tree(self.pid)
         _, alive = psutil.wait_procs(below, timeout=1)
-        self.left_behind = len(alive)
+        self.left_behind = sum(map(_is_running, alive))
         for process in alive:
             process.kill()
         self._process.wait()

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.result import ROOT, Json
 
-PACKAGES = ("toolhub", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel")
+PACKAGES = ("toolhub", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright")
 # More than this of one core used by others: the numbers are worth less.
 NOISY_PERCENT = 10.0
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import idle, init, overhead, recover, report, sandbox
+from benchmarks import idle, init, overhead, recover, report, sandbox, servers
 from benchmarks.machine import NoiseWatch, describe, git_revision
 from benchmarks.result import ROOT, Json, Question
 
 QUESTIONS: dict[str, Question[Any]] = {
-    module.QUESTION.name: module.QUESTION for module in (overhead, init, recover, idle, sandbox)
+    module.QUESTION.name: module.QUESTION for module in (overhead, init, recover, idle, sandbox, servers)
 }
 HERE = ROOT / "benchmarks"
 _WIDTH = 160

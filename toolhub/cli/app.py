@@ -148,7 +148,7 @@ def demo(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="overhead, init, recover, idle, sandbox, or all.")] = "all",
+    name: Annotated[str, typer.Argument(help="overhead, init, recover, idle, sandbox, servers, or all.")] = "all",
 ) -> None:
     """Measure toolhub on this machine against what people use today (needs a source checkout)."""
     _work("bench", extra="bench").run(name, context.args)
