@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 import psutil
 from browser_site import Website
@@ -92,3 +92,9 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+class Open(Protocol):
+    """Opens the browser of a task."""
+
+    def __call__(self, owner: str = "task", **options: Any) -> AbstractAsyncContextManager[Task]: ...

@@ -6,20 +6,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import environment
 import pytest
 from browser_site import Website, open_website
-from browsing import Task, open_task
+from browsing import Open, Task, open_task
 
 from toolhub.commons import Commons, open_commons
-
-
-class Open(Protocol):
-    """Opens the browser of a task."""
-
-    def __call__(self, owner: str = "task", **options: Any) -> AbstractAsyncContextManager[Task]: ...
 
 
 @pytest.fixture(scope="session", autouse=True)

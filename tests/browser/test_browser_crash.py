@@ -5,8 +5,7 @@ from __future__ import annotations
 import anyio
 import psutil
 import pytest
-from browsing import Task, browser_processes, chromium_roots, statistics
-from conftest import Open
+from browsing import Open, Task, browser_processes, chromium_roots, statistics
 
 from toolhub.commons import Commons
 

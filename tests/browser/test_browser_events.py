@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from conftest import Open
+from browsing import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import anyio
 import pytest
 from browser_site import Website, answer
-from conftest import Open
+from browsing import Open
 from toolhub_sandbox.proxy_rules import Target
 from toolhub_servers.browser.errors import Refused
 from toolhub_servers.browser.guard import PublicRules, checked_url

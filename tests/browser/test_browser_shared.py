@@ -7,8 +7,7 @@ from contextlib import AsyncExitStack
 import anyio
 import anyio.lowlevel
 import pytest
-from browsing import chromium_roots, statistics
-from conftest import Open
+from browsing import Open, chromium_roots, statistics
 
 from toolhub.commons import Commons
 

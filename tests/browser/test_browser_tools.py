@@ -7,7 +7,7 @@ import base64
 import anyio
 import pytest
 from browser_site import ARTICLE, Website, answer
-from conftest import Open
+from browsing import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""The stand-in of the services: one for the folder, as new for each test."""
+"""The stand-in of the services: one for each file, as new for each test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from media_standins import Service, serve_standin
 from toolhub_servers import _model_api
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 async def running_service() -> AsyncIterator[Service]:
     async with serve_standin() as service:
         yield service
