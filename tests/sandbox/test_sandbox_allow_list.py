@@ -16,6 +16,7 @@ from toolhub.config import SandboxSettings
 pytestmark = pytest.mark.anyio
 FETCH = """
 import os, urllib.request
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""  # which spares the sandbox's own services the proxy
 proxy = urllib.request.ProxyHandler({{"http": os.environ["HTTP_PROXY"]}})
 urllib.request.build_opener(proxy).open({url!r}, timeout=5).read().decode()
 """
