@@ -36,7 +36,7 @@ def main(folders: list[str]) -> int:
     account = _account()
     python = _install(_python())
     with tempfile.TemporaryDirectory(prefix="toolhub-tests-") as copy:
-        os.chmod(copy, 0o755)
+        os.chown(copy, account.pw_uid, account.pw_gid)  # tools keep their notes beside the tests
         shutil.copytree(ROOT / "tests", Path(copy, "tests"), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         home = tempfile.mkdtemp(prefix="home-", dir=copy)

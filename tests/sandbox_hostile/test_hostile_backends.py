@@ -133,7 +133,7 @@ status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read()
     "flags": (status["NoNewPrivs"], status["Seccomp"]),
     "pids": sorted(int(pid) for pid in os.listdir("/proc") if pid.isdigit())[:3],
     "loopback": attempt(socket.create_connection, ("127.0.0.1", {listener.getsockname()[1]}), 3),
-    "host": [path for path in ("{secret}", "/etc/shadow", "/root/.ssh", "/var", "/sys") if os.path.exists(path)],
+    "host": [path for path in ("{secret}", "/etc/shadow", "/root/.ssh", "/var/log", "/sys") if os.path.exists(path)],
     "first": [attempt(os.kill, 1, 9), attempt(open, "/proc/1/environ"), attempt(os.readlink, "/proc/1/cwd")],
     "unshare": call(272 if os.uname().machine == "x86_64" else 97, 0x10000000),
     "hostname": socket.gethostname(),
