@@ -40,7 +40,8 @@ async def test_exit_codes_are_those_that_a_shell_tells(sandbox, command, code):
 async def test_a_command_starts_in_the_home_folder_with_a_clean_environment(sandbox):
     done = await run(
         sandbox,
-        "pwd; echo $HOME $USER; id -un; hostname; env | grep -v -e MPLBACKEND -e ^PATH= | grep -ci -e toolhub -e token -e /root",
+        "pwd; echo $HOME $USER; id -un; hostname; "
+        "env | grep -v -e MPLBACKEND -e ^PATH= | grep -ci -e toolhub -e token -e /root",
     )
     assert done.stdout == "/home/user\n/home/user user\nuser\nsandbox\n0\n"
 
