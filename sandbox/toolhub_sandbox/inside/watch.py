@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolhub_sandbox.inside.processes import children_by_parent, end_all, kill
+from toolhub_sandbox.inside.processes import children_by_parent, descendants, end_all, kill
 
 # Often enough that a sandbox cannot take much more than it may, and as a rule no more than 2 % of a core.
 _SHORTEST_S, _LONGEST_S, _SHARE = 0.2, 2.0, 0.02
@@ -100,9 +100,4 @@ def _end_below(agent: int) -> None:
 
 
 def _tree(root: int, children: Mapping[int, list[int]]) -> list[int]:
-    found, waiting = [root], [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    return [root, *descendants(root, children)]

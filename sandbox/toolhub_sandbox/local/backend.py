@@ -78,6 +78,8 @@ class LocalBackend:
         weaker = []
         if not self._cgroups:
             weaker.append(f"no cgroup ({self._why_cgroups}): memory is checked a few times a second, cpus not at all")
+        elif not self._cgroups.has_cpu:
+            weaker.append("no cpu controller among the cgroups: `cpus` has no effect")
         if not self._is_isolated:
             weaker.append("no isolation: programs inside can do what the hub's user can")
             if not self._cgroups:
@@ -126,7 +128,7 @@ class LocalBackend:
         options = self._options(profile, await self._own_folder(stack))
         group = self._cgroups.create(options.id, profile) if self._cgroups else None
         if group is not None:
-            stack.callback(group.remove)
+            stack.push_async_callback(_in_thread, group.remove)
         parent = await self._parent(name, profile, stack)
         line = Line(await parent.spawn(options), max_body=max_answer(profile))
         stack.callback(line.end, "it was closed")
@@ -178,7 +180,7 @@ class LocalBackend:
         if self._is_isolated:
             return HOME
         folder = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="toolhub-sandbox-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.push_async_callback(_in_thread, lambda: shutil.rmtree(folder, ignore_errors=True))
         if os.geteuid() == 0:
             os.chown(folder, *account(self._settings.user))
         return folder
@@ -226,6 +228,12 @@ class LocalBackend:
         )
         async with open_nursery(self._python, settings) as nursery:
             yield nursery
+
+
+async def _in_thread(clean_up: Callable[[], None]) -> None:
+    """Clean up without keeping the hub waiting: members of a group may take a while to end, files are many."""
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(clean_up)
 
 
 async def _meet(line: Line) -> tuple[int, socket.socket | None]:
