@@ -137,9 +137,9 @@ async def _next_message(control: socket.socket, unread: bytearray) -> dict[str, 
 class Spawner:
     """Starts children through one supervisor process. Use `open_spawner()`."""
 
-    def __init__(self, journal: Journal | None = None, cgroup: Cgroup | None = None) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
         self._journal = journal
-        self._cgroup = cgroup
+        self._cgroup: Cgroup | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._sending = anyio.Lock()
@@ -215,6 +215,8 @@ class Spawner:
     def _start_supervisor(self) -> None:
         self._requests, theirs = socket.socketpair()
         self._requests.setblocking(False)
+        if self._cgroup is None and self._journal is not None:
+            self._cgroup = self._journal.make_cgroup()  # not before: without a supervisor nobody removes it for us
         cgroup = str(self._cgroup.path) if self._cgroup is not None else ""
         with theirs:
             self._process = subprocess.Popen(
@@ -239,6 +241,11 @@ class Spawner:
             self._process.wait()
             self._process = None
 
+    def remove_cgroup(self) -> None:
+        """Remove the children's cgroup; they have ended."""
+        if self._cgroup is not None:
+            self._cgroup.remove()
+
     async def aclose(self) -> None:
         """End the supervisor, which ends everything below it. Waits at most SUPERVISOR_EXIT_S."""
         if self._requests is not None:
@@ -258,14 +265,12 @@ class Spawner:
 @asynccontextmanager
 async def open_spawner(journal: Journal | None = None) -> AsyncIterator[Spawner]:
     """Hold a spawner; leaving ends every child that is still there."""
-    cgroup = journal.make_cgroup() if journal is not None else None
-    spawner = Spawner(journal, cgroup)
+    spawner = Spawner(journal)
     try:
         yield spawner
     finally:
         await spawner.aclose()
-        if cgroup is not None:
-            cgroup.remove()
+        spawner.remove_cgroup()
 
 
 def explain_exec_error(
