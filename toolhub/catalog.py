@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterable
 
 from toolhub.config import ServerSpec
@@ -33,9 +34,7 @@ class Catalog:
     def policy(self, key: str, spec: ServerSpec, tool: str) -> ToolPolicy:
         """What is declared about a tool: the server's annotations, overruled by the config."""
         known = self._tools.get(key, {}).get(tool)
-        hints = known.raw.get("annotations") if known else None
-        if not isinstance(hints, dict):
-            hints = {}
+        hints = known.annotations if known else {}
         declared = spec.tools.policy.get(tool)
         read_only, idempotent = bool(hints.get("readOnlyHint")), bool(hints.get("idempotentHint"))
         if declared is None:
@@ -45,3 +44,13 @@ class Catalog:
             idempotent if declared.idempotent is None else declared.idempotent,
             declared.timeout_s,
         )
+
+
+def with_declarations(spec: ServerSpec, tool: ToolInfo) -> ToolInfo:
+    """The tool with the config's word in place of the server's annotations."""
+    declared = spec.tools.policy.get(tool.name)
+    if declared is None:
+        return tool
+    said = {"readOnlyHint": declared.read_only, "idempotentHint": declared.idempotent}
+    hints = tool.annotations | {name: value for name, value in said.items() if value is not None}
+    return dataclasses.replace(tool, raw=tool.raw | {"annotations": hints}) if hints else tool

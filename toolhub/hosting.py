@@ -1,12 +1,13 @@
 """What a builtin server gets from the hub that runs it, and what the hub wants of a sandbox package.
 
-The hub finds its sandboxes by the entry point group `toolhub.sandboxes`; these protocols are all it knows of them.
+The hub finds its sandboxes by the entry point group `toolhub.sandboxes`, and `serve` more doors to it by
+`toolhub.doors`; these protocols are all they know of them.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from toolhub.commons import Commons
 
 SANDBOXES = "toolhub.sandboxes"
+DOORS = "toolhub.doors"
 
 
 class SandboxScope(Protocol):
@@ -83,3 +85,30 @@ def find_sandboxes() -> SandboxOpener | None:
         opener: SandboxOpener = entry.load()
         return opener
     return None
+
+
+class Door(Protocol):
+    """One more way into a served hub: an ASGI application below a path, behind the same guard as the others."""
+
+    @property
+    def path(self) -> str:
+        """Such as `/llm`."""
+
+    @property
+    def app(self) -> Any:
+        """An ASGI application; `path` is its root path."""
+
+    def announcement(self) -> str:
+        """What to call it in the list that `toolhub serve` prints, e.g. `LLM door`."""
+
+    def collect(self) -> Iterable[Any]:
+        """Prometheus metric families."""
+
+
+DoorOpener = Callable[[Any], AbstractAsyncContextManager[Door | None]]
+"""Takes the running `Hub`; None: the configuration does not ask for this door."""
+
+
+def find_doors() -> list[DoorOpener]:
+    """Return what opens the doors of installed packages."""
+    return [entry.load() for entry in importlib.metadata.entry_points(group=DOORS)]

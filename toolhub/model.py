@@ -33,6 +33,16 @@ class ToolInfo:
         schema = tool.get("inputSchema")
         return cls(server, tool["name"], tool.get("description"), schema if isinstance(schema, dict) else {}, tool)
 
+    @property
+    def annotations(self) -> Json:
+        """The tool's hints, such as `readOnlyHint`; what the config declares overrules the server."""
+        hints = self.raw.get("annotations")
+        return hints if isinstance(hints, dict) else {}
+
+    @property
+    def is_read_only(self) -> bool:
+        return bool(self.annotations.get("readOnlyHint"))
+
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
-from toolhub.catalog import Catalog
+from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.commons import Commons
 from toolhub.config import ServerSpec
@@ -133,7 +133,7 @@ class Server:
         if tools is None:
             async with self.lease(uses_state=False) as session:
                 tools = self.shared.catalog.put(self.key, self.spec, await self._listed(session))
-        return [tool for tool in tools if is_offered(self.spec, tool.name)]
+        return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
 
     async def _listed(self, session: Session) -> list[Json]:
         seconds = self.spec.start_timeout_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stage import a_spec
 
-from toolhub.catalog import Catalog
+from toolhub.catalog import Catalog, with_declarations
 from toolhub.model import ToolPolicy
 
 pytestmark = pytest.mark.quick
@@ -90,3 +90,13 @@ def test_a_tool_nobody_listed_is_not_safe_unless_the_config_says_so():
     spec = a_spec(tools={"policy": {"read": {"idempotent": True}}})
     assert Catalog().policy("print", spec, "write") == ToolPolicy()
     assert Catalog().policy("print", spec, "read") == ToolPolicy(idempotent=True)
+
+
+def test_the_config_s_word_on_a_tool_is_what_readers_of_the_list_see():
+    spec = a_spec(tools={"policy": {"read": {"read_only": True}, "drop": {"read_only": False}}})
+    said = {"annotations": {"readOnlyHint": True, "title": "T"}}
+    tools = Catalog().put("print", spec, [wire_tool("read"), wire_tool("drop", **said), wire_tool("other")])
+    seen = {tool.name: with_declarations(spec, tool) for tool in tools}
+    assert [seen[name].is_read_only for name in ("read", "drop", "other")] == [True, False, False]
+    assert seen["drop"].annotations == {"readOnlyHint": False, "title": "T"}
+    assert "annotations" not in seen["other"].raw

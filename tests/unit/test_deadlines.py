@@ -10,6 +10,7 @@ from stage import Pausing, Running, a_hub, echo, virtual_time
 
 from toolhub import CallTimeout
 from toolhub.channel.memory import MemoryServer, text_result
+from toolhub.model import Call
 
 pytestmark = pytest.mark.anyio
 
@@ -87,13 +88,26 @@ async def test_waiting_for_a_place_counts_against_the_timeout():
         pause.go.set()
 
 
-async def test_every_outcome_is_told_to_observers_with_its_name():
+class Noting:
+    """Keeps what an observer is told."""
+
+    def __init__(self, told: list[tuple[str, str]]) -> None:
+        self._told = told
+
+    def began(self, call: Call) -> None:
+        self._told.append((call.tool, "began"))
+
+    def ended(self, call: Call, outcome: str, seconds: float) -> None:
+        self._told.append((call.tool, outcome))
+
+
+async def test_every_call_is_told_to_observers_when_it_begins_and_how_it_ends():
     async def refuse(arguments) -> Any:
         return text_result("no", is_error=True)
 
     pause, told = Pausing(), []
     async with a_hub(MemoryServer(echo=echo, refuse=refuse, pause=pause)) as hub, hub.task() as task:
-        hub.observers.append(lambda call, outcome, seconds: told.append((call.tool, outcome)))
+        hub.observers.append(Noting(told))
         await task.call("memory", "echo")
         await task.call("memory", "refuse")
         with pytest.raises(CallTimeout):
@@ -101,9 +115,13 @@ async def test_every_outcome_is_told_to_observers_with_its_name():
         with anyio.move_on_after(1.5):
             await task.call("memory", "pause")
         assert told == [
+            ("echo", "began"),
             ("echo", "ok"),
+            ("refuse", "began"),
             ("refuse", "tool_error"),
+            ("pause", "began"),
             ("pause", "CallTimeout"),
+            ("pause", "began"),
             ("pause", "cancelled"),
         ]
         assert (task.counts.errors, task.counts.in_flight) == (2, 0)

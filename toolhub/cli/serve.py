@@ -49,12 +49,12 @@ def run(
     run_async(functools.partial(serve, config, doors, on_ready=announce))
 
 
-def _announce_private(addresses: list[str]) -> None:
+def _announce_private(addresses: list[str], more: list[tuple[str, str]]) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
 
 
-def _announce(config: Config, doors: Doors, addresses: list[str], *, made: bool) -> None:
+def _announce(config: Config, doors: Doors, addresses: list[str], more: list[tuple[str, str]], *, made: bool) -> None:
     say = sys.stderr.write
     say(f"toolhub serves {len(config.servers)} servers ({', '.join(config.servers) or 'none'})\n")
     for address in addresses:
@@ -63,6 +63,8 @@ def _announce(config: Config, doors: Doors, addresses: list[str], *, made: bool)
     if made:
         say(f"  token      {doors.token}   (made for this run; set TOOLHUB_TOKEN or --token to choose one)\n")
     if http:
+        for name, path in more:
+            say(f"  {name:<10} {http}{path}\n")
         say(f"  MCP front  {http}/mcp\n  metrics    {http}/metrics\n\nFor an MCP client (mcpServers JSON):\n")
         say(
             json.dumps({"mcpServers": {"toolhub": client_entry(http, has_token=doors.token is not None)}}, indent=2)

@@ -1,5 +1,7 @@
 """The configuration: frozen models, and the only code that reads config files and the environment."""
 
+from toolhub.config.agent import AgentSettings, Sampling, SubAgentSettings
+from toolhub.config.llm import EngineName, HintSettings, LlmSettings
 from toolhub.config.load import load_config, parse_config, parse_server
 from toolhub.config.models import Config, HubSettings, Limits
 from toolhub.config.redact import redact
@@ -7,15 +9,21 @@ from toolhub.config.sandbox import AllowedHosts, E2BSettings, SandboxProfile, Sa
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings, Transport
 
 __all__ = [
+    "AgentSettings",
     "AllowedHosts",
     "Config",
     "E2BSettings",
+    "EngineName",
+    "HintSettings",
     "HubSettings",
     "Limits",
+    "LlmSettings",
     "RestartSettings",
+    "Sampling",
     "SandboxProfile",
     "SandboxSettings",
     "ServerSpec",
+    "SubAgentSettings",
     "ToolRules",
     "ToolSettings",
     "Transport",

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolhub.config.agent import AgentSettings
 from toolhub.config.desktop import Entry, read_entry
 from toolhub.config.document import read_document
 from toolhub.config.explain import Model, validate
 from toolhub.config.interpolate import Expander
+from toolhub.config.llm import LlmSettings
 from toolhub.config.models import Config, HubSettings, Limits
 from toolhub.config.problems import Key, Problem, Source, first_of_each_key, kind_of, unknown_key
 from toolhub.config.rules import broken_rules
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.server import SECRET_FIELDS, TASK_FIELDS, Origin, ServerSpec
 
-_SECTIONS = ("hub", "servers", "limits", "sandbox")
+_SECTIONS = ("hub", "servers", "limits", "sandbox", "llm", "agent")
 _TOP_LEVEL = (*_SECTIONS, "mcpServers")
 
 
@@ -67,10 +69,12 @@ class _Reader:
         hub = self._section(HubSettings, top.get("hub"), ("hub",))
         limits = self._section(Limits, top.get("limits"), ("limits",))
         sandbox = self._section(SandboxSettings, top.get("sandbox"), ("sandbox",))
+        agent = self._section(AgentSettings, top.get("agent"), ("agent",))
+        llm = self._section(LlmSettings, top["llm"], ("llm",)) if top.get("llm") is not None else None
         servers = self._servers(top)
-        if self.problems or not (hub and limits and sandbox):
+        if self.problems or not (hub and limits and sandbox and agent):
             raise self.source.error(self.problems)
-        return Config(hub=hub, servers=servers, limits=limits, sandbox=sandbox)
+        return Config(hub=hub, servers=servers, limits=limits, sandbox=sandbox, llm=llm, agent=agent)
 
     def _top_level(self, data: Any, is_json: bool) -> Mapping[str, Any]:
         if not isinstance(data, Mapping):

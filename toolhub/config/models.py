@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 
+from toolhub.config.agent import AgentSettings
+from toolhub.config.llm import LlmSettings
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section
 from toolhub.config.server import ServerSpec
@@ -82,3 +84,6 @@ class Config(Section):
     servers: dict[str, ServerSpec] = Field(default_factory=dict)
     limits: Limits = Field(default_factory=Limits)
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
+    llm: LlmSettings | None = None
+    """None: no LLM door, and `toolhub run` needs --llm."""
+    agent: AgentSettings = Field(default_factory=AgentSettings)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from opentelemetry import trace as otel
 
@@ -15,8 +16,14 @@ from toolhub.model import Call, Result
 logger = logging.getLogger("toolhub.calls")
 _tracer = otel.get_tracer("toolhub")
 
-Observer = Callable[[Call, str, float], None]
-"""Receives (call, outcome, seconds); outcome is `ok`, `tool_error`, `cancelled` or the error class's name."""
+
+class Observer(Protocol):
+    """Told of every call; must neither block nor raise."""
+
+    def began(self, call: Call) -> None: ...
+
+    def ended(self, call: Call, outcome: str, seconds: float) -> None:
+        """outcome: `ok`, `tool_error`, `cancelled` or the error class's name."""
 
 
 @dataclass(eq=False)
@@ -38,9 +45,9 @@ class CallCounts:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
-def _report(observer: Observer, call: Call, outcome: str, seconds: float) -> None:
+def _tell(told: Callable[..., None], *news: object) -> None:
     try:
-        observer(call, outcome, seconds)
+        told(*news)
     except Exception:
         logger.exception("an observer of calls raised")  # its trouble must not become the call's
 
@@ -53,6 +60,8 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
             began = time.perf_counter()  # uvloop's own clock ticks in milliseconds
             for count in counts:
                 count.begin()
+            for observer in observers:
+                _tell(observer.began, call)
             outcome = "cancelled"
             try:
                 with _tracer.start_as_current_span("toolhub.call", record_exception=False) as span:
@@ -69,7 +78,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                 for count in counts:
                     count.end(outcome)
                 for observer in observers:
-                    _report(observer, call, outcome, seconds)
+                    _tell(observer.ended, call, outcome, seconds)
                 logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
 
         return handle

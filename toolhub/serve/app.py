@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub import __version__
+from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
 from toolhub.serve.answers import MAX_BODY_BYTES, json_response
@@ -93,15 +94,17 @@ class Application:
         self.is_ready = False
         self.mcp = HubFront(hub, lease=hub.config.limits.task_lease_s if math.isinf(lease) else lease)
         api = TaskApi(hub, allow_inline=allow_inline, lease=lease).routes()
+        self.doors: list[Door] = []
         routes: list[Route | Mount] = [
             *api,
             openapi_route(api, __version__),
-            metrics_route(hub),
+            metrics_route(hub, self.doors),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route(MCP_PATH, _Endpoint(self.mcp)),
         ]
-        self._drain = Drain(Guard(Starlette(routes=routes), token=token), standing_path=MCP_PATH)
+        self._starlette = Starlette(routes=routes)
+        self._drain = Drain(Guard(self._starlette, token=token), standing_path=MCP_PATH)
         self.asgi: ASGIApp = self._drain
 
     async def _healthz(self, request: Request) -> Response:
@@ -112,7 +115,12 @@ class Application:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self.mcp.running():
+        async with AsyncExitStack() as stack:
+            for open_door in find_doors():
+                if (door := await stack.enter_async_context(open_door(self._hub))) is not None:
+                    self.doors.append(door)
+                    self._starlette.router.routes.append(Mount(door.path, door.app))
+            await stack.enter_async_context(self.mcp.running())
             self.is_ready = True
             try:
                 yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolhub.hosting import Door
 from toolhub.hub import Hub
 from toolhub.model import Call, SandboxCounts
 
@@ -21,8 +22,9 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class HubCollector:
     """Reads the hub's statistics at each scrape: nothing is counted twice."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, doors: Sequence[Door]) -> None:
         self._hub = hub
+        self._doors = doors
 
     def collect(self) -> Iterator[Metric]:
         statistics = self._hub.statistics()
@@ -45,6 +47,8 @@ class HubCollector:
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
         yield _of_shared(self._hub.commons.statistics())
+        for door in self._doors:
+            yield from door.collect()
 
 
 def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
@@ -65,10 +69,30 @@ def _of_shared(statistics: Mapping[str, Mapping[str, float]]) -> Metric:
     return family
 
 
-def metrics_route(hub: Hub) -> Route:
-    """Register the collectors and return the route."""
+class _CallTimes:
+    """Observes calls into a histogram."""
+
+    def __init__(self, seconds: Histogram) -> None:
+        self._seconds = seconds
+        self._answered: set[tuple[str, str]] = set()
+
+    def began(self, call: Call) -> None:
+        pass
+
+    def ended(self, call: Call, outcome: str, seconds: float) -> None:
+        # A name that the model made up must not become a label: labels live for ever. The config knows which servers
+        # there are; a tool is known to be one once it has answered.
+        if outcome == "ok":
+            self._answered.add((call.server, call.tool))
+        server = "" if outcome == "ToolNotFound" else call.server
+        tool = call.tool if (call.server, call.tool) in self._answered else ""
+        self._seconds.labels(server, tool, outcome).observe(seconds)
+
+
+def metrics_route(hub: Hub, doors: Sequence[Door] = ()) -> Route:
+    """Register the collectors and return the route. doors: may grow later; each tells its own metrics."""
     registry = CollectorRegistry()
-    registry.register(HubCollector(hub))
+    registry.register(HubCollector(hub, doors))
     seconds = Histogram(
         "toolhub_call_seconds",
         "Duration of tool calls, waiting included",
@@ -76,19 +100,7 @@ def metrics_route(hub: Hub) -> Route:
         buckets=_BUCKETS,
         registry=registry,
     )
-
-    answered: set[tuple[str, str]] = set()
-
-    def observe(call: Call, outcome: str, elapsed: float) -> None:
-        # A name that the model made up must not become a label: labels live for ever. The config knows which servers
-        # there are; a tool is known to be one once it has answered.
-        if outcome == "ok":
-            answered.add((call.server, call.tool))
-        server = "" if outcome == "ToolNotFound" else call.server
-        tool = call.tool if (call.server, call.tool) in answered else ""
-        seconds.labels(server, tool, outcome).observe(elapsed)
-
-    hub.observers.append(observe)
+    hub.observers.append(_CallTimes(seconds))
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

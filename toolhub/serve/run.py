@@ -22,6 +22,9 @@ from toolhub.hub import Hub
 from toolhub.serve.app import Application
 from toolhub.serve.guard import is_loopback
 
+OnReady = Callable[[list[str], list[tuple[str, str]]], None]
+"""Receives the addresses, and (name, path) of every further door."""
+
 # What is cut short at the end of the drain still gets an answer; this is the time for it.
 ANSWER_S = 2.0
 
@@ -106,10 +109,10 @@ def _is_answering(path: Path) -> bool:
         return True
 
 
-async def serve(config: Config, doors: Doors, *, on_ready: Callable[[list[str]], None]) -> None:
+async def serve(config: Config, doors: Doors, *, on_ready: OnReady) -> None:
     """Serve until SIGINT or SIGTERM (or, if private, until stdin ends); a second signal ends it at once.
 
-    on_ready: receives the addresses once connections are accepted.
+    on_ready: called once connections are accepted.
     """
     with contextlib.ExitStack() as closing:
         # The socket's file goes first when the hub ends, so that it is never a successor's that is removed.
@@ -161,6 +164,7 @@ class _Ending:
     def __init__(self, application: Application, servers: list[_Server], socket_file: contextlib.ExitStack) -> None:
         self.servers = servers
         self.has_begun = False
+        self.doors = application.doors
         self._application = application
         self._socket_file = socket_file
 
@@ -183,7 +187,7 @@ async def _serve_all(
     ending: _Ending,
     drain: float,
     is_private: bool,
-    on_ready: Callable[[list[str]], None],
+    on_ready: OnReady,
 ) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, ending, drain, tasks)
@@ -195,7 +199,8 @@ async def _serve_all(
             for server in ending.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
-            on_ready([address for address, _ in listeners])
+            doors = [(door.announcement(), door.path) for door in ending.doors]
+            on_ready([address for address, _ in listeners], doors)
         tasks.cancel_scope.cancel()
 
 

@@ -1,0 +1,82 @@
+"""The values of the agent loop: frozen, without behaviour beyond reading them. Times are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+Message = dict[str, Any]
+"""One message of the OpenAI chat format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call as the model wrote it.
+
+    index: its place in the turn. id: of the API for native calls, None for XML. raw: the arguments' text as written.
+    problem: why it cannot be executed (unreadable or non-object arguments); it then becomes an error result and
+    nothing is sent to any tool.
+    """
+
+    index: int
+    server: str
+    tool: str
+    arguments: Json
+    id: str | None = None
+    raw: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What came of a call. text: what the model shall read, uncut. seconds: of its execution alone."""
+
+    call: ToolCall
+    text: str
+    is_error: bool = False
+    seconds: float = 0.0
+    started_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request as the server counted them; cached_tokens is None where it does not say."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One piece of a streamed answer, whatever the protocol.
+
+    tool_calls: the API's tool-call deltas as plain dicts. dispatched: a call that the server declares complete ahead
+    of the stream (Dynamo's `tool_call_dispatch` event), as a plain dict of the same shape.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[Json, ...] = ()
+    dispatched: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished answer.
+
+    tool_calls: native calls, complete, as they go into history. ttft: from sending the request that succeeded to its
+    first piece; waited: for a slot and in failed attempts before that.
+    """
+
+    text: str
+    reasoning: str = ""
+    tool_calls: tuple[Json, ...] = ()
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+    ttft: float = 0.0
+    seconds: float = 0.0
+    waited: float = 0.0
+    endpoint: str = ""
+    attempts: int = 1

@@ -1,0 +1,82 @@
+"""The `agent` section: how an agent's turns, history and answers work. Times are seconds, sizes tokens unless named."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from toolhub.config.section import Count, Length, Pause, Seconds, Section
+
+Protocol = Literal["xml", "native"]
+Eager = Literal["none", "read_only", "all"]
+
+
+class Sampling(Section):
+    """Sent with every request of the loop; what is None is left to the server."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    top_k: int | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    max_tokens: Count = 16384
+    """Of one turn."""
+    seed: int | None = None
+    extra_body: Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})] = Field(default_factory=dict)
+
+
+class SubAgentSettings(Section):
+    """An agent that the main agent uses as a tool, `agent-<name>/search_and_browse`."""
+
+    servers: list[str] = Field(min_length=1)
+    """Of the configured servers, those it may use."""
+    max_turns: Count = 20
+    description: str = "Searches and browses for one subtask and reports what it found."
+
+
+class AgentSettings(Section):
+    """One agent. The defaults are MiroThinker 1.7's where it has a value."""
+
+    protocol: Protocol = "xml"
+    """How the model calls tools: MiroFlow's XML in its text, or the API's own tool calls."""
+    servers: list[str] | None = None
+    """Which of the configured servers the main agent sees; None: all."""
+    hidden_tools: list[str] = Field(default_factory=list)
+    """`server/tool`; neither shown nor called."""
+    read_only_tools: list[str] = Field(default_factory=list)
+    """`server/tool` that may start before the turn ends, beside those that say so themselves."""
+    max_turns: Count = 300
+    max_context_tokens: Count = 262_144
+    sampling: Sampling = Field(default_factory=Sampling)
+    keep_tool_result: int = Field(default=5, ge=-1)
+    """Turns whose tool results stay in the prompt; -1: all."""
+    stride: Length = 0
+    """Let this many more turns grow before cutting back to `keep_tool_result`; 0: cut at every turn."""
+    eager: Eager = "read_only"
+    """Which calls may start while the model still writes."""
+    parallel_calls: Count = 8
+    """Calls of one turn at once."""
+    tool_timeout_s: Seconds = 1200
+    result_chars: Count = 100_000
+    """Of a tool's result in the prompt; the rest is cut with a note."""
+    max_rollbacks: Length = 5
+    """In a row; the turn after that stands as it is."""
+    discard_retries: Length = 0
+    """Fresh starts (`discard-all`) of a task that ran out of turns or context without an answer."""
+    answer_attempts: Count = 3
+    pause_after_failure_s: Pause = 5
+    boxed_answer: bool = True
+    """The final answer must stand in \\boxed{}."""
+    sub_agents: dict[str, SubAgentSettings] = Field(default_factory=dict)
+    system_prompt: str | None = Field(default=None, min_length=1)
+    """Instead of the built-in objective; the description of the tools is added to either."""
+
+    @field_validator("hidden_tools", "read_only_tools")
+    @classmethod
+    def _name_both_parts(cls, names: list[str]) -> list[str]:
+        for name in names:
+            server, slash, tool = name.partition("/")
+            if not (server and slash and tool):
+                raise ValueError(f"{name!r} must be server/tool")
+        return names

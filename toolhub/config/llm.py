@@ -1,0 +1,78 @@
+"""The `llm` section: the model servers, how many requests they take, what is told to them. Times are seconds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from toolhub.config.section import Count, Length, Pause, Seconds, Section, Text
+
+EngineName = Literal["auto", "vllm", "sglang", "dynamo", "llamacpp", "generic"]
+
+
+def check_url(url: str) -> str:
+    """An http(s) address without a trailing slash; ValueError otherwise."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a password does not belong into an address; use api_key")
+    return url.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(check_url)]
+
+
+class HintSettings(Section):
+    """What is told to the model server about a conversation's KV cache while its tools run."""
+
+    mode: Literal["off", "auto", "on"] = "auto"
+    """`auto` switches itself off where no gain is measured; `on` never does."""
+    budget_s: Seconds = 1.5
+    """For one hint; a hint that takes longer is given up and never fails a turn."""
+    min_prefix_tokens: Length = 2000
+    """Shorter prefixes are cheaper to compute again than to talk about."""
+    max_warms: Count = 3
+    """Prefill-ahead requests per tool wait."""
+    max_load: Count = 8
+    """Requests running or waiting on an endpoint above which it gets no prefill-ahead."""
+    margin_s: Pause = 0.5
+    """Prefill-ahead should end this long before the tools do."""
+    max_pin_s: Seconds = 120
+    """The longest retention asked of an engine that takes one."""
+    pin: bool = False
+    """Send `vllm_xargs.pin_ttl_s`; needs `--scheduler-cls toolhub_agent.vllm_plugin.PinScheduler` on the server."""
+    lmcache: Url | None = None
+    """An LMCache coordinator's address."""
+
+
+class LlmSettings(Section):
+    """The model servers behind the agent loop and the LLM door. They all serve the same model."""
+
+    endpoints: list[Url] = Field(min_length=1)
+    """Base addresses, e.g. http://127.0.0.1:8000/v1."""
+    model: str | None = Field(default=None, min_length=1)
+    """None: the only one the first endpoint serves."""
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    headers: Annotated[dict[str, Text], BeforeValidator(lambda value: value or {})] = Field(
+        default_factory=dict, repr=False
+    )
+    """Sent with every request."""
+    engine: EngineName = "auto"
+    """`auto` asks the endpoint."""
+    attempts: Count = 6
+    connect_timeout_s: Seconds = 10
+    attempt_timeout_s: Seconds = 600
+    """For one request, from sending it to its last token."""
+    total_timeout_s: Seconds = 1800
+    """For a turn: all attempts, the pauses between them and the wait for a slot."""
+    max_in_flight: Count | None = None
+    """Requests at once per endpoint; None: as many as the engine runs without a queue, else 64."""
+    target_waiting: Length = 2
+    """Requests that may wait inside an engine; more of them lower the number of slots."""
+    metrics_interval_s: Seconds = 1
+    spill_load: Count = 16
+    """A conversation leaves its endpoint for a new one only when it is this many requests busier."""
+    hints: HintSettings = Field(default_factory=HintSettings)
