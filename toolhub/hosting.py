@@ -16,6 +16,7 @@ from toolhub.commons import Commons
 
 SANDBOXES = "toolhub.sandboxes"
 DOORS = "toolhub.doors"
+EXTENSIONS = "toolhub.extensions"
 
 
 class SandboxScope(Protocol):
@@ -112,3 +113,11 @@ DoorOpener = Callable[[Any], AbstractAsyncContextManager[Door | None]]
 def find_doors() -> list[DoorOpener]:
     """Return what opens the doors of installed packages."""
     return [entry.load() for entry in importlib.metadata.entry_points(group=DOORS)]
+
+
+def find_extension(name: str) -> Callable[..., Any] | None:
+    """Return what an installed package adds to a command of toolhub, such as `doctor-llm`; None where none does."""
+    for entry in importlib.metadata.entry_points(group=EXTENSIONS, name=name):
+        extension: Callable[..., Any] = entry.load()
+        return extension
+    return None

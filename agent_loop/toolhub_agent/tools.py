@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from toolhub.errors import ToolhubError
+from toolhub.errors import ToolhubError, ToolNotFound
+from toolhub.miroflow import failure_of, normalised
 from toolhub.model import Result, ToolInfo
 from toolhub_agent.model import Json
 
@@ -48,9 +49,12 @@ class HubTools:
         answer: Json = {"server_name": server_name, "tool_name": tool_name}
         try:
             result = await self._task.call(server_name, tool_name, arguments, timeout=self._timeout)
+        except ToolNotFound:
+            return answer | {"result": f"Unknown tool: {tool_name}"}
         except ToolhubError as exc:
-            return answer | {"error": _explained(exc)}
-        return answer | {"result": _text_of(result)}
+            return answer | {"error": failure_of(exc).text}
+        text = _text_of(result)
+        return answer | {"result": normalised(tool_name, text) if result.is_error else text}
 
 
 def _definitions(tools: list[ToolInfo] | ToolhubError) -> list[Json]:
@@ -73,9 +77,3 @@ def _text_of(result: Result) -> str:
         block["text"] if isinstance(block.get("text"), str) else f"[{block.get('type', 'unknown')} block]"
         for block in result.content
     )
-
-
-def _explained(exc: ToolhubError) -> str:
-    if getattr(exc, "sent", None) == "maybe":
-        return f"Tool call failed: {exc} (OUTCOME UNKNOWN: it may have been executed)"
-    return f"Tool call failed: {exc}"

@@ -7,10 +7,11 @@ import sys
 
 def main() -> None:
     """Entry point: errors are one clear message and exit code 2, Ctrl-C is 130."""
-    from toolhub.cli.app import app
+    from toolhub.cli.app import add_installed_commands, app
     from toolhub.errors import ToolhubError
 
     try:
+        add_installed_commands()
         app(standalone_mode=True)
     except ToolhubError as exc:
         sys.stderr.write(f"toolhub: {exc}\n")

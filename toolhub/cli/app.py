@@ -4,12 +4,16 @@ the base install has the client's commands only, and says which extra the others
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from toolhub.errors import MissingExtra
+from toolhub.hosting import find_extension
+
+COMMANDS = "toolhub.commands"
 
 app = typer.Typer(
     name="toolhub",
@@ -49,6 +53,23 @@ def _work(module: str, *, extra: str = "hub") -> Any:
         if (exc.name or "").startswith("toolhub."):
             raise
         raise MissingExtra(extra, f"this command ({exc.name})") from exc
+
+
+def _extension(name: str, feature: str) -> Any:
+    """Find what another package adds to a command, or say which extra has it."""
+    try:
+        found = find_extension(name)
+    except ImportError as exc:
+        raise MissingExtra("agent", f"{feature} ({exc.name})") from exc
+    if found is None:
+        raise MissingExtra("agent", feature)
+    return found
+
+
+def add_installed_commands() -> None:
+    """Let installed packages add commands of their own; they import their work when it runs, as this module does."""
+    for entry in importlib.metadata.entry_points(group=COMMANDS):
+        entry.load()(app)
 
 
 @app.command()
@@ -131,18 +152,34 @@ def tasks(hub: HubOption = None, token: TokenOption = None, as_json: JsonOption 
 
 
 @app.command()
-def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def doctor(
+    config: ConfigOption = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Look at a model server instead: prefix cache, template, hints, TTFT."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Start every configured server and say what works, how fast, and for failures the cause and the fix."""
-    _work("doctor").run(config, as_json)
+    if llm is not None:
+        _extension("doctor-llm", "doctor --llm")(config, llm, as_json)
+    else:
+        _work("doctor").run(config, as_json)
 
 
 @app.command()
 def demo(
     tasks: Annotated[int, typer.Option(min=1, max=20, help="Agents to play.")] = 3,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Show an agent's recorded task instead; its tools are called for real.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """See it work in about 20 seconds: real servers, a kill in the middle, a comparison. No key, no network."""
-    _work("demo").run(tasks, as_json)
+    if replay:
+        _extension("demo-replay", "demo --replay")(as_json)
+    else:
+        _work("demo").run(tasks, as_json)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -8,8 +8,9 @@ TOOLHUB_URL; without either, a private one is started on first use and ends with
 
 from __future__ import annotations
 
+from toolhub.miroflow.outcome import failure_of, normalised
 from toolhub.miroflow.profile import PROFILES, Profile
 from toolhub.miroflow.tasks import task_id_var
 from toolhub.miroflow.tool_manager import ToolManager, ToolManagerProtocol
 
-__all__ = ["PROFILES", "Profile", "ToolManager", "ToolManagerProtocol", "task_id_var"]
+__all__ = ["PROFILES", "Profile", "ToolManager", "ToolManagerProtocol", "failure_of", "normalised", "task_id_var"]
