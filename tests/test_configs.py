@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from toolhub import Hub, TaskScope
-from toolhub.config import load_config, parse_config
+from toolhub.config import AgentSettings, LlmSettings, SubAgentSettings, load_config, parse_config
 from toolhub.config.models import HubSettings, Limits
 from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings
@@ -98,7 +98,16 @@ def test_the_server_that_is_switched_off_would_load_too(shown: dict[str, Any]) -
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("section, model", [("hub", HubSettings), ("limits", Limits), ("sandbox", SandboxSettings)])
+@pytest.mark.parametrize(
+    "section, model",
+    [
+        ("hub", HubSettings),
+        ("limits", Limits),
+        ("sandbox", SandboxSettings),
+        ("llm", LlmSettings),
+        ("agent", AgentSettings),
+    ],
+)
 def test_the_complete_config_shows_every_key_of_a_section(
     shown: dict[str, Any], section: str, model: type[BaseModel]
 ) -> None:
@@ -117,7 +126,7 @@ def test_the_complete_config_shows_every_key_of_a_sandbox(shown: dict[str, Any])
 
 @pytest.mark.quick
 def test_the_complete_config_shows_every_section(shown: dict[str, Any]) -> None:
-    assert set(shown) == {"hub", "limits", "sandbox", "servers", "mcpServers"}
+    assert set(shown) == {"hub", "limits", "sandbox", "llm", "agent", "servers", "mcpServers"}
 
 
 @pytest.mark.quick
@@ -155,6 +164,12 @@ def test_values_that_are_said_to_be_defaults_are(shown: dict[str, Any]) -> None:
     sandbox = SandboxSettings().model_dump()
     own = {"profiles": shown["sandbox"]["profiles"], "e2b": sandbox["e2b"] | {"api_key": "${E2B_API_KEY:-}"}}
     assert shown["sandbox"] == sandbox | own
+    agent = shown["agent"]
+    browsing = agent["sub_agents"]["browsing"]
+    assert browsing == SubAgentSettings(servers=["time"]).model_dump()
+    assert agent == AgentSettings().model_dump() | {"sub_agents": {"browsing": browsing}}
+    llm = LlmSettings(endpoints=shown["llm"]["endpoints"]).model_dump()
+    assert shown["llm"] == llm | {"api_key": "${LLM_API_KEY:-}"}
     hub = {name: field.default for name, field in HubSettings.model_fields.items()}
     variable = {"uds", "token", "state_dir", "max_starts"}
     assert {key for key, value in shown["hub"].items() if value != hub[key]} == variable
