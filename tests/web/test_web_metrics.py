@@ -18,7 +18,7 @@ async def test_connections_and_cached_answers_are_in_the_metrics_by_thing():
     with anyio.fail_after(PATIENCE_S):
         async with Hub() as hub, open_origin(script(http())) as origin:
             registry = CollectorRegistry()
-            registry.register(HubCollector(hub))
+            registry.register(HubCollector(hub, []))
             web = await open_web(hub.commons, "serper", WebSettings(allow_private=[f"127.0.0.1:{origin.port}"]))
             memo = await hub.commons.share("memo serper", open_memo)
             for _ in range(2):

@@ -95,8 +95,25 @@ class SignalSink(Protocol):
     def signal(self, signal: Signal) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What to add to a conversation's own next request."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+class HintSink(SignalSink, Protocol):
+    """What an agent loop needs of the hints: a place for signals, and what to send with its own requests."""
+
+    def turn_fields(self, session: str, endpoint: str) -> Fields: ...
+
+
 class Silence:
     """Hints that are switched off."""
 
     def signal(self, signal: Signal) -> None:
         pass
+
+    def turn_fields(self, session: str, endpoint: str) -> Fields:
+        return Fields()

@@ -1,0 +1,350 @@
+"""One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
+
+`take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one is
+aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where both
+at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference for the
+turn itself.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
+
+import anyio
+
+from toolhub_agent.hints.adapters import Command
+from toolhub_agent.hints.adapters.base import WARM_PREFIX
+from toolhub_agent.hints.courier import Courier
+from toolhub_agent.hints.endpoint import Endpoint
+from toolhub_agent.hints.shared import Shared
+from toolhub_agent.hints.signals import (
+    AboutToResume,
+    HistoryRewritten,
+    Prompt,
+    Resumed,
+    SessionFinal,
+    Signal,
+    ToolResultReady,
+    ToolWaitStarted,
+    TurnFinished,
+)
+from toolhub_agent.hints.timing import CACHED_RESUMES, Skip, is_cached, refuse
+from toolhub_agent.hints.wait import ToolWait
+from toolhub_agent.model import Message, Usage
+
+logger = logging.getLogger("toolhub.hints")
+
+# A conversation that says nothing for so long was forgotten; a tool may take an hour.
+IDLE_S = 7200.0
+# An endpoint above its load is asked again after this long.
+BUSY_PAUSE_S = 0.5
+_BYTES_PER_TOKEN = 4
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Conversation:
+    """Takes the signals of one session; `run` is its worker."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name = name
+        self._shared = shared
+        self._tally = shared.tally
+        self._courier = Courier(name, shared)
+        self._jobs: deque[Job] = deque()
+        self._news = anyio.Event()
+        self._is_over = False
+        self._endpoint: Endpoint | None = None
+        self._prompt: Prompt | None = None
+        self._turns = 0
+        self._reusable = self._prefix = self._new = self._last_found = 0
+        self._recent: deque[bool] = deque(maxlen=CACHED_RESUMES)
+        self._wait: ToolWait | None = None
+        self._resuming: ToolWait | None = None
+        self._warming: anyio.CancelScope | None = None
+        self._pinned: Command | None = None
+        self._unpin_at: float | None = None
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "waiting for tools" if self._wait else "generating"
+        return f"<Conversation {self.name}: {state}, {self._turns} turns>"
+
+    @property
+    def prefix_tokens(self) -> int:
+        """What the next prompt begins with, as far as known."""
+        return self._prefix
+
+    def take(self, signal: Signal) -> None:
+        """Change what is planned; never waits."""
+        match signal:
+            case TurnFinished():
+                self._finish_turn(signal)
+            case ToolWaitStarted():
+                self._start_wait(signal)
+            case ToolResultReady():
+                self._add_result(signal)
+            case AboutToResume():
+                self._end_wait()
+            case Resumed():
+                self._resume(signal)
+            case HistoryRewritten():
+                self._rewrite(signal)
+            case SessionFinal():
+                self._end_wait()
+                self._shared.program_lengths.append(self._turns)
+                self._jobs.append(self._release)
+                self.close()
+        self._news.set()
+
+    def close(self) -> None:
+        """Give back what is held, then let the worker end."""
+        self._end_wait()
+        self._jobs.append(self._unpin)
+        self._is_over = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Work until the conversation is over or forgotten."""
+        while True:
+            if self._jobs:
+                await self._guarded(self._jobs.popleft())
+            elif self._is_over:
+                return
+            elif (due := self._due()) is not None and due <= anyio.current_time():
+                await self._guarded(self._on_time)
+            elif not await self._wait_for_news(due):
+                self.close()
+
+    async def _wait_for_news(self, due: float | None) -> bool:
+        """False when there was none for too long."""
+        self._news = anyio.Event()
+        patience = IDLE_S if due is None else due - anyio.current_time()
+        with anyio.move_on_after(patience):
+            await self._news.wait()
+        return self._news.is_set() or due is not None
+
+    async def _guarded(self, job: Job) -> None:
+        """A hint never fails anything but itself."""
+        try:
+            await job()
+        except Exception as exc:
+            self._tally.hints_failed += 1
+            logger.debug("a hint failed: %s", type(exc).__name__)
+
+    # ---- signals
+
+    def _finish_turn(self, signal: TurnFinished) -> None:
+        self._turns += 1
+        self._end_wait()
+        self._prompt, self._new = signal.prompt, 0
+        self._reusable = signal.usage.prompt_tokens or _estimate(signal.prompt.messages)
+        self._prefix = self._reusable + signal.usage.completion_tokens
+        self._endpoint = self._shared.endpoint(signal.prompt.endpoint)
+        if self._endpoint is None:
+            return
+        cached = signal.usage.cached_tokens
+        if cached is not None or self._turns == 1:
+            self._endpoint.cost.observe(self._reusable, cached or 0, signal.ttft)
+        if self._prefix >= self._shared.settings.min_prefix_tokens and self._endpoint.needs_asking(signal.prompt):
+            self._jobs.append(self._ask)
+
+    def _start_wait(self, signal: ToolWaitStarted) -> None:
+        if self._wait is not None:
+            self._wait.began(signal.tools)
+        else:
+            self._wait = ToolWait(anyio.current_time(), list(signal.tools), self._reusable)
+            if self._shared.sidecar is not None:
+                self._jobs.append(self._pin)
+        self._plan()
+
+    def _add_result(self, signal: ToolResultReady) -> None:
+        if self._wait is None:
+            return
+        self._wait.ended((signal.server, signal.tool))
+        if signal.left == 0:
+            self._wait.tools.clear()
+        if signal.prompt is not None and self._prompt is not None:
+            added = signal.prompt.messages[len(self._prompt.messages) :]
+            self._new += _estimate(added)
+            self._prompt = signal.prompt
+        self._plan()
+
+    def _end_wait(self) -> None:
+        self._stop_warming()
+        if self._wait is None:
+            return
+        if (reason := self._wait.why_none()) is not None:
+            self._tally.skipped[reason] += 1
+        self._resuming, self._wait = self._wait, None
+
+    def _resume(self, signal: Resumed) -> None:
+        self._end_wait()
+        wait, self._resuming = self._resuming, None
+        if self._pinned is not None:
+            self._jobs.append(self._unpin)
+        if wait is None or wait.is_tainted or self._endpoint is None:
+            return
+        usage = signal.usage
+        if wait.is_compared:
+            self._endpoint.gain.resumed(
+                warmed=wait.warms > 0,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                ttft=signal.ttft,
+            )
+        if usage.cached_tokens is None:
+            return
+        if wait.warms == 0:
+            self._saw(usage, wait.reusable)
+            if not is_cached(usage.cached_tokens, wait.reusable):
+                expected = self._endpoint.cost.seconds(usage.prompt_tokens, usage.cached_tokens)
+                self._shared.queue_delays.append(max(0.0, signal.ttft - expected))
+        elif wait.warmed_tokens is not None and self._prompt is not None:
+            self._endpoint.checks.measured(self._prompt, wait.warmed_tokens, usage.cached_tokens)
+
+    def _rewrite(self, signal: HistoryRewritten) -> None:
+        self._stop_warming()
+        for wait in (self._wait, self._resuming):
+            if wait is not None:
+                wait.is_tainted = True
+        if self._prompt is not None and signal.kept_messages < len(self._prompt.messages):
+            self._prompt = None
+        self._recent.clear()
+        self._last_found = 0
+        self._plan()
+
+    # ---- planning
+
+    def _plan(self) -> None:
+        if self._wait is None:
+            return
+        if self._endpoint is None or self._prompt is None:
+            self._wait.skip(Skip.NO_PROMPT)
+            return
+        needed = self._endpoint.cost.seconds(self._prefix + self._new, self._last_found)
+        self._wait.plan(
+            anyio.current_time(),
+            self._shared.durations,
+            needed=needed + self._shared.settings.margin_s,
+            new_tokens=self._new,
+            most=self._shared.settings.max_warms,
+        )
+
+    def _due(self) -> float | None:
+        times = [at for at in (self._wait.due if self._wait else None, self._unpin_at) if at is not None]
+        return min(times, default=None)
+
+    async def _on_time(self) -> None:
+        now = anyio.current_time()
+        if self._unpin_at is not None and self._unpin_at <= now:
+            await self._unpin()
+        elif (wait := self._wait) is None:
+            return
+        elif not wait.due_to_warm:
+            self._plan()
+        elif (reason := self._refusal(wait)) is None:
+            await self._warm(wait)
+            self._plan()
+        elif reason is Skip.LOADED:
+            wait.reason, wait.due = reason, now + BUSY_PAUSE_S
+        else:
+            wait.skip(reason, for_good=reason in (Skip.CONTROL, Skip.NO_GAIN))
+
+    def _refusal(self, wait: ToolWait) -> Skip | None:
+        """Why the warm that is due is not sent."""
+        endpoint, prompt, settings = self._endpoint, self._prompt, self._shared.settings
+        if endpoint is None or prompt is None:
+            return Skip.NO_PROMPT
+        reason = refuse(
+            prefix_tokens=self._prefix + self._new,
+            min_prefix_tokens=settings.min_prefix_tokens,
+            new_tokens=self._new,
+            recent=self._recent,
+            load=self._shared.load_of(endpoint.url),
+            max_load=settings.max_load,
+        )
+        reason = reason or endpoint.refusal(prompt)
+        if reason is not None or wait.warms:
+            return reason
+        wait.is_compared = True
+        if endpoint.gain.choose():
+            return None
+        return Skip.NO_GAIN if endpoint.gain.is_off else Skip.CONTROL
+
+    def _saw(self, usage: Usage, reusable: int) -> None:
+        """What a request that nothing had prepared found in the cache."""
+        if usage.cached_tokens is not None:
+            self._last_found = usage.cached_tokens
+            self._recent.append(is_cached(usage.cached_tokens, reusable))
+
+    # ---- requests, all made by the worker
+
+    async def _ask(self) -> None:
+        if self._endpoint is not None and self._prompt is not None and self._endpoint.needs_asking(self._prompt):
+            await self._courier.ask(self._endpoint, self._prompt)
+
+    async def _warm(self, wait: ToolWait) -> None:
+        """One prefill-ahead; ends with the tool wait at the latest."""
+        endpoint, prompt = self._endpoint, self._prompt
+        assert endpoint is not None and endpoint.adapter is not None and prompt is not None
+        request_id = f"{WARM_PREFIX}{uuid4().hex}"
+        wait.warms += 1
+        wait.new_at_warm = self._new
+        self._tally.warms_sent += 1
+        with anyio.CancelScope() as scope:
+            self._warming = scope
+            try:
+                self._warmed(wait, await self._courier.warm(endpoint, endpoint.adapter, prompt, request_id))
+            except Exception as exc:
+                self._tally.warms_failed += 1
+                logger.debug("a prefill-ahead failed: %s", type(exc).__name__)
+            finally:
+                self._warming = None
+        if scope.cancelled_caught:
+            self._tally.warms_aborted += 1
+            await self._courier.abort(endpoint, endpoint.adapter, request_id)
+
+    def _warmed(self, wait: ToolWait, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        self._tally.tokens_warmed += usage.prompt_tokens - (usage.cached_tokens or 0)
+        wait.warmed_tokens = usage.prompt_tokens
+        self._saw(usage, wait.reusable)
+
+    async def _release(self) -> None:
+        if self._endpoint is not None and await self._courier.release(self._endpoint, self._prompt):
+            self._tally.releases += 1
+
+    async def _pin(self) -> None:
+        """Have LMCache keep the prefix while the tools run; no longer than Continuum's TTL."""
+        endpoint, prompt, wait = self._endpoint, self._prompt, self._wait
+        if endpoint is None or endpoint.adapter is None or prompt is None or wait is None:
+            return
+        slowest = max(wait.tools, key=lambda tool: self._shared.durations.forecast([tool]).p50, default=None)
+        ttl = self._shared.retention(endpoint, self._prefix, slowest)
+        if ttl <= 0 or self._prefix < self._shared.settings.min_prefix_tokens:
+            return
+        await self._unpin()
+        self._pinned = await self._courier.pin(endpoint, endpoint.adapter, prompt)
+        if self._pinned is not None:
+            self._tally.pins += 1
+            self._unpin_at = anyio.current_time() + ttl
+
+    async def _unpin(self) -> None:
+        pinned, self._pinned, self._unpin_at = self._pinned, None, None
+        if pinned is not None:
+            await self._courier.unpin(pinned)
+            self._tally.releases += 1
+
+    def _stop_warming(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+
+
+def _estimate(messages: Sequence[Message]) -> int:
+    """Tokens, roughly."""
+    return sum(len(json.dumps(message, default=str)) for message in messages) // _BYTES_PER_TOKEN

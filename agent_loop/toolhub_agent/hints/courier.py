@@ -1,0 +1,123 @@
+"""Sends the requests of one conversation's hints: each once, within its budget, and the endpoint remembers how it went.
+
+A prefill-ahead has its budget for reaching the server; its answer may take as long as a prefill does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from toolhub_agent.hints.adapters import Adapter, Command
+from toolhub_agent.hints.endpoint import Endpoint
+from toolhub_agent.hints.shared import Shared
+from toolhub_agent.hints.signals import Prompt
+from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.model import Usage
+
+if TYPE_CHECKING:
+    import httpx2
+
+logger = logging.getLogger("toolhub.hints")
+
+# The longest prefill that anybody waits for ahead of time; Dynamo's own ends after as long.
+LONGEST_WARM_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Courier:
+    """Its methods raise what goes wrong, after the endpoint was told."""
+
+    session: str
+    shared: Shared
+
+    async def ask(self, endpoint: Endpoint, prompt: Prompt) -> None:
+        """Learn what the endpoint is and how it renders such prompts."""
+        with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
+            await endpoint.ask(self.shared.http(endpoint.url), prompt)
+
+    async def warm(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt, request_id: str) -> Usage | None:
+        """A prefill-ahead; None where a cache beside the engine does it, so that nothing is known of it."""
+        if await self._loaded_beside(endpoint, adapter, prompt):
+            return None
+        with self._blaming(endpoint), anyio.fail_after(LONGEST_WARM_S):
+            headers = dict(self.shared.headers_of(self.session))
+            began = anyio.current_time()
+            answer = await self._send(endpoint, adapter.prefetch(self.session, prompt, request_id, headers), slow=True)
+            if 400 <= answer.status_code < 500 and adapter.refused(answer.status_code, answer.text):
+                began = anyio.current_time()
+                again = adapter.prefetch(self.session, prompt, request_id, headers)
+                answer = await self._send(endpoint, again, slow=True)
+            found = answer.raise_for_status().json()
+        usage = usage_of(found.get("usage") or {}, found)
+        if usage.cached_tokens is not None:
+            endpoint.cost.observe(usage.prompt_tokens, usage.cached_tokens, anyio.current_time() - began)
+        return usage
+
+    async def abort(self, endpoint: Endpoint, adapter: Adapter, request_id: str) -> None:
+        """Tell engines that do not notice a closed connection soon."""
+        if (command := adapter.abort(request_id)) is not None:
+            await self._tell(endpoint, command)
+
+    async def release(self, endpoint: Endpoint, prompt: Prompt | None) -> bool:
+        """The conversation is over; False where the engine wants to know nothing."""
+        headers = dict(self.shared.headers_of(self.session))
+        adapter = endpoint.adapter
+        command = adapter.release(self.session, prompt, headers) if adapter is not None else None
+        if command is not None:
+            await self._tell(endpoint, command)
+        return command is not None
+
+    async def pin(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt) -> Command | None:
+        """Have a cache beside the engine keep the prompt; gives back how that is undone."""
+        if self.shared.sidecar is None:
+            return None
+        with anyio.fail_after(self.shared.settings.budget_s):
+            return await self.shared.sidecar.pin(self.shared.http(endpoint.url), adapter, prompt)
+
+    async def unpin(self, pinned: Command) -> None:
+        if self.shared.sidecar is not None:
+            with anyio.fail_after(self.shared.settings.budget_s):
+                await self.shared.sidecar.unpin(pinned)
+
+    async def _loaded_beside(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt) -> bool:
+        if self.shared.sidecar is None:
+            return False
+        try:
+            with anyio.fail_after(self.shared.settings.budget_s):
+                return await self.shared.sidecar.prefetch(self.shared.http(endpoint.url), adapter, prompt)
+        except Exception as exc:
+            # The engine itself can still be asked.
+            self.shared.tally.hints_failed += 1
+            logger.debug("LMCache: %s", type(exc).__name__)
+            return False
+
+    async def _tell(self, endpoint: Endpoint, command: Command) -> None:
+        with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
+            (await self._send(endpoint, command)).raise_for_status()
+
+    async def _send(self, endpoint: Endpoint, command: Command, *, slow: bool = False) -> httpx2.Response:
+        import httpx2
+
+        budget = self.shared.settings.budget_s
+        return await self.shared.http(endpoint.url).request(
+            command.method,
+            command.url,
+            json=command.body,
+            headers=dict(command.headers),
+            timeout=httpx2.Timeout(budget, read=None if slow else budget),
+        )
+
+    @contextmanager
+    def _blaming(self, endpoint: Endpoint) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            endpoint.failed()
+            raise
+        endpoint.worked()

@@ -1,0 +1,146 @@
+"""Turns an agent's signals into hints for its model servers, beside the agent and never in its way.
+
+    async with open_hints(settings, engine="auto", http=llm.raw, headers_of=session_headers) as hints:
+        hints.signal(TurnFinished(...))          # at once
+        hub.observers.append(hints.durations)    # optional: the hub's own measurements
+
+`turn_fields` says what to add to a conversation's own next request, so that the engine knows it and keeps its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.abc
+
+from toolhub_agent.hints.adapters import Fields
+from toolhub_agent.hints.conversation import Conversation
+from toolhub_agent.hints.durations import Durations
+from toolhub_agent.hints.shared import Shared
+from toolhub_agent.hints.sidecar import Sidecar
+from toolhub_agent.hints.signals import Signal, ToolResultReady, ToolWaitStarted, TurnFinished
+from toolhub_agent.hints.statistics import HintStatistics
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from toolhub.config.llm import EngineName, HintSettings
+
+# Each holds the prompt of one conversation; more than an engine serves at once by far.
+MOST_SESSIONS = 4096
+
+
+class Hinter:
+    """A `SignalSink`. durations: the tool-duration predictor, an observer of a hub's calls."""
+
+    def __init__(self, shared: Shared, workers: anyio.abc.TaskGroup) -> None:
+        self.durations = shared.durations
+        self._shared = shared
+        self._workers = workers
+        self._sessions: dict[str, Conversation] = {}
+        self._left = anyio.Event()
+        self._is_open = shared.settings.mode != "off"
+
+    def __repr__(self) -> str:
+        return f"<Hinter, {len(self._sessions)} sessions, {len(self._shared.endpoints)} endpoints>"
+
+    def signal(self, signal: Signal) -> None:
+        """Take note; what follows is done by the session's worker."""
+        if not self._is_open:
+            return
+        self._shared.tally.signals += 1
+        if isinstance(signal, ToolResultReady):
+            self.durations.told(signal.server, signal.tool, signal.seconds)
+        conversation = self._sessions.get(signal.session)
+        if conversation is None:
+            if not isinstance(signal, TurnFinished | ToolWaitStarted):
+                return
+            if len(self._sessions) >= MOST_SESSIONS:
+                self._shared.tally.dropped += 1
+                return
+            conversation = self._open(signal.session)
+        conversation.take(signal)
+
+    def turn_fields(self, session: str, endpoint: str) -> Fields:
+        """Headers and body fields for the session's next request to `endpoint`, which asks the engine to keep it.
+
+        Nothing that a server could refuse: what it takes was found out first.
+        """
+        found = self._shared.endpoint(endpoint) if self._is_open else None
+        if found is None or found.adapter is None:
+            return Fields()
+        conversation = self._sessions.get(session)
+        ttl = self._shared.retention(found, conversation.prefix_tokens if conversation else 0)
+        fields = found.adapter.turn_fields(session, ttl=ttl)
+        self._shared.tally.pins += "vllm_xargs" in fields.body
+        return fields
+
+    def statistics(self) -> HintStatistics:
+        endpoints = self._shared.endpoints.values()
+        return self._shared.tally.freeze(
+            sessions=len(self._sessions),
+            disabled={each.url: why for each in endpoints if (why := each.why_disabled) is not None},
+            gains={each.url: each.gain.report() for each in endpoints},
+        )
+
+    async def aclose(self) -> None:
+        """Give back what is held at servers, within one hint's budget, and stop."""
+        self._is_open = False
+        for conversation in self._sessions.values():
+            conversation.close()
+        with anyio.move_on_after(self._shared.settings.budget_s, shield=True):
+            while self._sessions:
+                self._left = anyio.Event()
+                await self._left.wait()
+        self._workers.cancel_scope.cancel()
+
+    def _open(self, session: str) -> Conversation:
+        conversation = self._sessions[session] = Conversation(session, self._shared)
+        self._workers.start_soon(self._work, conversation, name=f"hints of {session[:64]}")
+        return conversation
+
+    async def _work(self, conversation: Conversation) -> None:
+        try:
+            await conversation.run()
+        finally:
+            if self._sessions.get(conversation.name) is conversation:
+                del self._sessions[conversation.name]
+            self._left.set()
+
+
+@asynccontextmanager
+async def open_hints(
+    settings: HintSettings,
+    *,
+    engine: EngineName,
+    http: Callable[[str], httpx2.AsyncClient],
+    headers_of: Callable[[str], Mapping[str, str]] = lambda _session: {},
+    load_of: Callable[[str], int] = lambda _endpoint: 0,
+    durations: Durations | None = None,
+) -> AsyncIterator[Hinter]:
+    """A sink of signals that hints to model servers for as long as the block lasts.
+
+    http: the client for an endpoint's base address, with its keys and headers. headers_of: a session's own headers.
+    load_of: requests running or waiting on an endpoint.
+    """
+    async with _open_sidecar(settings) as sidecar, anyio.create_task_group() as workers:
+        shared = Shared(settings, engine, http, headers_of, load_of, durations or Durations(), sidecar)
+        hinter = Hinter(shared, workers)
+        try:
+            yield hinter
+        finally:
+            await hinter.aclose()
+
+
+@asynccontextmanager
+async def _open_sidecar(settings: HintSettings) -> AsyncIterator[Sidecar | None]:
+    if settings.lmcache is None or settings.mode == "off":
+        yield None
+        return
+    import httpx2
+
+    async with httpx2.AsyncClient(timeout=settings.budget_s, trust_env=False) as client:
+        yield Sidecar(settings.lmcache, client)

@@ -1,0 +1,101 @@
+"""Which endpoint a conversation's next request goes to.
+
+A conversation stays where its prefix is cached: at the first endpoint of its rendezvous order. It leaves that for the
+next one only while the first fails or is much busier, stays there as long as that is so, and comes back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from toolhub_agent.llm.rendezvous import ranked
+
+# How long an endpoint that failed goes to the back; doubled each time it fails again before it worked.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+# Conversations away from home that are remembered; those forgotten just go home, which costs a prefill.
+MOST_AWAY = 10_000
+
+
+@dataclass
+class _Health:
+    failures: int = 0
+    out_until: float = 0.0
+
+
+class Endpoints:
+    """The choice among endpoints. Never waits. Reads loads through `load`, knows failures from those who ask."""
+
+    def __init__(
+        self,
+        urls: Iterable[str],
+        *,
+        load: Callable[[str], int],
+        spill_load: int = 16,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """load: requests that run or wait at an endpoint. spill_load: how much busier makes a conversation leave."""
+        self.urls = tuple(dict.fromkeys(urls))
+        self._load = load
+        self._spill_load = spill_load
+        self._now = now
+        self._health = {url: _Health() for url in self.urls}
+        self._away: OrderedDict[str, str] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Endpoints {len(self.urls)}, {len(self.failing())} failing, {len(self._away)} conversations away>"
+
+    def of(self, session: str) -> str:
+        """Where the conversation's next request would go now. Changes nothing."""
+        order = self._order(session)
+        home, here = order[0], self._away.get(session)
+        if here is None or here == home or not self.is_healthy(here):
+            return self._with_spill(order)
+        if self._load(home) - self._load(here) <= self._spill_load // 2:
+            return home
+        return self._with_spill([here, *(url for url in order if url != here)])
+
+    def choose(self, session: str) -> str:
+        """The same, and remembered if it is not the conversation's home."""
+        url = self.of(session)
+        self._away.pop(session, None)
+        if len(self.urls) > 1 and url != ranked(session, self.urls)[0]:
+            self._away[session] = url
+            while len(self._away) > MOST_AWAY:
+                self._away.popitem(last=False)
+        return url
+
+    def forget(self, session: str) -> None:
+        """No request of this conversation follows."""
+        self._away.pop(session, None)
+
+    def failed(self, url: str, *, for_s: float | None = None) -> None:
+        """Put an endpoint to the back. for_s: as long as it asked for itself, else longer with each failure."""
+        health = self._health[url]
+        health.failures += 1
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(health.failures - 1, 10))
+        health.out_until = max(health.out_until, self._now() + min(LONGEST_PAUSE_S, max(pause, for_s or 0.0)))
+
+    def worked(self, url: str) -> None:
+        self._health[url] = _Health()
+
+    def is_healthy(self, url: str) -> bool:
+        return self._health[url].out_until <= self._now()
+
+    def failing(self) -> tuple[str, ...]:
+        return tuple(url for url in self.urls if not self.is_healthy(url))
+
+    def _order(self, session: str) -> list[str]:
+        """Rendezvous order, those that fail last and among them the one first that comes back first."""
+        order = ranked(session, self.urls)
+        healthy = [url for url in order if self.is_healthy(url)]
+        return healthy + sorted((u for u in order if u not in healthy), key=lambda u: self._health[u].out_until)
+
+    def _with_spill(self, order: list[str]) -> str:
+        """The first, or the next healthy one that has so much less to do."""
+        first = order[0]
+        busy = self._load(first) - self._spill_load
+        return next((url for url in order[1:] if self.is_healthy(url) and self._load(url) <= busy), first)

@@ -1,0 +1,136 @@
+"""The chunks of a streamed answer, read: into pieces while they come, into one answer at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolhub_agent.errors import AnswerUnreadable
+from toolhub_agent.llm.failures import AttemptFailed
+from toolhub_agent.llm.repetition import RepetitionGuard, is_repeated
+from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.model import Delta, Json, Usage
+
+FINISHED = frozenset({"stop", "length", "tool_calls"})
+# No model writes this much in a turn, nor that many calls; a broken server might.
+LONGEST_ANSWER = 16 << 20
+MOST_CALLS = 1024
+
+
+class AnswerReader:
+    """Reads the chunks of one stream, as plain objects, in order.
+
+    Dynamo's event for a call that is complete has a chunk of its own: ``{"choice_index", "tool_call"}``.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.finish_reason: str | None = None
+        self.usage = Usage()
+        self._texts: list[str] = []
+        self._reasonings: list[str] = []
+        self._calls: dict[int, Json] = {}
+        self._size = 0
+        self._guards = (RepetitionGuard(), RepetitionGuard())
+
+    def __repr__(self) -> str:
+        return f"<AnswerReader {self._size} characters, {len(self._calls)} calls, {self.finish_reason or 'unfinished'}>"
+
+    def feed(self, chunk: Any) -> Delta | None:
+        """Return what a chunk adds; None if that is nothing to hand out.
+
+        Raises AttemptFailed for what is no chunk, AnswerUnreadable for an answer that repeats itself or never ends.
+        """
+        if not isinstance(chunk, dict):
+            raise _malformed("a chunk is no object")
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.usage = usage_of(usage, chunk)
+        if isinstance(call := chunk.get("tool_call"), dict) and "choices" not in chunk:
+            return Delta(dispatched=call)
+        choice = _choice(chunk)
+        if choice is None:
+            return None
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        return self._read(choice.get("delta") or {})
+
+    def finish(self) -> None:
+        """The stream ended: settle `text` and `reasoning`.
+
+        Raises AttemptFailed if the answer is not finished, AnswerUnreadable if it is none.
+        """
+        if self.finish_reason is None:
+            raise _malformed("the stream ended before the answer did")
+        if self.finish_reason not in FINISHED:
+            raise AnswerUnreadable(f"the answer ended with {self.finish_reason!r:.60}")
+        self.text, self.reasoning = "".join(self._texts), "".join(self._reasonings)
+        if is_repeated(self.text):
+            raise AnswerUnreadable("the answer repeats itself")
+
+    def calls(self) -> tuple[Json, ...]:
+        """The native tool calls as they go into history, in the order of their index."""
+        return tuple(self._calls[index] for index in sorted(self._calls))
+
+    def _read(self, delta: Any) -> Delta | None:
+        if not isinstance(delta, dict):
+            raise _malformed("a delta is no object")
+        text = _text(delta.get("content"))
+        reasoning = _text(delta.get("reasoning_content") or delta.get("reasoning"))
+        tools = delta.get("tool_calls") or ()
+        if not (text or reasoning or tools):
+            return None
+        self._grow(text, self._texts, self._guards[0])
+        self._grow(reasoning, self._reasonings, self._guards[1])
+        if not isinstance(tools, list | tuple):
+            raise _malformed("tool calls are no list")
+        for position, call in enumerate(tools):
+            self._merge(position, call)
+        return Delta(text=text, reasoning=reasoning, tool_calls=tuple(tools))
+
+    def _grow(self, piece: str, parts: list[str], guard: RepetitionGuard) -> None:
+        if not piece:
+            return
+        parts.append(piece)
+        self._size += len(piece)
+        if self._size > LONGEST_ANSWER:
+            raise AnswerUnreadable(f"the answer is longer than {LONGEST_ANSWER} characters")
+        if guard.feed(piece):
+            raise AnswerUnreadable("the answer repeats itself without end")
+
+    def _merge(self, position: int, call: Any) -> None:
+        function = call.get("function") or {} if isinstance(call, dict) else None
+        index = call.get("index", position) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(index, int) or not 0 <= index < MOST_CALLS:
+            raise _malformed("a tool call is none")
+        whole = self._calls.setdefault(
+            index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+        )
+        whole["id"] = whole["id"] or call.get("id")
+        name, arguments = _text(function.get("name")), _text(function.get("arguments"))
+        whole["function"]["name"] = whole["function"]["name"] or name
+        whole["function"]["arguments"] += arguments
+        self._size += len(arguments)
+        if self._size > LONGEST_ANSWER:
+            raise AnswerUnreadable(f"the answer is longer than {LONGEST_ANSWER} characters")
+
+
+def _choice(chunk: Mapping[str, Any]) -> Json | None:
+    """The first choice; None in a chunk that only tells of usage."""
+    choices = chunk.get("choices")
+    if choices is None or choices == []:
+        return None
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise _malformed("the choices of a chunk are none")
+    return choices[0] if choices[0].get("index", 0) == 0 else None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _malformed("a text is no text")
+    return value
+
+
+def _malformed(what: str) -> AttemptFailed:
+    return AttemptFailed(f"not an answer of this API: {what}", blames=False)

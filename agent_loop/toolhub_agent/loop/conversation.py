@@ -1,0 +1,349 @@
+"""One agent's exchange with the model, a turn at a time: prompt out, answer in, tools run while it still comes.
+
+A turn that shows itself to be worthless is taken back as if it had never been: its answer leaves the history, what it
+started is cancelled. That can happen while the model still writes, which then stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from toolhub.config import AgentSettings
+from toolhub_agent.context.budget import ContextBudget
+from toolhub_agent.context.history import History
+from toolhub_agent.context.keep import KeepResults
+from toolhub_agent.context.prefix import PrefixReport
+from toolhub_agent.dispatch import Dispatcher, TurnCalls
+from toolhub_agent.hints.signals import (
+    AboutToResume,
+    HintSink,
+    HistoryRewritten,
+    Prompt,
+    Resumed,
+    SessionFinal,
+    ToolResultReady,
+    ToolWaitStarted,
+    TurnFinished,
+)
+from toolhub_agent.llm.client import LlmClient
+from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.loop.duplicates import AskedQueries
+from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry
+from toolhub_agent.loop.watch import LoopWatch
+from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome, Usage
+from toolhub_agent.protocol.catalog import ToolCatalog
+from toolhub_agent.tasklog import ConversationLog
+
+# MiroFlow's factor: an answer that was cut off is sampled again with that much more room ...
+_MORE_ROOM = 1.1
+# ... this often; then it stands as it is.
+_LENGTH_RETRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one request came to. taken_back: why it does not count; None: it stands in the history."""
+
+    completion: Completion | None
+    outcomes: tuple[ToolOutcome, ...] = ()
+    taken_back: str | None = None
+    format_error: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """No call: the model has finished."""
+        return self.taken_back is None and not self.outcomes
+
+
+@dataclass
+class Parts:
+    """What a conversation is made of."""
+
+    session: str
+    llm: LlmClient
+    catalog: ToolCatalog
+    settings: AgentSettings
+    history: History
+    journal: ConversationLog
+    execute: Callable[[ToolCall], Awaitable[ToolOutcome]]
+    hints: HintSink
+    watch: LoopWatch
+    asked: AskedQueries = field(default_factory=AskedQueries)
+
+
+class Conversation:
+    """Takes turns. Everything lasting is in the history; what is kept here only makes turns cheaper."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.session = parts.session
+        self.history = parts.history
+        self.rollbacks = Rollbacks(parts.settings.max_rollbacks)
+        self.prefix = PrefixReport()
+        self.usage: list[Usage] = []
+        self._parts = parts
+        self._settings = parts.settings
+        self._keep = KeepResults(parts.settings.keep_tool_result, parts.settings.stride)
+        self._budget = ContextBudget(
+            max_context_tokens=parts.settings.max_context_tokens,
+            max_answer_tokens=parts.settings.sampling.max_tokens,
+        )
+        self._tools = parts.catalog.native_tools() if parts.settings.protocol == "native" else []
+        self._spare: dict[tuple[str, str, str], ToolOutcome] = {}
+        self._length_retries = 0
+        self._resuming = False
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.session} {self.history!r}>"
+
+    # --- a turn ------------------------------------------------------------------------------------------------------
+
+    async def take_turn(self) -> Turn:
+        """Ask the model, run what it calls, and append both. Raises LlmError, AnswerUnreadable; then nothing is
+        appended."""
+        turn = _Running(self, may_go_back=self.rollbacks.is_allowed)
+        async with self._dispatcher(turn) as dispatcher:
+            completion = await self._listen(dispatcher, turn)
+            if completion is None:
+                return self._taken_back(None, turn)
+            calls = await dispatcher.finish(run=False)
+            if turn.settle(completion, calls):
+                return self._taken_back(completion, turn)
+            if calls.native:
+                completion = dataclasses.replace(completion, tool_calls=calls.native)  # every call has an id there
+            self.history.append_assistant(completion)
+            self._tell_turn_finished(completion, calls.calls)
+            await self._run(dispatcher, turn)
+        if turn.reason is not None:
+            self.history.pop_turn()
+            self._signal(HistoryRewritten(self.session, len(self.history)))
+            return self._taken_back(completion, turn)
+        self._stand(turn)
+        return Turn(completion, tuple(turn.outcomes), format_error=calls.format_error)
+
+    async def answer(self, request: str) -> Completion:
+        """Ask for a text without tools, as a message of its own; both stay in the history. Raises LlmError."""
+        self.history.append_user(request)
+        try:
+            completion = await self._complete()
+        except BaseException:
+            self.history.pop_results()
+            raise
+        self.history.append_assistant(completion)
+        return completion
+
+    def fits(self, final_request: str) -> bool:
+        """Whether there is room for another turn and the final answer after it."""
+        return self._budget.fits(self.history.messages(), final_request)
+
+    def close(self) -> None:
+        """No request follows."""
+        self._signal(SessionFinal(self.session))
+        self._parts.llm.forget(self.session)
+
+    def _dispatcher(self, turn: _Running) -> Dispatcher:
+        return Dispatcher(
+            turn.execute,
+            self._parts.catalog,
+            protocol=self._settings.protocol,
+            eager=self._settings.eager,
+            order="completed",
+            parallel=self._settings.parallel_calls,
+            tolerant=not turn.may_go_back,
+        )
+
+    async def _listen(self, dispatcher: Dispatcher, turn: _Running) -> Completion | None:
+        """Feed the stream to the dispatcher; None: the turn was found worthless, and the stream is cut off."""
+        request = self._request()
+        with turn.listening:
+            async with self._parts.llm.stream(request) as stream, self._parts.watch.generating() as seen:
+                async for delta in stream:
+                    dispatcher.feed(delta)
+                    await seen(delta)
+            self._account(request, stream.completion)
+            return stream.completion
+        return None
+
+    async def _complete(self) -> Completion:
+        request = self._request()
+        async with self._parts.llm.stream(request) as stream, self._parts.watch.generating() as seen:
+            async for delta in stream:
+                await seen(delta)
+        self._account(request, stream.completion)
+        return stream.completion
+
+    async def _run(self, dispatcher: Dispatcher, turn: _Running) -> None:
+        """Run what has not run yet, and take results as they come until one of them spoils the turn."""
+        await dispatcher.finish(run=True)
+        async for outcome in dispatcher.results():
+            turn.take(outcome)
+            if turn.reason is not None:
+                dispatcher.cancel()
+                return
+            self._tell_result(outcome, turn)
+
+    # --- requests and what they cost ---------------------------------------------------------------------------------
+
+    def _request(self) -> LlmRequest:
+        view = self._keep.view(self.history.messages())
+        if view.is_rewritten:
+            self._signal(HistoryRewritten(self.session, view.kept))
+        self._signal(AboutToResume(self.session))
+        endpoint = self._parts.llm.endpoint_of(self.session)
+        extra = self._parts.hints.turn_fields(self.session, endpoint)
+        body = self._body() | dict(extra.body)
+        if self._length_retries:
+            body["max_tokens"] = int(self._settings.sampling.max_tokens * _MORE_ROOM**self._length_retries)
+        return LlmRequest(self.session, view.messages, body, self._settings.sampling)
+
+    def _body(self) -> Json:
+        """What shapes the prompt beside messages; the same at every turn."""
+        return {"tools": self._tools, "tool_choice": "auto"} if self._tools else {}
+
+    def _account(self, request: LlmRequest, completion: Completion) -> None:
+        number = self.history.turns + 1
+        self.usage.append(completion.usage)
+        self._budget.note(request.messages, completion.usage)
+        self.prefix.add(number, request.messages, request.body, completion.usage)
+        self._parts.journal.answered(number, completion)
+        if self._resuming:
+            self._signal(Resumed(self.session, completion.usage, completion.ttft))
+        self._resuming = False
+
+    # --- how it ends -------------------------------------------------------------------------------------------------
+
+    def _taken_back(self, completion: Completion | None, turn: _Running) -> Turn:
+        reason = turn.reason or "unknown"
+        if turn.is_cut_off:
+            self._length_retries += 1
+        else:
+            self.rollbacks.note_rollback()
+        for outcome in turn.outcomes:
+            if outcome.is_error or reason_to_retry(outcome):
+                continue
+            if self._parts.catalog.is_read_only(outcome.call.server, outcome.call.tool):
+                self._spare[_key(outcome.call)] = outcome
+        return Turn(completion, taken_back=reason)
+
+    def _stand(self, turn: _Running) -> None:
+        self._length_retries = 0
+        self._spare.clear()
+        self.rollbacks.note_success()
+        self.history.append_results(turn.outcomes)
+        for outcome in turn.outcomes:
+            self._parts.asked.note(outcome.call)
+
+    # --- signals -----------------------------------------------------------------------------------------------------
+
+    def _signal(self, signal: Any) -> None:
+        self._parts.hints.signal(signal)
+
+    def _tell_turn_finished(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
+        if not calls:
+            return
+        prompt = self._prompt((), completion.endpoint)
+        self._signal(TurnFinished(self.session, prompt, completion.usage, completion.ttft))
+        self._signal(ToolWaitStarted(self.session, tuple((call.server, call.tool) for call in calls)))
+        self._resuming = True
+
+    def _tell_result(self, outcome: ToolOutcome, turn: _Running) -> None:
+        call, ready = outcome.call, turn.in_order()
+        prompt = self._prompt(ready, turn.endpoint) if ready and turn.left else None
+        self._signal(ToolResultReady(self.session, call.server, call.tool, outcome.seconds, turn.left, prompt))
+
+    def _prompt(self, ready: Sequence[ToolOutcome], endpoint: str) -> Prompt:
+        """What the next request will begin with, as far as it is known: trimmed as it will be."""
+        results = self.history.results_of(ready) if ready else []
+        messages = [*self.history.messages(), *(results or [_PLACEHOLDER])]
+        shown: list[Message] = (
+            KeepResults(self._settings.keep_tool_result, self._settings.stride).view(messages).messages
+        )
+        return Prompt(tuple(shown if results else shown[:-1]), self._body(), endpoint)
+
+    # --- what a running turn asks ------------------------------------------------------------------------------------
+
+    def is_duplicate(self, call: ToolCall) -> bool:
+        return call in self._parts.asked
+
+    def may_retry_length(self) -> bool:
+        return self._length_retries < _LENGTH_RETRIES
+
+    async def execute(self, call: ToolCall) -> ToolOutcome:
+        """Run a call, or give back what it gave in a turn that was taken back since."""
+        if (spare := self._spare.get(_key(call))) is not None:
+            return ToolOutcome(call, spare.text, started_early=spare.started_early)
+        number = self.history.turns + 1
+        self._parts.journal.call_started(number, call)
+        async with self._parts.watch.calling(call) as ended:
+            outcome = await self._parts.execute(call)
+            ended(outcome)
+        self._parts.journal.call_finished(number, outcome)
+        return outcome
+
+
+_PLACEHOLDER: Message = {"role": "tool", "content": ""}
+
+
+class _Running:
+    """A turn under way: what it called, what came back, and whether it is worth anything."""
+
+    def __init__(self, conversation: Conversation, *, may_go_back: bool) -> None:
+        self.outcomes: list[ToolOutcome] = []
+        self.reason: str | None = None
+        self.is_cut_off = False
+        self.endpoint = ""
+        self.listening = anyio.CancelScope()
+        self._calls: tuple[ToolCall, ...] = ()
+        self._conversation = conversation
+        self.may_go_back = may_go_back
+
+    async def execute(self, call: ToolCall) -> ToolOutcome:
+        if self._refuses(call):
+            return ToolOutcome(call, self.reason or "", is_error=True)
+        return await self._conversation.execute(call)
+
+    def settle(self, completion: Completion, calls: TurnCalls) -> bool:
+        """The stream has ended; return whether the turn is to be taken back at once."""
+        self.endpoint, self._calls = completion.endpoint, calls.calls
+        if completion.finish_reason == "length" and self._conversation.may_retry_length():
+            self.reason, self.is_cut_off = "the answer was cut off", True
+        elif self.may_go_back and (calls.problem or calls.format_error):
+            self.reason = calls.problem or "a tool call was begun and not completed"
+        elif self.may_go_back and not calls.calls and is_refusal(completion.text):
+            self.reason = "the model refused to go on"
+        for call in calls.calls:
+            self._refuses(call)
+        return self.reason is not None
+
+    def _refuses(self, call: ToolCall) -> bool:
+        if self.may_go_back and self._conversation.is_duplicate(call):
+            self.reason = f"{call.server}/{call.tool} was asked this before"
+            self.listening.cancel()
+        return self.reason is not None
+
+    def take(self, outcome: ToolOutcome) -> None:
+        self.outcomes.append(outcome)
+        if self.may_go_back and (reason := reason_to_retry(outcome)) is not None:
+            self.reason = reason
+
+    @property
+    def left(self) -> int:
+        return len(self._calls) - len(self.outcomes)
+
+    def in_order(self) -> list[ToolOutcome]:
+        """Results so far without a gap from the first call on: these can be in a prompt already."""
+        by_index: Mapping[int, ToolOutcome] = {outcome.call.index: outcome for outcome in self.outcomes}
+        ready: list[ToolOutcome] = []
+        for call in self._calls:
+            if call.index not in by_index:
+                break
+            ready.append(by_index[call.index])
+        return ready
+
+
+def _key(call: ToolCall) -> tuple[str, str, str]:
+    return call.server, call.tool, repr(sorted(call.arguments.items(), key=lambda item: item[0]))

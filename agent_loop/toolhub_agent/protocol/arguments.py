@@ -1,0 +1,78 @@
+"""A call's arguments as the model wrote them -> an object, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any
+
+from toolhub_agent.model import Json
+
+# json_repair looks far ahead at every bracket; beyond these bounds it takes many seconds, and what needs it is no call.
+_MAX_REPAIR_CHARS = 64_000
+_MAX_REPAIR_DEPTH = 16
+_BRACKET = re.compile(r"[\[\]{}]")
+_KINDS: dict[type, str] = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def read_arguments(text: str) -> tuple[Json, str | None]:
+    """Return (arguments, problem); with a problem the arguments are empty and nothing may be sent to a tool.
+
+    Nothing at all is an empty object. Line breaks inside strings are taken as they are; other faults are repaired.
+    Top-level nulls are left out, as servers have defaults for what is not given.
+    """
+    if not text.strip():
+        return {}, None
+    try:
+        value = _loaded(text)
+    except ValueError as exc:
+        return {}, f"the arguments are no readable JSON ({exc})"
+    if not isinstance(value, dict):
+        return {}, f"the arguments must be a JSON object, not {_KINDS.get(type(value), 'null')}"
+    return {key: item for key, item in value.items() if item is not None}, None
+
+
+def is_object(text: str, *, strict: bool) -> bool:
+    """Whether it is a JSON object as it stands. strict: line breaks inside strings make it none."""
+    try:
+        return isinstance(_parsed(text, strict=strict), dict)
+    except ValueError:
+        return False
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return _parsed(text, strict=False)
+    except ValueError as exc:
+        return _repaired(text, exc)
+
+
+def _parsed(text: str, *, strict: bool) -> Any:
+    try:
+        return json.loads(text, strict=strict, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _repaired(text: str, fault: ValueError) -> Any:
+    if len(text) > _MAX_REPAIR_CHARS or _depth(text) > _MAX_REPAIR_DEPTH:
+        raise fault
+    import json_repair  # here: most turns need no repair, and the package is to import cheaply
+
+    try:
+        value = json_repair.loads(text, skip_json_loads=True)
+    except RecursionError:
+        raise fault from None
+    if value == "":  # its way to say that it found nothing
+        raise fault
+    return value
+
+
+def _depth(text: str) -> int:
+    steps = (1 if match[0] in "[{" else -1 for match in _BRACKET.finditer(text))
+    return max(accumulate(steps), default=0)

@@ -1,0 +1,189 @@
+"""Assembles native tool calls from the deltas of the chat completions API.
+
+The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object;
+it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call is withdrawn
+and handed out anew at the end, with all of its text. What never became an object waits for the end, too.
+Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the name may be
+repeated or come in pieces, the arguments may be an object instead of its text.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolhub_agent.model import Json, ToolCall
+from toolhub_agent.protocol.arguments import is_object, read_arguments
+from toolhub_agent.protocol.objects import ObjectScan
+from toolhub_agent.protocol.reader import ParseEnd
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A call that is being assembled. is_final: the server itself declared it complete."""
+
+    position: int
+    given_id: str
+    id: str
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    scan: ObjectScan = field(default_factory=ObjectScan)
+    is_handed_out: bool = False
+    is_final: bool = False
+
+    @property
+    def raw(self) -> str:
+        return "".join(self.pieces)
+
+    def add_name(self, name: str) -> None:
+        if not self.pieces and name != self.name:
+            self.name += name
+
+    def add_arguments(self, text: str) -> None:
+        if text:
+            self.pieces.append(text)
+            self.scan.feed(text)
+
+    def is_whole(self) -> bool:
+        return bool(self.name) and not self.scan.has_more and is_object(self.raw, strict=False)
+
+
+class NativeReader:
+    """The calls of one turn. split: a function's name -> (server, tool)."""
+
+    def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
+        self._split = split
+        self._drafts: list[_Draft] = []
+        self._by_index: dict[int, _Draft] = {}
+        self._ids: set[str] = set()
+        self._withdrawn: list[int] = []
+
+    @property
+    def growing(self) -> int | None:
+        """Index of the call that was handed out and is not sealed yet."""
+        last = self._drafts[-1] if self._drafts else None
+        return last.position if last and last.is_handed_out and not last.is_final else None
+
+    def feed(self, deltas: tuple[Json, ...]) -> list[ToolCall]:
+        """The calls whose arguments became a whole object with these deltas."""
+        return [call for delta in deltas if (call := self._take(delta)) is not None]
+
+    def dispatched(self, event: Json) -> list[ToolCall]:
+        """A call that the server declares complete: handed out now if it was not, and whatever follows is a repeat."""
+        if event.get("choice_index"):
+            return []
+        delta = event.get("tool_call", event)
+        draft = self._by_index.get(delta.get("index", -1)) or self._draft_of(delta)
+        if draft.is_handed_out:
+            draft.is_final = True
+            return []
+        draft.name, draft.pieces, draft.scan, draft.is_final = "", [], ObjectScan(), True
+        _add(draft, delta)
+        return [self._hand_out(draft)]
+
+    def take_withdrawn(self) -> list[int]:
+        """Indexes of calls handed out too soon; each is told once, and comes again at the end."""
+        withdrawn, self._withdrawn = self._withdrawn, []
+        return withdrawn
+
+    def close(self) -> ParseEnd:
+        """The end of the stream; unreadable arguments are the problem of their call, not of the turn."""
+        return ParseEnd(tuple(self._hand_out(draft) for draft in self._drafts if not draft.is_handed_out))
+
+    def calls(self) -> tuple[Json, ...]:
+        """The calls as they go into history: arguments as written, unless no chat template could read them again."""
+        return tuple(
+            {
+                "id": draft.id,
+                "type": "function",
+                "function": {"name": draft.name, "arguments": _readable(draft.raw)},
+            }
+            for draft in self._drafts
+        )
+
+    def _take(self, delta: Json) -> ToolCall | None:
+        draft = self._draft_of(delta)
+        if draft.is_final:
+            return None
+        was_closed = draft.scan.is_closed
+        _add(draft, delta)
+        if draft.is_handed_out and draft.scan.has_more:
+            draft.is_handed_out = False
+            self._withdrawn.append(draft.position)
+        elif draft.scan.is_closed and not was_closed and draft.is_whole():
+            return self._hand_out(draft)
+        return None
+
+    def _draft_of(self, delta: Json) -> _Draft:
+        index, given = delta.get("index"), _text(delta.get("id"))
+        if isinstance(index, int):
+            known = self._by_index.get(index)
+        else:
+            known = self._last(given)
+        if known is None or _is_another(known, given, delta):
+            known = self._new_draft(given)
+        if isinstance(index, int):
+            self._by_index[index] = known
+        return known
+
+    def _last(self, given: str) -> _Draft | None:
+        """Without an index: the call of that id, else the one that is being written."""
+        if given:
+            return next((draft for draft in self._drafts if draft.given_id == given), None)
+        return self._drafts[-1] if self._drafts else None
+
+    def _new_draft(self, given: str) -> _Draft:
+        unique = given if given and given not in self._ids else f"call_{uuid.uuid4().hex[:24]}"
+        self._ids.add(unique)
+        draft = _Draft(len(self._drafts), given, unique)
+        self._drafts.append(draft)
+        return draft
+
+    def _hand_out(self, draft: _Draft) -> ToolCall:
+        draft.is_handed_out = True
+        server, tool = self._split(draft.name)
+        raw = draft.raw
+        arguments, problem = ({}, _CUT_OFF) if _is_cut_off(draft, raw) else read_arguments(raw)
+        return ToolCall(draft.position, server, tool, arguments, id=draft.id, raw=raw, problem=problem)
+
+
+_CUT_OFF = "the arguments end before their object is closed"
+
+
+def _is_cut_off(draft: _Draft, raw: str) -> bool:
+    """Half a command must not be repaired into a whole one; a text that ends as objects do has another fault."""
+    return bool(raw.strip()) and not (draft.scan.is_closed or draft.scan.has_more) and not raw.rstrip().endswith("}")
+
+
+def _is_another(known: _Draft, given: str, delta: Json) -> bool:
+    """Whether a delta under a known index begins another call: servers that number every call 0 send them whole."""
+    return (
+        not known.is_final
+        and known.scan.is_closed
+        and bool(given)
+        and given != known.given_id
+        and bool(_function(delta).get("name"))
+    )
+
+
+def _add(draft: _Draft, delta: Json) -> None:
+    function = _function(delta)
+    draft.add_name(_text(function.get("name")))
+    arguments = function.get("arguments")
+    draft.add_arguments(json.dumps(arguments) if isinstance(arguments, dict) else _text(arguments))
+
+
+def _function(delta: Json) -> Json:
+    function = delta.get("function")
+    return function if isinstance(function, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _readable(raw: str) -> str:
+    return raw if is_object(raw, strict=True) else json.dumps(read_arguments(raw)[0])

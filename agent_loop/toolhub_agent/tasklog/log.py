@@ -1,0 +1,267 @@
+"""The log of one task: JSON lines, one per event, each written when it happens.
+
+A record costs what it says and no more, however long the task has run; nothing is ever written again. `replay.read_log`
+makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
+has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from toolhub.config.redact import long_enough, redact
+from toolhub_agent.context.serial import dumps, encoded
+from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome
+from toolhub_agent.tasklog.miroflow import write_miroflow
+from toolhub_agent.tasklog.names import clock_text, file_stem, full_id
+from toolhub_agent.tasklog.replay import LOST, Replay, read_log
+from toolhub_agent.tasklog.writer import LineWriter, create, reopen
+
+VERSION = 1
+# Of an error's text in a record; the whole of it is in the message to the model.
+_ERROR_CHARS = 300
+
+Level = Literal["info", "warning", "error", "debug"]
+Status = Literal["success", "failed"]
+
+logger = logging.getLogger(__name__)
+
+
+class TaskLog:
+    """One task's log. Make it with `create` or `resume`. After that nothing here raises because of the disk."""
+
+    def __init__(self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time):
+        """secrets: never written, whatever text they stand in. clock: seconds since the epoch."""
+        self._writer = writer
+        self._forms = _written_forms(secrets)
+        self._clock = clock
+        self._sub_agents = 0
+
+    def __repr__(self) -> str:
+        return f"<TaskLog {self._writer!r}>"
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        task_id: str,
+        *,
+        description: str,
+        file_name: str | None = None,
+        ground_truth: str = "",
+        attempt: int | None = None,
+        format_retry: int | None = None,
+        fingerprint: str = "",
+        env_info: Mapping[str, Any] | None = None,
+        secrets: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> TaskLog:
+        """Begin `task_<id>_<start>.jsonl` in a folder, readable for its owner alone.
+
+        attempt, format_retry: make the id `<id>_attempt-<n>_format-retry-<k>`, by which MiroFlow's runner resumes.
+        fingerprint: of the config, so that a task is not resumed under another. If the file cannot be made there is a
+        warning, and a log that keeps nothing.
+        """
+        now = clock()
+        full = full_id(task_id, attempt=attempt, format_retry=format_retry)
+        stem = file_stem(full, clock_text(now))
+        try:
+            writer = create(folder, stem, ".jsonl")
+        except OSError as exc:
+            writer = LineWriter(folder / f"{stem}.jsonl", None)
+            logger.warning("no log at %s (%s): the task goes on and cannot be resumed", writer.path, exc)
+        log = cls(writer, secrets=secrets, clock=lambda: now)
+        log._record(
+            "task",
+            version=VERSION,
+            task_id=full,
+            description=description,
+            file_name=file_name,
+            ground_truth=ground_truth,
+            fingerprint=fingerprint,
+            env_info=dict(env_info or {}),
+            log_dir=str(folder),
+        )
+        log._clock = clock
+        return log
+
+    @classmethod
+    def resume(
+        cls, path: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
+    ) -> tuple[TaskLog, Replay]:
+        """Go on with a log, and what it says so far.
+
+        Raises OSError if it cannot be opened (BlockingIOError: another process is at it), LogUnreadable if it is none.
+        """
+        writer = reopen(path)
+        try:
+            replay = read_log(path)
+            writer.cut(replay.size)
+        except BaseException:
+            writer.close()
+            raise
+        log = cls(writer, secrets=secrets, clock=clock)
+        log._sub_agents = replay.sub_agent_counter
+        log._record("resumed")
+        return log, replay
+
+    @property
+    def path(self) -> Path:
+        return self._writer.path
+
+    @property
+    def bytes_written(self) -> int:
+        """By this object, to the log itself."""
+        return self._writer.written
+
+    def conversation(self, session: str, system: str) -> ConversationLog:
+        """A conversation begins (again, if there was one of that name: a fresh attempt)."""
+        self._record("conversation", session=session, system=system)
+        return ConversationLog(self, session)
+
+    def continued(self, session: str) -> ConversationLog:
+        """A conversation of a resumed log goes on."""
+        return ConversationLog(self, session)
+
+    def sub_agent_started(self, name: str, subtask: str) -> str:
+        """Returns the session's name, `<name>_<n>`. name: with `agent-` in front, as the model calls it."""
+        self._sub_agents += 1
+        session = f"{name}_{self._sub_agents}"
+        self._record("sub_agent_started", session=session, name=name, subtask=subtask)
+        return session
+
+    def sub_agent_ended(self, session: str, name: str) -> None:
+        self._record("sub_agent_ended", session=session, name=name)
+
+    def log_step(
+        self, info_level: Level, step_name: str, message: str, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """A step of MiroFlow's log; a `ToolManager` takes this log for its own (`set_task_log`).
+
+        Answers, calls, rollbacks, sub-agents and the result are recorded by their own methods, and made into steps when
+        MiroFlow's document is written.
+        """
+        self._record("step", level=info_level, name=step_name, message=message, metadata=dict(metadata or {}))
+
+    def attempt_ended(self, number: int, reason: str, *, experience: str | None = None) -> None:
+        """An attempt came to nothing and another follows. experience: a summary of it for the next one."""
+        self._record("attempt_ended", number=number, reason=reason, experience=experience)
+
+    def finished(self, status: Status, answer: str, *, summary: str = "", error: str = "") -> None:
+        """The result. answer: the boxed one. summary: the text it stood in."""
+        self._record("result", status=status, answer=answer, summary=summary, error=error)
+
+    def judged(self, result: str, *, judge_type: str = "", details: Mapping[str, Any] | None = None) -> None:
+        self._record("judged", result=result, judge_type=judge_type, details=None if details is None else dict(details))
+
+    def write_miroflow(self) -> Path | None:
+        """Write MiroFlow's JSON beside the log, as a whole or not at all; returns its path, None (warned) on failure.
+
+        Reads the whole log: do this at the end, or when asked, in a worker thread if the task still runs.
+        """
+        path = self.path.with_suffix(".json")
+        try:
+            write_miroflow(read_log(self.path), path)
+        except (OSError, ValueError) as exc:
+            logger.warning("task log %s cannot be written: %s", path, exc)
+            return None
+        return path
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _record(self, kind: str, **fields: Any) -> None:
+        at = round(self._clock(), 3)
+        try:
+            line = encoded(_without(self._forms, {"kind": kind, "at": at, **fields}))
+        except (TypeError, ValueError, RecursionError) as exc:
+            logger.warning("log %s: a record %r is left out, it is no JSON: %s", self.path, kind, exc)
+            if kind == "step":
+                return  # nothing is resumed from it
+            line = encoded({"kind": LOST, "at": at, "lost": kind})
+        self._writer.append(line + b"\n")
+
+
+class ConversationLog:
+    """One conversation's records; the `Journal` of its `History`."""
+
+    def __init__(self, log: TaskLog, session: str) -> None:
+        self._log = log
+        self.session = session
+
+    def appended(self, messages: Sequence[Message]) -> None:
+        """In one record: a native turn without all of its results would be no valid history."""
+        self._log._record("messages", session=self.session, messages=list(messages))
+
+    def popped(self, count: int) -> None:
+        self._log._record("popped", session=self.session, count=count)
+
+    def answered(self, turn: int, completion: Completion) -> None:
+        """What an answer cost; the answer itself is a message."""
+        usage = completion.usage
+        self._log._record(
+            "usage",
+            session=self.session,
+            turn=turn,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            finish_reason=completion.finish_reason,
+            ttft=round(completion.ttft, 4),
+            seconds=round(completion.seconds, 4),
+            waited=round(completion.waited, 4),
+            endpoint=completion.endpoint,
+            attempts=completion.attempts,
+        )
+
+    def call_started(self, turn: int, call: ToolCall, *, early: bool = False) -> None:
+        self._log._record("call_started", session=self.session, turn=turn, early=early, **_call(call))
+
+    def call_finished(self, turn: int, outcome: ToolOutcome) -> None:
+        """The result's text is not here: what the model reads of it is a message."""
+        self._log._record(
+            "call_finished",
+            session=self.session,
+            turn=turn,
+            index=outcome.call.index,
+            server=outcome.call.server,
+            tool=outcome.call.tool,
+            seconds=round(outcome.seconds, 4),
+            chars=len(outcome.text),
+            error=outcome.text[:_ERROR_CHARS] if outcome.is_error else None,
+        )
+
+
+def _call(call: ToolCall) -> Json:
+    return {
+        "index": call.index,
+        "server": call.server,
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "id": call.id,
+        "problem": call.problem,
+    }
+
+
+def _written_forms(secrets: Iterable[str]) -> frozenset[str]:
+    """Every secret as it may stand in a text: as it is, inside JSON, and inside JSON inside JSON (native arguments)."""
+    forms = set(long_enough(secrets))
+    for _ in range(2):
+        forms |= {dumps(form)[1:-1] for form in forms}
+    return frozenset(forms)
+
+
+def _without(secrets: frozenset[str], value: Any) -> Any:
+    if not secrets:
+        return value
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {redact(str(name), secrets): _without(secrets, item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without(secrets, item) for item in value]
+    return value

@@ -1,0 +1,78 @@
+"""MiroFlow's task log, one JSON document, made of the append-only log. Written at the end, not at every turn."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from toolhub_agent.model import Json
+from toolhub_agent.tasklog.names import MAIN, clock_text
+from toolhub_agent.tasklog.replay import Conversation, Replay
+from toolhub_agent.tasklog.steps import Step, icon_of, without_doubles
+
+
+def miroflow_document(replay: Replay) -> Json:
+    """The document, with every key in MiroFlow's order; `status` is `running` until there is a result."""
+    task, result, verdict = replay.task, replay.result or {}, replay.verdict or {}
+    sub_agents = {name: said for name, said in replay.conversations.items() if name != MAIN}
+    current = next(reversed(replay.sub_agents), None)
+    last_sub_agent = current or next(reversed(sub_agents), None)
+    return {
+        "status": result.get("status", "running"),
+        "start_time": clock_text(task["at"]),
+        "end_time": clock_text(result["at"]) if result else "",
+        "task_id": replay.task_id,
+        "input": {"task_description": task.get("description", ""), "task_file_name": task.get("file_name")},
+        "ground_truth": task.get("ground_truth", ""),
+        "final_boxed_answer": result.get("answer", ""),
+        "final_judge_result": verdict.get("result", ""),
+        "judge_type": verdict.get("judge_type", ""),
+        "eval_details": verdict.get("details"),
+        "error": result.get("error", ""),
+        "current_main_turn_id": replay.main.turns,
+        "current_sub_agent_turn_id": sub_agents[last_sub_agent].turns if last_sub_agent in sub_agents else 0,
+        "sub_agent_counter": replay.sub_agent_counter,
+        "current_sub_agent_session_id": current,
+        "env_info": task.get("env_info", {}),
+        "log_dir": task.get("log_dir", ""),
+        "main_agent_message_history": _history(replay.main),
+        "sub_agent_message_history_sessions": {name: _history(said) for name, said in sub_agents.items()},
+        "step_logs": [_step(step) for step in without_doubles(replay.steps)],
+        "trace_data": _trace(replay),
+    }
+
+
+def write_miroflow(replay: Replay, path: Path) -> None:
+    """Write it, readable for its owner; others find the document before or this one, never a part. Raises OSError."""
+    text = json.dumps(miroflow_document(replay), ensure_ascii=False, indent=2)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)  # of a killed process that had this id
+    try:
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _history(conversation: Conversation) -> Json:
+    return {"system_prompt": conversation.system, "message_history": conversation.messages}
+
+
+def _step(step: Step) -> Json:
+    return {
+        "step_name": icon_of(step.level, step.name) + step.name,
+        "message": step.message,
+        "timestamp": clock_text(step.at),
+        "info_level": step.level,
+        "metadata": step.metadata,
+    }
+
+
+def _trace(replay: Replay) -> dict[str, Any]:
+    summaries = [attempt["experience"] for attempt in replay.attempts if attempt.get("experience")]
+    return {"failure_experience_summary": summaries[-1]} if summaries else {}

@@ -1,0 +1,71 @@
+"""What servers' errors mean."""
+
+from __future__ import annotations
+
+import pytest
+from toolhub_agent.llm.failures import LONGEST_TEXT, Verdict, is_too_long, message_in, refused_or_passing, shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # vLLM
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4900 in the messages, "
+        "100 in the completion). Please reduce the length of the messages or completion.",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        "Input length (5000) exceeds model's maximum context length (4096).",
+        # SGLang
+        "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        "Input length (5000 tokens) exceeds the maximum allowed length (4096 tokens).",
+        # OpenAI's code, llama.cpp
+        "context_length_exceeded",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+def test_every_engines_words_for_a_prompt_that_does_not_fit(text):
+    assert is_too_long(text)
+
+
+@pytest.mark.parametrize("text", ["max_tokens must be at least 1, got 0", "The model `x` does not exist.", "context"])
+def test_other_refusals_are_not_about_length(text):
+    assert not is_too_long(text)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "verdict"),
+    [
+        (400, "bad parameter", Verdict.REFUSED),
+        (401, "wrong key", Verdict.REFUSED),
+        (307, "elsewhere", Verdict.REFUSED),
+        (400, "maximum context length", Verdict.TOO_LONG),
+        (413, "prompt is too long", Verdict.TOO_LONG),
+        (408, "", Verdict.AGAIN),
+        (429, "", Verdict.AGAIN),
+        (500, "the maximum context length of the cache crashed", Verdict.AGAIN),
+        (None, "an error without a number", Verdict.AGAIN),
+    ],
+)
+def test_a_status_and_its_text_decide(status, text, verdict):
+    assert refused_or_passing(status, text).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"error": {"message": "no", "code": 400}}, "no"),
+        ({"object": "error", "message": "no", "code": 400}, "no"),
+        ({"detail": "no"}, "no"),
+        ("no", "no"),
+        (None, ""),
+        ({"error": "no"}, "no"),
+    ],
+)
+def test_every_shape_of_an_error_body_is_read(body, message):
+    assert message_in(body)[0] == message
+
+
+def test_a_servers_text_is_shown_bounded_on_one_line_and_without_secrets():
+    text = shown("Incorrect key: sk-very-secret\nAND\x00 " + "x" * 100_000, ("sk-very-secret",))
+    assert text.startswith("Incorrect key: *** AND") and "\n" not in text
+    assert len(text) == LONGEST_TEXT + 3

@@ -1,0 +1,188 @@
+"""A task from its question to its answer, with a real model server that says what it is told."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from llm_stand_in.answers import called, cut, failed, said
+from loop_stage import Stage, search, use
+from toolhub_agent.loop.answer import NO_ANSWER
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_task_is_answered_with_what_its_tools_found(stage: Stage):
+    stage.server.script(said("Let me look. " + search("capital of France")), said(r"It is \boxed{Paris}."))
+    result = await stage.run("What is the capital of France?")
+    assert (result.status, result.answer, result.turns, result.tool_calls) == ("success", "Paris", 2, 1)
+    assert stage.tools.calls == [("search", "google_search", {"q": "capital of France"})]
+    system, question, answer, found = stage.prompts[1]
+    assert system["role"] == "system" and "google_search" in system["content"]
+    assert question["content"].startswith("What is the capital of France?")
+    assert answer == {"role": "assistant", "content": "Let me look. " + search("capital of France")}
+    assert found == {"role": "user", "content": 'google_search of {"q": "capital of France"}'}
+
+
+async def test_native_calls_go_into_history_with_their_ids_and_results(stage: Stage):
+    stage.settings["protocol"] = "native"
+    calls = called(("search-google_search", {"q": "a"}), ("python-run_python_code", {"code_block": "1"}))
+    stage.server.script(calls, said(r"\boxed{1}"))
+    result = await stage.run()
+    assert result.answer == "1" and result.tool_calls == 2
+    assert [tool["function"]["name"] for tool in stage.server.chats[0].body["tools"]] == [
+        "search-google_search",
+        "python-run_python_code",
+    ]
+    _, _, answer, *results = stage.prompts[1]
+    ids = [call["id"] for call in answer["tool_calls"]]
+    assert [message["tool_call_id"] for message in results] == ids
+    assert [message["role"] for message in results] == ["tool", "tool"]
+
+
+async def test_each_turn_only_adds_to_the_prompt_of_the_one_before(stage: Stage):
+    turns = [said(search(f"query {number}")) for number in range(4)]
+    stage.server.script(*turns, said(r"\boxed{x}"))
+    await stage.run()
+    for before, after in zip(stage.prompts, stage.prompts[1:], strict=False):
+        assert after[: len(before)] == before
+
+
+async def test_calls_of_one_turn_run_together_and_their_results_keep_its_order(stage: Stage):
+    first_runs, second_ran = anyio.Event(), anyio.Event()
+
+    async def meet(arguments):
+        if arguments["q"] == "first":
+            first_runs.set()
+            await second_ran.wait()
+        else:
+            await first_runs.wait()
+            second_ran.set()
+        return f"found {arguments['q']}"
+
+    stage.tools.answers["google_search"] = meet
+    stage.server.script(said(search("first") + "\n" + search("second")), said(r"\boxed{x}"))
+    await stage.run()
+    assert stage.prompts[1][-1]["content"] == "found first\nfound second"
+
+
+async def test_a_read_only_call_starts_while_the_model_still_writes(stage: Stage):
+    started = anyio.Event()
+
+    async def begin(arguments):
+        started.set()
+        return "found"
+
+    stage.tools.answers["google_search"] = begin
+    stage.server.script(said(search("now"), " and more text", "", hold=True, after=1), said(r"\boxed{x}"))
+
+    async def release_when_started():
+        await started.wait()
+        stage.server.release()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(release_when_started)
+        result = await stage.run()
+    assert result.answer == "x"
+
+
+async def test_a_call_in_the_wrong_server_s_name_reaches_the_right_one(stage: Stage):
+    stage.server.script(said(use("google_search", {"q": "a"}, server="tool-python")), said(r"\boxed{x}"))
+    await stage.run()
+    assert stage.tools.calls == [("search", "google_search", {"q": "a"})]
+
+
+async def test_arguments_that_are_no_object_become_an_error_for_the_model_and_reach_no_tool(stage: Stage):
+    stage.server.script(said(use("run_python_code", "[1, 2]", server="python")), said(r"\boxed{x}"))
+    result = await stage.run()
+    assert stage.tools.calls == [] and result.status == "success"
+    told = stage.prompts[1][-1]["content"]
+    assert told.startswith("Tool call to run_python_code on python failed. Error: ")
+    assert told.count("failed. Error:") == 1
+
+
+async def test_what_a_foreign_tool_manager_raises_becomes_an_error_for_the_model(stage: Stage):
+    stage.tools.answers["google_search"] = RuntimeError("broken pipe")
+    stage.server.script(said(search("a")), said(r"\boxed{x}"))
+    await stage.run()
+    assert stage.prompts[1][-1]["content"] == "Tool call to google_search on search failed. Error: broken pipe"
+
+
+async def test_a_call_inside_the_model_s_thoughts_is_not_made(stage: Stage):
+    stage.server.script(said("<think>" + search("no") + "</think>" + search("yes")), said(r"\boxed{x}"))
+    await stage.run()
+    assert [arguments["q"] for _, _, arguments in stage.tools.calls] == ["yes"]
+
+
+async def test_without_a_boxed_answer_the_model_is_asked_for_one(stage: Stage):
+    stage.server.script(said("I think it is 4."), said(r"\boxed{4}"))
+    result = await stage.run()
+    assert result.answer == "4" and "\\boxed{}" in stage.prompts[1][-1]["content"]
+
+
+async def test_a_task_without_any_answer_fails_in_miroflow_s_words(stage: Stage):
+    stage.server.usual = lambda seen: said("no idea")
+    result = await stage.run()
+    assert (result.status, result.answer) == ("failed", NO_ANSWER)
+
+
+async def test_when_the_turns_are_used_up_the_last_result_is_kept_for_the_answer(stage: Stage):
+    stage.settings["max_turns"] = 2
+    stage.server.script(said(search("a")), said(search("b")), said(r"\boxed{late}"))
+    result = await stage.run()
+    assert (result.answer, result.stopped, result.turns) == ("late", "max_turns", 2)
+    assert any('"q": "b"' in message["content"] for message in stage.prompts[2])
+
+
+async def test_only_the_last_results_stay_in_the_prompt(stage: Stage):
+    stage.settings["keep_tool_result"] = 1
+    stage.server.script(*(said(search(f"q{number}")) for number in range(3)), said(r"\boxed{x}"))
+    await stage.run()
+    results = [message["content"] for message in stage.prompts[3] if message["role"] == "user"][1:]
+    assert results == ["Tool result is omitted to save tokens."] * 2 + ['google_search of {"q": "q2"}']
+
+
+async def test_an_answer_that_breaks_off_is_asked_for_again(stage: Stage):
+    stage.server.script(cut("a ", "b ", after=1), said(r"\boxed{whole}"))
+    result = await stage.run()
+    assert result.answer == "whole" and result.turns == 1
+
+
+async def test_a_model_that_refuses_the_request_ends_the_task_with_its_reason(stage: Stage):
+    stage.server.usual = lambda seen: failed(401, "bad key")
+    result = await stage.run()
+    assert result.status == "failed" and result.stopped == "llm_failed" and "bad key" in (result.error or "")
+    assert len(stage.server.chats) == 1
+
+
+async def test_a_cut_off_answer_is_sampled_again_with_more_room(stage: Stage):
+    stage.settings["sampling"] = {"max_tokens": 100}
+    stage.server.script(said("a long", finish_reason="length"), said(r"\boxed{x}"))
+    result = await stage.run()
+    assert result.turns == 1
+    assert [seen.body["max_tokens"] for seen in stage.server.chats] == [100, 110]
+    assert stage.prompts[0] == stage.prompts[1]
+
+
+async def test_events_tell_the_task_in_miroflow_s_order(stage: Stage):
+    stage.server.script(said(search("a")), said(r"\boxed{x}"))
+    await stage.run()
+    assert stage.sink.events[-1] is None
+    names = [event["event"] for event in stage.sink.events[:-1]]
+    assert names[:3] == ["start_of_workflow", "start_of_agent", "start_of_llm"]
+    assert names[-2:] == ["end_of_agent", "end_of_workflow"]
+    calls = [event["data"] for event in stage.sink.events[:-1] if event["event"] == "tool_call"]
+    real = [data for data in calls if data["tool_name"] == "google_search"]
+    assert len({data["tool_call_id"] for data in real}) == 1
+    assert [list(data["tool_input"]) for data in real] == [["q"], ["result"]]
+
+
+async def test_the_log_tells_the_whole_task_in_miroflow_s_form(stage: Stage):
+    stage.server.script(said(search("a")), said(r"\boxed{x}"))
+    result = await stage.run("Who?")
+    assert result.log is not None
+    document = json.loads(result.log.read_text())
+    assert document["status"] == "success" and document["final_boxed_answer"] == "x"
+    history = document["main_agent_message_history"]["message_history"]
+    assert [message["role"] for message in history] == ["user", "assistant", "user", "assistant"]
