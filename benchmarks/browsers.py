@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -90,16 +91,21 @@ async def _shared(host: str) -> AsyncIterator[Browse]:
 
 @asynccontextmanager
 async def _browsers(host: str, *, one_driver: bool) -> AsyncIterator[Browse]:
-    """Chromium with the arguments of the shared one, as often as there are tasks, and one page in each."""
+    """Chromium with the arguments and without the hidden pages, as the shared one; one page in each."""
     from playwright.async_api import async_playwright
     from toolhub_servers.browser.chromium import ARGUMENTS, find_chromium
+    from toolhub_servers.browser.launcher import Launcher
 
     drivers: list[Any] = []
     browsers: list[Any] = []
+    folders = contextlib.ExitStack()
 
     async def browse_one(driver: Any) -> None:
+        folder = folders.enter_context(tempfile.TemporaryDirectory(prefix="toolhub-bench-"))
         browser = await driver.chromium.launch(
-            executable_path=find_chromium(None), args=ARGUMENTS, chromium_sandbox=os.geteuid() != 0
+            executable_path=Launcher(Path(folder), find_chromium(None)).path,
+            args=ARGUMENTS,
+            chromium_sandbox=os.geteuid() != 0,
         )
         browsers.append(browser)
         context = await browser.new_context(viewport={"width": 1280, "height": 720})
@@ -121,6 +127,7 @@ async def _browsers(host: str, *, one_driver: bool) -> AsyncIterator[Browse]:
             await browser.close()
         for driver in drivers:
             await driver.stop()
+        folders.close()
 
 
 def _check(is_open: bool) -> None:

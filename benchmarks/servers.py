@@ -109,7 +109,8 @@ def _notes(found: Found, scale: Scale, spawned: int) -> list[str]:
     if found.pages:
         version = found.pages["own"][0]["version"]
         notes.append(
-            f"Chromium {version}, headless, the same arguments and the same page; drivers and Python included."
+            f"Chromium {version}, headless, the same arguments, the hidden pages of its address bar off in all of "
+            "them, and the same page; drivers and Python included."
         )
     else:
         notes.append(f"Left out: browsers; {scale.no_browser}.")

@@ -21,7 +21,7 @@ from environment import SetupError, apt_install
 
 ROOT = Path(__file__).parents[1]
 ACCOUNT = "toolhub-test"
-FOLDERS = ("sandbox", "sandbox_hostile", "hub_sandboxes")
+FOLDERS = ("sandbox", "sandbox_hostile", "hub_sandboxes", "browser")
 # Outside of root's home, where others may look.
 CACHE = Path("/var/cache/toolhub-test")
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3.13", "/usr/bin/python3.12")

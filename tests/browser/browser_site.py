@@ -42,6 +42,15 @@ PAGES = {
     "/covered": """<title>Covered</title><button>Under</button>
         <div style="position:fixed;inset:0;background:white">Over</div>""",
     "/files": "<title>Files</title><a href='/report.csv'>Report</a><a href='/huge.bin'>Huge</a>",
+    "/flood": "<title>Flood</title><a href='/flood.bin'>Flood</a>",
+    "/hungry-script": """<title>Hungry</title><script>const kept = [];
+        setInterval(() => { for (let i = 0; i < 100; i++) kept.push(new Array(1e4).fill(0).map(Math.random)); }, 1)
+        </script>""",
+    "/hungry-buffers": """<title>Hungry</title><script>const kept = [];
+        setTimeout(() => { while (true) kept.push(new Uint8Array(1 << 22).fill(1)); }, 300)</script>""",
+    "/hungry-worker": """<title>Hungry</title><script>
+        const code = 'const kept = []; while (true) kept.push(new Uint8Array(1 << 22).fill(1))';
+        setTimeout(() => new Worker(URL.createObjectURL(new Blob([code]))), 300)</script>""",
     "/upload": "<title>Upload</title><input type='file' aria-label='Your file'>",
     "/tall": "<title>Tall</title><div style='height:9000px;background:linear-gradient(red,blue)'>Top</div>",
     "/noise": """<title>Noise</title><canvas id="c" width="1280" height="720"></canvas><script>
@@ -49,6 +58,8 @@ PAGES = {
         all.data.forEach((_, i) => all.data[i] = i % 4 == 3 ? 255 : Math.random() * 256);
         c.getContext('2d').putImageData(all, 0, 0);</script>""",
     "/long": "<title>Long</title>" + "".join(f"<button>Button {number}</button>" for number in range(2000)),
+    "/wordy": """<title>Wordy</title><script>document.title = 't'.repeat(1e6);
+        history.pushState(null, '', '/' + 'u'.repeat(1e6)); alert('a'.repeat(1e6))</script>""",
     "/mail": "<title>Mail</title><a href='mailto:a@b.example'>Write</a>",
     "/local-files": "<title>Local files</title><a href='file:///etc/passwd'>Passwords</a>",
     "/framed": """<title>Framed</title><h1>Around</h1><iframe src="/never"></iframe>
@@ -74,6 +85,8 @@ class Website:
     pages: dict[str, bytes] = field(default_factory=dict)
     never: anyio.Event = field(default_factory=anyio.Event)
     hanging: anyio.Event = field(default_factory=anyio.Event)
+    flooded: anyio.Event = field(default_factory=anyio.Event)
+    """Set when nobody takes any more of the file without end."""
 
     @property
     def host(self) -> str:
@@ -88,9 +101,22 @@ class Website:
                 head = b""
                 while b"\r\n\r\n" not in head:
                     head += await stream.receive()
-                await stream.send(await self._respond(head.split()[1].decode()))
+                path = head.split()[1].decode()
+                if path == "/flood.bin":
+                    await self._flood(stream)
+                await stream.send(await self._respond(path))
             except (anyio.EndOfStream, anyio.BrokenResourceError):
                 pass  # the browser has changed its mind
+
+    async def _flood(self, stream: anyio.abc.SocketStream) -> None:
+        """Send a file that has no end."""
+        kind = b"Content-Type: application/octet-stream\r\nContent-Disposition: attachment\r\n\r\n"
+        try:
+            await stream.send(b"HTTP/1.1 200 OK\r\n" + kind)
+            while True:
+                await stream.send(b"x" * (1 << 16))
+        finally:
+            self.flooded.set()
 
     async def _respond(self, path: str) -> bytes:
         self.asked.append(path)

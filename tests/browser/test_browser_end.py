@@ -43,7 +43,9 @@ async def test_a_clean_end_leaves_no_process_and_no_file(
 
 
 @pytest.mark.parametrize("also_driver", [False, True], ids=["hub", "hub and driver"])
-async def test_a_killed_hub_leaves_no_process(site: Website, short_tmp: Path, also_driver: bool) -> None:
+async def test_a_killed_hub_leaves_no_process_and_its_files_go_with_the_next_start(
+    site: Website, short_tmp: Path, monkeypatch: pytest.MonkeyPatch, also_driver: bool
+) -> None:
     """With a page in an endless script, so that nothing ends because it was idle."""
     env = {**os.environ, "TMPDIR": str(short_tmp)}
     command = [sys.executable, str(PROGRAM), site.host, site.url("/endless-at-once")]
@@ -58,6 +60,31 @@ async def test_a_killed_hub_leaves_no_process(site: Website, short_tmp: Path, al
                 started[0].kill()
             _, left = await to_thread.run_sync(lambda: psutil.wait_procs(started, timeout=GONE_WITHIN_S))
             assert left == []
+        assert list(short_tmp.iterdir())
+        await browse_once(site, short_tmp, monkeypatch)
+    assert list(short_tmp.iterdir()) == []
+
+
+async def test_a_start_takes_nothing_from_those_who_browse(
+    site: Website, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(short_tmp))
+    with anyio.fail_after(PATIENCE):
+        async with open_commons() as commons, open_task(commons, site) as task:
+            await task.open("/report.csv")
+            before = sorted(short_tmp.rglob("*.csv")) + sorted(short_tmp.glob("*/chromium"))
+            assert len(before) == 2
+            await browse_once(site, short_tmp, monkeypatch)
+            assert all(path.exists() for path in before)
+            assert "- Title: Home" in await task.open("/")
+
+
+async def browse_once(site: Website, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start another Chromium, with the same temporary directory, and end it."""
+    monkeypatch.setenv("TMPDIR", str(tmp))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    async with open_commons() as commons, open_task(commons, site) as task:
+        assert "- Title: Home" in await task.open("/")
 
 
 async def test_a_hub_that_is_asked_to_end_ends_with_an_endless_page(site: Website, short_tmp: Path) -> None:
@@ -86,3 +113,21 @@ async def test_the_program_browses_over_stdio_and_leaves_nothing(site: Website) 
             assert len(started) > 3
         _, left = await to_thread.run_sync(lambda: psutil.wait_procs(started, timeout=GONE_WITHIN_S))
         assert left == []
+
+
+async def test_the_killed_program_leaves_no_process_and_its_files_go_with_the_next_start(
+    site: Website, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["-m", "toolhub_servers.browser", "--allow-private", site.host]
+    env = {**os.environ, "TMPDIR": str(short_tmp)}
+    with anyio.fail_after(PATIENCE):
+        async with Client(StdioServerParameters(command=sys.executable, args=arguments, env=env)) as client:
+            await client.call_tool("browser_navigate", {"url": site.url("/report.csv")})
+            (program,) = [p for p in psutil.Process().children() if "toolhub_servers.browser" in p.cmdline()]
+            started = program.children(recursive=True)
+            assert len(started) > 3 and list(short_tmp.rglob("*.csv"))
+            program.kill()
+            _, left = await to_thread.run_sync(lambda: psutil.wait_procs(started, timeout=GONE_WITHIN_S))
+            assert left == []
+        await browse_once(site, short_tmp, monkeypatch)
+    assert list(short_tmp.iterdir()) == []

@@ -116,7 +116,7 @@ async def test_a_download_goes_to_a_folder_that_ends_with_the_task(browser: Open
             assert found is not None
             saved = Path(found[2])
             assert saved.name == found[1] and saved.read_text() == "a,b\n1,2\n"
-            assert "more than max_download_bytes" in await task.click('link "Huge"')
+            assert "it has more than 1000 bytes (max_download_bytes)" in await task.click('link "Huge"')
             assert [path.name for path in saved.parent.iterdir()] == [saved.name]
         assert not saved.parent.exists()
 
@@ -128,6 +128,21 @@ async def test_a_download_by_its_address_is_kept_where_the_options_say(browser: 
                 assert "Downloaded" in await task.open("/report.csv")
         names = sorted(path.name for path in (tmp_path / "task_7").iterdir())
         assert len(names) == 2 and names[0].endswith(" (1).csv")
+
+
+async def test_a_download_replaces_no_file_and_follows_no_link(browser: Open, tmp_path: Path) -> None:
+    """Not one of the same task from before its pages were closed, nor one that somebody else put there."""
+    elsewhere = tmp_path / "elsewhere"
+    with anyio.fail_after(PATIENCE):
+        async with browser("one", downloads_dir=str(tmp_path)) as task:
+            await task.open("/report.csv")
+            (first,) = (tmp_path / "one").iterdir()
+            first.write_text("kept")
+            second = first.with_stem(f"{first.stem} (1)")
+            second.symlink_to(elsewhere)
+            await task.call("close")
+            assert f"to {first.with_stem(f'{first.stem} (2)')}" in await task.open("/report.csv")
+    assert first.read_text() == "kept" and second.is_symlink() and not elsewhere.exists()
 
 
 async def test_a_page_that_asks_for_a_file_gets_none(browser: Open) -> None:

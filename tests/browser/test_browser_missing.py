@@ -13,6 +13,7 @@ from browsing import open_task
 from toolhub_servers.browser import create_server, open_renderer
 from toolhub_servers.browser.chromium import environment, find_chromium, last_words
 from toolhub_servers.browser.downloads import fit_name
+from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
 
 from toolhub.commons import open_commons
@@ -81,9 +82,11 @@ def test_of_all_that_chromium_said_the_reason_is_told(message: str, told: str) -
     assert last_words(message) == told
 
 
-def test_secrets_of_the_hub_are_not_chromiums() -> None:
+def test_secrets_of_the_hub_are_not_chromiums(short_tmp: Path) -> None:
+    launcher = Launcher(short_tmp, "chromium")
     of_hub = {"HOME": "/home/a", "PATH": "/bin", "LC_ALL": "C", "OPENAI_API_KEY": "secret", "http_proxy": "http://x"}
-    assert environment(of_hub, "/first") == {"HOME": "/home/a", "PATH": "/first:/bin", "LC_ALL": "C"}
+    path = f"{launcher.programs}:/bin"
+    assert environment(of_hub, launcher) == {"HOME": "/home/a", "PATH": path, "LC_ALL": "C", "TMPDIR": str(short_tmp)}
 
 
 @pytest.mark.parametrize(

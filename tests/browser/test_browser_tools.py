@@ -113,6 +113,15 @@ async def test_a_long_result_is_cut_and_can_be_continued(browser: Open) -> None:
             assert 'button "Button 0"' not in later and "[Cut: characters 1000 to 2000 of " in later
 
 
+async def test_a_title_and_an_address_without_end_are_cut(browser: Open) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with browser() as task:
+            shown = [await task.open("/wordy"), await task.call("snapshot"), await task.call("tabs", action="list")]
+            shown.append(str((await task.client.call_tool("browser_take_screenshot", {})).content[0]))
+            shown.append(await task.call("read"))
+            assert "- Title: tttt" in shown[0] and "### Events" in shown[0] and all(len(text) < 5000 for text in shown)
+
+
 async def test_without_snapshots_results_tell_only_where_the_page_is(browser: Open) -> None:
     with anyio.fail_after(PATIENCE):
         async with browser(snapshots="none") as task:

@@ -11,7 +11,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.guard import checked_url, refusal, target_of
-from toolhub_servers.browser.reading import cut, read_page
+from toolhub_servers.browser.reading import cut, read_page, shortened
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.tabs import Tabs
 
@@ -76,14 +76,18 @@ async def view(tabs: Tabs, settings: BrowserSettings, response: Response | None 
     if not tabs.pages:
         return told(tabs, NO_PAGE)
     page = tabs.current
-    lines = ["### Page", f"- URL: {page.url}", f"- Title: {await page.title()}"]
+    lines = await _head(page)
     if response is not None and response.status >= 400:
-        lines.append(f"- HTTP status: {response.status} {response.status_text}".rstrip())
+        lines.append(f"- HTTP status: {response.status} {shortened(response.status_text)}".rstrip())
     if response is not None and response.headers.get("content-type", "").startswith("application/pdf"):
         lines.append("- This is a PDF, which the browser shows but cannot read; use a tool for documents.")
     if settings.snapshots == "full":
         lines += ["### Snapshot", cut(await _tree(page), settings.max_chars)]
     return told(tabs, "\n".join(lines))
+
+
+async def _head(page: Page) -> list[str]:
+    return ["### Page", f"- URL: {shortened(page.url)}", f"- Title: {shortened(await page.title())}"]
 
 
 def told(tabs: Tabs, text: str) -> str:
@@ -103,14 +107,15 @@ async def _tree(page: Page) -> str:
 async def snapshot(tabs: Tabs, settings: BrowserSettings, start: int) -> str:
     page = tabs.current
     text = await _tree(page)
-    lines = ["### Page", f"- URL: {page.url}", f"- Title: {await page.title()}", "### Snapshot"]
-    return told(tabs, "\n".join([*lines, cut(text, settings.max_chars, start)]))
+    return told(tabs, "\n".join([*await _head(page), "### Snapshot", cut(text, settings.max_chars, start)]))
 
 
 async def read(tabs: Tabs, settings: BrowserSettings, start: int) -> str:
     page = tabs.current
     text = await read_page(page)
-    return told(tabs, cut(text, settings.max_chars, start) if text else f"The page {page.url} shows no text.")
+    return told(
+        tabs, cut(text, settings.max_chars, start) if text else f"The page {shortened(page.url)} shows no text."
+    )
 
 
 async def element(tabs: Tabs, ref: str) -> tuple[Page, Locator]:
@@ -149,7 +154,7 @@ async def list_tabs(tabs: Tabs) -> str:
     lines = []
     for number, page in enumerate(tabs.pages):
         mark = " (current)" if tabs.is_current(page) else ""
-        lines.append(f"- {number}:{mark} [{await _title(page)}] ({page.url})")
+        lines.append(f"- {number}:{mark} [{await _title(page)}] ({shortened(page.url)})")
     return told(tabs, "\n".join(["### Tabs", *lines]))
 
 
@@ -157,7 +162,7 @@ async def _title(page: Page) -> str:
     """The title, if the page is in a state to tell it."""
     with anyio.move_on_after(1):
         try:
-            return await page.title()
+            return shortened(await page.title())
         except PlaywrightError:
             return "?"
     return "does not respond"

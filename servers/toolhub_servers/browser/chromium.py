@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import Any
 
 import anyio
+from anyio import to_thread
 from playwright.async_api import Browser, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from toolhub_servers.browser.errors import BrowserUnavailable
+from toolhub_servers.browser.launcher import Launcher
+from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
+from toolhub_servers.browser.scratch import Scratch, sweep
+from toolhub_servers.browser.settings import BrowserSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +43,6 @@ ARGUMENTS = (
 # What Chromium needs of the environment; the hub's has secrets that are nobody else's business.
 _ENVIRONMENT = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "FONTCONFIG_FILE")
 _ENVIRONMENT_PREFIXES = ("LC_", "XDG_", "FONTCONFIG_")
-# A link such as mailto: makes Chromium start one of these without asking.
-_OPENERS = ("xdg-open", "xdg-email", "gio", "kde-open", "gnome-open")
 
 
 def find_chromium(executable: str | None) -> str:
@@ -61,8 +63,9 @@ def find_chromium(executable: str | None) -> str:
 class Chromium:
     """One running Chromium with its driver."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, memory: MemoryWatch) -> None:
         self.browser = browser
+        self.memory = memory
         self._gone = anyio.Event()
         browser.on("disconnected", lambda _: self._gone.set())
 
@@ -89,52 +92,88 @@ class Chromium:
 
 
 @asynccontextmanager
-async def open_chromium(executable: str | None, *, sandbox: bool | None) -> AsyncIterator[Chromium]:
+async def open_chromium(settings: BrowserSettings) -> AsyncIterator[Chromium]:
     """Run a Chromium with a profile of its own as long as the block. Raises BrowserUnavailable.
 
     If this process is killed, the driver reads the end of its pipe and ends Chromium; if the driver is killed, Chromium
-    does the same.
+    does the same. What they leave on the disk goes with the next start.
     """
     try:
-        path = find_chromium(executable)
+        path = find_chromium(settings.executable)
     except ValueError as exc:
         raise BrowserUnavailable(str(exc)) from exc
-    if sandbox is None and os.geteuid() == 0:
-        logger.warning("Chromium runs without its own sandbox, because it is run by root; run the hub as a user")
-        sandbox = False
-    with tempfile.TemporaryDirectory(prefix="toolhub-browser-") as folder:
-        env = environment(os.environ, _without_openers(Path(folder)))
-        # A cancellation in here would leak processes; the start has its own deadline.
-        with anyio.CancelScope(shield=True):
-            driver = await _start_driver()
+    await to_thread.run_sync(sweep)
+    async with _open_launcher(path) as launcher, _running(path, launcher, settings) as browser:
+        memory = MemoryWatch(browser, settings.max_page_bytes)
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(memory.run)
             try:
-                browser = await _launch(driver, path, env, sandbox=sandbox is not False)
-            except BaseException:
-                await _stop(driver)
-                raise
+                yield Chromium(browser, memory)
+            finally:
+                watching.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _open_launcher(path: str) -> AsyncIterator[Launcher]:
+    try:
+        scratch = Scratch("chromium")
+    except OSError as exc:
+        raise BrowserUnavailable(f"there is no folder for the browser: {exc}") from exc
+    try:
         try:
-            yield Chromium(browser)
-        finally:
-            await _stop(driver, browser)
+            launcher = Launcher(scratch.path, path)
+        except OSError as exc:
+            raise BrowserUnavailable(f"the folder of the browser was not filled: {exc}") from exc
+        yield launcher
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(scratch.remove)
+
+
+@asynccontextmanager
+async def _running(path: str, launcher: Launcher, settings: BrowserSettings) -> AsyncIterator[Browser]:
+    # A cancellation in here would leak processes; the start has its own deadline.
+    with anyio.CancelScope(shield=True):
+        driver = await _start_driver()
+        try:
+            browser = await _launch(driver, path, launcher, settings)
+        except BaseException:
+            await _stop(driver)
+            raise
+    try:
+        yield browser
+    finally:
+        await _stop(driver, browser)
 
 
 async def _start_driver() -> Playwright:
     try:
         with anyio.fail_after(START_S):
-            return await async_playwright().start()
+            starting = async_playwright()
+            driver = await starting.start()
+            _hear_of_its_end(starting)
+            return driver
     except (OSError, TimeoutError, PlaywrightError) as exc:
         raise BrowserUnavailable(f"the driver of the browser did not start: {exc or 'no answer'}") from exc
 
 
-async def _launch(driver: Playwright, path: str, env: dict[str, str | float | bool], *, sandbox: bool) -> Browser:
+def _hear_of_its_end(starting: Any) -> None:
+    """Ask what nobody else does: why a driver ended. asyncio would report that as an error that got lost."""
+    transport = getattr(getattr(starting, "_client", None), "_transport", None)
+    if (end := getattr(transport, "on_error_future", None)) is not None:
+        end.add_done_callback(lambda end: end.cancelled() or end.exception())
+
+
+async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: BrowserSettings) -> Browser:
     try:
         return await driver.chromium.launch(
-            executable_path=path,
-            args=ARGUMENTS,
+            executable_path=launcher.path,
+            artifacts_dir=launcher.artifacts,
+            args=[*ARGUMENTS, *memory_arguments(settings.max_page_bytes)],
             ignore_default_args=["--disable-popup-blocking"],  # a page could open thousands
-            chromium_sandbox=sandbox,
+            chromium_sandbox=_has_sandbox(settings),
             proxy={"server": NO_PROXY},
-            env=env,
+            env=environment(os.environ, launcher),
             timeout=START_S * 1000,
             # The hub decides what a signal means.
             handle_sigint=False,
@@ -144,6 +183,13 @@ async def _launch(driver: Playwright, path: str, env: dict[str, str | float | bo
     except PlaywrightError as exc:
         hint = "; without user namespaces set the option sandbox to false" if "usable sandbox" in exc.message else ""
         raise BrowserUnavailable(f"{path} did not start: {last_words(exc.message)}{hint}") from exc
+
+
+def _has_sandbox(settings: BrowserSettings) -> bool:
+    if settings.sandbox is None and os.geteuid() == 0:
+        logger.warning("Chromium runs without its own sandbox, because it is run by root; run the hub as a user")
+        return False
+    return settings.sandbox is not False
 
 
 def last_words(message: str) -> str:
@@ -165,18 +211,12 @@ async def _stop(driver: Playwright, browser: Browser | None = None) -> None:
             await driver.stop()
 
 
-def environment(of_hub: Mapping[str, str], path: str) -> dict[str, str | float | bool]:
+def environment(of_hub: Mapping[str, str], launcher: Launcher) -> dict[str, str | float | bool]:
     """What Chromium gets of the hub's environment."""
     kept: dict[str, str | float | bool] = {
         name: value for name, value in of_hub.items() if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
     }
-    kept["PATH"] = os.pathsep.join([path, of_hub.get("PATH", os.defpath)])
+    kept["PATH"] = os.pathsep.join([launcher.programs, of_hub.get("PATH", os.defpath)])
+    if launcher.tmpdir is not None:
+        kept["TMPDIR"] = launcher.tmpdir
     return kept
-
-
-def _without_openers(folder: Path) -> str:
-    """Fill a folder with programs that do nothing, to be found before those that would open a desktop's programs."""
-    nothing = shutil.which("true") or "/bin/true"
-    for name in _OPENERS:
-        (folder / name).symlink_to(nothing)
-    return str(folder)

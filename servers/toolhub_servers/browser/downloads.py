@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +13,20 @@ from anyio import to_thread
 from playwright.async_api import Download
 from playwright.async_api import Error as PlaywrightError
 
+from toolhub_servers.browser.errors import BrowserError
+from toolhub_servers.browser.scratch import Scratch
 from toolhub_servers.browser.settings import BrowserSettings
 
 # A page can offer one after the other.
 FILES_PER_TASK = 200
 # A slow server may take its time, but not for ever: until then the file grows on the hub's disk.
 DOWNLOAD_S = 300.0
+# Ending one takes milliseconds.
+END_S = 1.0
+# A fast server fills some 100 MB in that time.
+LOOK_S = 0.2
+# What else is on the disk needs some room, too.
+LEAST_FREE_BYTES = 512 << 20
 _UNFIT = re.compile(r"[^\w .()+,=@-]")
 _LONGEST_NAME = 120
 
@@ -32,6 +39,7 @@ class Downloads:
         self._owner = owner
         self._tell = tell
         self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._names: set[str] = set()
         self.ended = 0
         """How many downloads have ended, well or badly."""
@@ -44,6 +52,7 @@ class Downloads:
         try:
             await self._save(download, fit_name(download.suggested_filename))
         finally:
+            await _end(download)
             self._active -= 1
             self.ended += 1
             self._one_ended.set()
@@ -53,31 +62,59 @@ class Downloads:
         if len(self._names) >= FILES_PER_TASK:
             self._tell(f"The file {name} was not downloaded: this task has {FILES_PER_TASK} files already.")
             return
-        name = self._reserved(name)
         try:
+            name = self._reserved(name)
             with anyio.fail_after(DOWNLOAD_S):
-                self._tell(await self._keep(download, name))
+                self._tell(await self._keep(download, self._made_folder() / name))
         except TimeoutError:
             self._tell(f"The download of {name} was given up after {DOWNLOAD_S:g} s.")
+        except BrowserError as exc:
+            self._tell(f"The file {name} was not kept: {exc}")
         except (PlaywrightError, OSError) as exc:
             self._tell(f"The download of {name} failed: {exc}")
 
-    async def _keep(self, download: Download, name: str) -> str:
-        """Return a sentence on what became of the file. Cancels the download if it is not to be waited for."""
-        try:
-            size = (await anyio.Path(await download.path()).stat()).st_size
-            if size > self._settings.max_download_bytes:
-                return f"The file {name} was not kept: its {size} bytes are more than max_download_bytes."
-            target = self._made_folder() / name
-            await download.save_as(target)
-            return f"Downloaded {name} ({size} bytes) to {target}"
-        finally:
-            with anyio.move_on_after(1, shield=True):
-                try:
-                    await download.cancel()
-                    await download.delete()
-                except PlaywrightError:
-                    pass  # it went with its page
+    async def _keep(self, download: Download, target: Path) -> str:
+        """Return a sentence on the file that is there now."""
+        size = await self._arrived_bytes(download)
+        await download.save_as(target)
+        return f"Downloaded {target.name} ({size} bytes) to {target}"
+
+    async def _arrived_bytes(self, download: Download) -> int:
+        """Wait for the whole file and return its size. Raises BrowserError as soon as it is too large."""
+        excess = ""
+
+        async def watch(path: Path) -> None:
+            nonlocal excess
+            try:
+                while not (excess := self._excess(path)):
+                    await anyio.sleep(LOOK_S)
+                await download.cancel()
+            except (PlaywrightError, OSError):
+                pass  # Chromium is gone with its folder, which the failure will tell
+
+        async with anyio.create_task_group() as watching:
+            if (growing := _path_of(download)) is not None:
+                watching.start_soon(watch, growing)
+            try:
+                failure = await download.failure()
+            except PlaywrightError as exc:
+                failure = exc.message
+            watching.cancel_scope.cancel()
+        if failure is not None:
+            raise BrowserError(excess) if excess else PlaywrightError(failure)
+        path = Path(await download.path())
+        if excess := self._excess(path):
+            raise BrowserError(excess)
+        return _size(path)
+
+    def _excess(self, path: Path) -> str:
+        """Say what there is too much of, or nothing."""
+        limit = self._settings.max_download_bytes
+        if _size(path) > limit:
+            return f"it has more than {limit} bytes (max_download_bytes)."
+        if shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES:
+            return f"less than {LEAST_FREE_BYTES} bytes of the disk would be left free."
+        return ""
 
     async def wait_idle(self, limit: float, *, ended: int = 0) -> None:
         """Wait until nothing is being downloaded and `ended` downloads have ended, for so many seconds at most."""
@@ -87,28 +124,58 @@ class Downloads:
 
     async def aclose(self) -> None:
         """Remove the files, unless there is a folder where they stay."""
-        if self._folder is not None and self._settings.downloads_dir is None:
-            await to_thread.run_sync(lambda folder: shutil.rmtree(folder, ignore_errors=True), self._folder)
-            self._folder = None
+        if self._scratch is not None:
+            await to_thread.run_sync(self._scratch.remove)
+            self._scratch = self._folder = None
 
     def _made_folder(self) -> Path:
         if self._folder is None:
             if self._settings.downloads_dir is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="toolhub-downloads-"))
+                self._scratch = Scratch("downloads")
+                self._folder = self._scratch.path
             else:
                 self._folder = Path(self._settings.downloads_dir).absolute() / fit_name(self._owner)
                 self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
     def _reserved(self, name: str) -> str:
-        """The name, or one like it that no other file of the task has."""
+        """The name, or one like it that no other file has. Raises OSError where there is no folder for it."""
+        folder = self._made_folder()
         stem, extension = os.path.splitext(name)
         number = 1
-        while name in self._names:
+        # Also no link: what is written would go where it leads.
+        while name in self._names or os.path.lexists(folder / name):
             name = f"{stem} ({number}){extension}"
             number += 1
         self._names.add(name)
         return name
+
+
+async def _end(download: Download) -> None:
+    """Load no more of it, and keep nothing where it grew."""
+    with anyio.move_on_after(END_S, shield=True):
+        try:
+            await download.cancel()
+            await download.delete()
+        except PlaywrightError:
+            pass  # it went with its page
+
+
+def _path_of(download: Download) -> Path | None:
+    """Where the file grows; Playwright itself tells that only once it is whole. None: nobody knows."""
+    artifact = getattr(getattr(download, "_impl_obj", None), "_artifact", None)
+    path = getattr(artifact, "_initializer", {}).get("absolutePath")
+    return None if path is None else Path(path)
+
+
+def _size(path: Path) -> int:
+    """Of the file or, while it is not whole, of what Chromium calls it until then."""
+    for name in (path, path.with_name(f"{path.name}.crdownload")):
+        try:
+            return name.stat().st_size
+        except OSError:
+            pass
+    return 0
 
 
 def fit_name(name: str) -> str:

@@ -8,6 +8,7 @@ from playwright.async_api import Page
 # What a page holds beyond that is no text to read; extracting it would take seconds.
 MAX_HTML_CHARS = 4 << 20
 MAX_TEXT_CHARS = 1 << 20
+LONGEST_LINE = 1000
 # An extract that is shorter than this share of the visible text has left out what the page is about.
 LEAST_SHARE = 0.25
 
@@ -42,3 +43,9 @@ def cut(text: str, limit: int, start: int = 0) -> str:
     if end >= len(text):
         return part
     return f"{part}\n\n[Cut: characters {max(start, 0)} to {end} of {len(text)}; go on with start={end}.]"
+
+
+def shortened(text: str) -> str:
+    """A title, an address or a message on one line, no longer than anybody reads; pages make them of any length."""
+    line = " ".join(text[: 2 * LONGEST_LINE].split())
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."

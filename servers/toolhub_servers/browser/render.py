@@ -57,6 +57,10 @@ class Renderer:
         )
         try:
             return await _html(lent, url, rules)
+        except PlaywrightError as exc:
+            if "crash" in exc.message and (reason := lent.value.chromium.memory.reason()):
+                raise BrowserError(f"it {reason}") from exc
+            raise
         finally:
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await lent.aclose()

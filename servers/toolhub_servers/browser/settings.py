@@ -17,7 +17,7 @@ class BrowserSettings(Section):
     sandbox: bool | None = None
     """Chromium's own sandbox; None: on, except for root, for whom Chromium has none."""
     max_contexts: Count = 64
-    """Tasks that have pages open at a time, in one hub. One with a page takes some 50 to 150 MB."""
+    """Tasks that have pages open at a time, in one hub. One with a page takes some 30 to 150 MB."""
     max_tabs: Count = 8
     """Of one task."""
     idle_s: Seconds = 900
@@ -42,11 +42,13 @@ class BrowserSettings(Section):
     downloads_dir: str | None = None
     """Files go to its folder named after the task and stay; None: to a temporary folder that ends with the task."""
     max_download_bytes: Count = 100 << 20
-    """Of one file; what is larger is deleted."""
+    """Of one file; what is larger is given up."""
+    max_page_bytes: Count = 1 << 30
+    """Memory of one page; what takes more is closed. Where there is no /proc it bounds scripts alone."""
     allow_private: list[str] = Field(default_factory=list)
     """Hosts (`127.0.0.1:8000`, `*.intranet.example`) that may lead to addresses that are not public."""
 
     @property
     def key(self) -> str:
         """Equal for settings that one browser can serve."""
-        return f"{self.executable or 'default'} {self.sandbox} {self.max_contexts}"
+        return f"{self.executable or 'default'} {self.sandbox} {self.max_contexts} {self.max_page_bytes}"

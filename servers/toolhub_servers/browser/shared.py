@@ -122,8 +122,9 @@ class SharedBrowser:
         """The running one, started if there is none."""
         async with self._starting:
             if self._running is None or not self._is_running:
-                opening = open_chromium(self._settings.executable, sandbox=self._settings.sandbox)
-                self._running = await hold(self._owners, opening, until=Chromium.wait_gone, name="chromium")
+                self._running = await hold(
+                    self._owners, open_chromium(self._settings), until=Chromium.wait_gone, name="chromium"
+                )
                 self._starts += 1
             return self._running.value
 

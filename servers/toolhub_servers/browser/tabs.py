@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 import anyio
-from playwright.async_api import BrowserContext, Dialog, FileChooser, Page
+from playwright.async_api import Dialog, FileChooser, Page
 from playwright.async_api import Error as PlaywrightError
 
 from toolhub_servers.browser.downloads import Downloads
 from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.guard import PublicRules
+from toolhub_servers.browser.reading import shortened
 from toolhub_servers.browser.settings import BrowserSettings
+from toolhub_servers.browser.shared import Lent
 
 # In one call: a page that opens more is in a loop.
 DIALOGS = 10
@@ -25,10 +27,12 @@ _LONGEST_MESSAGE = 300
 class Tabs:
     """Tabs by number, as the model sees them; one is the current one. They live as long as their context."""
 
-    def __init__(self, context: BrowserContext, rules: PublicRules, settings: BrowserSettings, owner: str) -> None:
+    def __init__(self, lent: Lent, rules: PublicRules, settings: BrowserSettings, owner: str) -> None:
+        context = lent.context
         self.downloads = Downloads(settings, owner, self.tell)
         self.rules = rules
         self._context = context
+        self._memory = lent.chromium.memory
         self._limit = settings.max_tabs
         self._pages: list[Page] = []
         self._current: Page | None = None
@@ -118,7 +122,7 @@ class Tabs:
     def tell(self, news: str) -> None:
         """Keep a sentence for the next result."""
         if len(self._news) < _NEWS_KEPT:
-            self._news.append(news)
+            self._news.append(shortened(news))
 
     def start_call(self) -> None:
         self._dialogs = 0
@@ -150,7 +154,8 @@ class Tabs:
             self._current = self._pages[-1] if self._pages else None
 
     def _on_crash(self, page: Page) -> Awaitable[None]:
-        self.tell(f"The page {page.url} crashed and its tab was closed.")
+        what = self._memory.reason() or "crashed"
+        self.tell(f"The page {page.url[:_LONGEST_MESSAGE]} {what}; its tab was closed.")
         return self.close(page)
 
     def _on_file_chooser(self, _: FileChooser) -> None:

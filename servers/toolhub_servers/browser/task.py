@@ -90,7 +90,7 @@ class TaskBrowser:
         )
         if self._tasks is not None:
             self._tasks.start_soon(self._close_when_idle, self._lent)
-        return Tabs(self._lent.value.context, rules, settings, self._lobby.owner)
+        return Tabs(self._lent.value, rules, settings, self._lobby.owner)
 
     async def _close_when_idle(self, lent: Held[Lent]) -> None:
         idle_s = self.settings.idle_s

@@ -15,6 +15,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toolhub_servers.browser import actions
 from toolhub_servers.browser.errors import BrowserError
+from toolhub_servers.browser.reading import shortened
 from toolhub_servers.browser.settle import SETTLE_S, settled
 from toolhub_servers.browser.shots import take_screenshot
 from toolhub_servers.browser.tabs import Tabs
@@ -226,7 +227,7 @@ class BrowserTools:
             page = tabs.current
             picture, kind = await take_screenshot(page, self._settings, full_page=fullPage)
             image = ImageContent(type="image", data=base64.b64encode(picture).decode(), mime_type=f"image/{kind}")
-            return [TextContent(type="text", text=actions.told(tabs, f"Screenshot of {page.url}")), image]
+            return [TextContent(type="text", text=actions.told(tabs, f"Screenshot of {shortened(page.url)}")), image]
 
         return await self._do(act)
 

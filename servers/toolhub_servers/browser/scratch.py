@@ -1,0 +1,70 @@
+"""Temporary folders that do not outlive a killed process for long.
+
+Each folder is locked by the process that made it, and the lock ends with that process, however it ends. Whoever starts
+a browser removes the folders that nobody holds. A lock on the folder itself, not a process id in its name: ids are used
+again, and mean something else in another container that shares the temporary directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX = "toolhub-scratch-"
+
+
+class Scratch:
+    """A folder for one purpose. Use `remove()` when it has ended; both it and `sweep()` block on the disk."""
+
+    def __init__(self, purpose: str) -> None:
+        self.path, self._lock = _make(f"{PREFIX}{purpose}-")
+
+    def __repr__(self) -> str:
+        return f"<Scratch {self.path}>"
+
+    def remove(self) -> None:
+        """Idempotent. What cannot be removed now is left to a later sweep."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+
+def sweep() -> None:
+    """Remove the folders of processes that have ended; those of other users are their own business."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            lock = _lock(folder)
+        except OSError:
+            continue  # somebody's, or gone by now
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _make(prefix: str) -> tuple[Path, int | None]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        try:
+            lock = _lock(folder)
+        except OSError:
+            continue  # a sweep was faster
+        if folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Return the descriptor that holds the folder. Raises OSError if another one does, and for what is no folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,59 @@
+"""What Chromium is told: all that Playwright says, with our words added to its lists."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from browsing import Open, browser_processes, chromium_roots
+from toolhub_servers.browser import launcher as launcher_module
+from toolhub_servers.browser.launcher import NEEDLESS, Launcher
+
+PATIENCE = 45
+
+
+def told(launcher: Launcher, *arguments: str) -> list[str]:
+    return subprocess.run([launcher.path, *arguments], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_list_is_added_to_and_the_profile_moved_and_all_else_passed_on(tmp_path: Path) -> None:
+    chromium = tmp_path / "a 'chromium"
+    chromium.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:], sep='\\n')\n")
+    chromium.chmod(0o755)
+    playwrights = tmp_path / "profile of playwright"
+    playwrights.mkdir()
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    asked = ["--first=a b", "--disable-features=One,Two", f"--user-data-dir={playwrights}", "--js-flags=$HOME *", ""]
+    assert told(Launcher(folder, str(chromium)), *asked) == [
+        "--first=a b",
+        "--disable-features=One,Two," + ",".join(NEEDLESS),
+        f"--user-data-dir={folder}/profile",
+        "--js-flags=$HOME *",
+        "",
+    ]
+    assert not playwrights.exists()
+
+
+def test_where_no_program_can_be_run_chromium_is_run_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A temporary directory that is mounted `noexec`."""
+    monkeypatch.setattr(launcher_module.os, "access", lambda path, mode: False)
+    assert Launcher(tmp_path, "/usr/bin/chromium").path == "/usr/bin/chromium"
+    assert "set TMPDIR to another folder" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_page_costs_no_processes_but_its_own(browser: Open) -> None:
+    """Not those of hidden pages: beside the page's there is one that Chromium keeps for the next page."""
+    with anyio.fail_after(PATIENCE):
+        async with browser(max_contexts=9) as task:  # a Chromium of its own
+            await task.open("/")
+            (root,) = chromium_roots()
+            (features,) = [argument for argument in root.cmdline() if argument.startswith("--disable-features=")]
+            assert set(NEEDLESS) < set(features.partition("=")[2].split(","))
+            assert len([p for p in browser_processes() if "--type=renderer" in p.cmdline()]) <= 2
