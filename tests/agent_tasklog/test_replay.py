@@ -62,7 +62,7 @@ def test_the_request_for_a_summary_is_no_rollback(tmp_path):
     history.pop_results()
     history.append_user("Summarise.")
     main = read_log(log.path).main
-    assert (main.rollbacks, main.turns) == (0, 1)
+    assert (main.rollbacks, main.turns, main.calls) == (0, 1, [])
     assert [message["content"] for message in main.messages] == ["Who?", "turn 1", "Summarise."]
 
 
@@ -84,6 +84,7 @@ def test_native_results_of_a_turn_are_all_there_or_none(tmp_path):
 def test_a_new_attempt_begins_with_an_empty_history_and_keeps_the_bill(tmp_path):
     log = a_task(tmp_path, turns=2)
     log.attempt_ended(1, "out of turns", experience="the first site was wrong")
+    assert read_log(log.path).main.messages == []
     history, _ = a_history(log)
     history.append_user("Who?")
     replay = read_log(log.path)

@@ -242,9 +242,12 @@ class Conversation:
         now = anyio.current_time()
         if self._unpin_at is not None and self._unpin_at <= now:
             await self._unpin()
-        elif (wait := self._wait) is None:
             return
-        elif not wait.due_to_warm:
+        if (wait := self._wait) is None:
+            return
+        # Whatever fails below, it is not due any more.
+        wait.due = None
+        if not wait.due_to_warm:
             self._plan()
         elif (reason := self._refusal(wait)) is None:
             await self._warm(wait)

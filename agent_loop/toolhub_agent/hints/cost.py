@@ -117,8 +117,11 @@ def _least_squares(
 
 
 def _rough(rows: Sequence[Row], times: Sequence[float]) -> Row:
-    """From few points: the slowest rate seen, so that a prefill is begun too early rather than too late."""
-    rates = [seconds / row[1] for row, seconds in zip(rows, times, strict=True) if row[1] > 0]
+    """From few points: the slowest rate seen, so that a prefill is begun too early rather than too late.
+
+    A prompt that was mostly cached took what it took for other reasons.
+    """
+    rates = [seconds / row[1] for row, seconds in zip(rows, times, strict=True) if row[1] ** 2 > row[2] / 4]
     return (0.0, max(rates, default=COLD_S_PER_TOKEN * _THOUSAND), 0.0)
 
 

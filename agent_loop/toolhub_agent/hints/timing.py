@@ -7,7 +7,7 @@ the warm's own time plus a margin. Tools that run longer than nine of ten did ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +21,8 @@ CACHED_SLACK_TOKENS = 256
 CACHED_RESUMES = 2
 # So many tokens of tool results are worth a warm even where nothing is evicted.
 WORTHWHILE_TOKENS = 512
+# A moment that was planned has come although the sums of times differ by rounding; else it would be planned again.
+_TICK_S = 1e-3
 
 
 class Skip(Enum):
@@ -50,7 +52,7 @@ class Plan:
 def plan(now: float, forecast: Forecast, needed: float, *, warmed: bool) -> Plan:
     """What to do next in a tool wait. warmed: all that can be warmed was."""
     end = _expected_end(now, forecast)
-    if warmed and now < forecast.p90:
+    if warmed and now + _TICK_S < forecast.p90:
         return Plan(forecast.p90, warm=False)
     if end - now >= needed:
         return Plan(end - needed, warm=True)
@@ -59,9 +61,9 @@ def plan(now: float, forecast: Forecast, needed: float, *, warmed: bool) -> Plan
 
 def _expected_end(now: float, forecast: Forecast) -> float:
     """Always later than now."""
-    if now < forecast.p50:
+    if now + _TICK_S < forecast.p50:
         return forecast.p50
-    if now < forecast.p90:
+    if now + _TICK_S < forecast.p90:
         return forecast.p90
     # A wait has always lasted a moment; from zero nothing could be doubled.
     return 2 * max(now, 0.1)
@@ -77,14 +79,14 @@ def refuse(
     prefix_tokens: int,
     min_prefix_tokens: int,
     new_tokens: int,
-    recent: Sequence[bool],
+    recent: Collection[bool],
     load: int,
     max_load: int,
 ) -> Skip | None:
-    """Why a warm that is due should not be sent. recent: of the latest resumes, was everything still cached?"""
+    """Why a warm that is due should not be sent. recent: of the latest resumes, as many as count: was everything cached?"""
     if prefix_tokens < min_prefix_tokens:
         return Skip.SHORT_PREFIX
-    nothing_evicted = len(recent) >= CACHED_RESUMES and all(recent[-CACHED_RESUMES:])
+    nothing_evicted = sum(recent) >= CACHED_RESUMES and all(recent)
     if nothing_evicted and new_tokens < WORTHWHILE_TOKENS:
         return Skip.CACHED
     return Skip.LOADED if load > max_load else None

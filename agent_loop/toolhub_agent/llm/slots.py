@@ -80,7 +80,7 @@ class Slots:
         """
         lane = self._lane(endpoint)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if lane.in_use < lane.limit and not lane.waiters:
+        if lane.in_use < lane.limit:  # then nobody waits: whatever becomes free is handed over at once
             lane.in_use += 1
         else:
             await self._wait(endpoint, lane, deadline)

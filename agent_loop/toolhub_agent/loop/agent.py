@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from toolhub.config import AgentSettings
 from toolhub_agent.context.history import History
+from toolhub_agent.context.prefix import PrefixReport
 from toolhub_agent.hints.signals import HintSink, Silence
 from toolhub_agent.llm.client import LlmClient
 from toolhub_agent.loop import prompts
@@ -59,6 +60,11 @@ class Agent:
         self._around = surroundings
         self._settings = surroundings.settings
         self._tools = tools
+        self._prefix = PrefixReport()
+
+    def prefix_report(self) -> PrefixReport:
+        """What of each prompt of the main agent's last attempt was reusable, and what broke it."""
+        return self._prefix
 
     async def run(
         self, task: Task, *, log: TaskLog, events: StreamEvents | None = None, replay: Replay | None = None
@@ -73,6 +79,7 @@ class Agent:
         workflow = await events.start_of_workflow(task.question)
         try:
             result = await run.result()
+            self._prefix = run.prefix
         except Exception as exc:
             await events.show_error(str(exc) or repr(exc))
             log.finished("failed", NO_ANSWER, error=str(exc) or repr(exc))
@@ -107,6 +114,7 @@ class _Run:
         self._watch = LoopWatch(MAIN, events, around.viewer)
         self._final_request = prompts.final_answer(task, boxed=self._settings.boxed_answer)
         self._sub_agents: SubAgents | None = None
+        self.prefix = PrefixReport()
         self._usage = replay.usage if replay is not None else Usage()
         self._fresh_starts = len(replay.attempts) if replay is not None else 0
         self._rollbacks = 0
@@ -133,6 +141,7 @@ class _Run:
         finally:
             self._usage = added(self._usage, worker.usage)
             self._rollbacks += worker.conversation.rollbacks.total
+            self.prefix = worker.conversation.prefix
             worker.conversation.close()
         return self._judged(work, text)
 

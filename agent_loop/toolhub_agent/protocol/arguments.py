@@ -62,6 +62,8 @@ def _refuse(constant: str) -> Any:
 def _repaired(text: str, fault: ValueError) -> Any:
     if len(text) > _MAX_REPAIR_CHARS or _depth(text) > _MAX_REPAIR_DEPTH:
         raise fault
+    if isinstance(fault, json.JSONDecodeError) and fault.msg == "Extra data" and text[fault.pos] in "{[":
+        raise ValueError("there is more than one object")  # the repair would choose one of them
     import json_repair  # here: most turns need no repair, and the package is to import cheaply
 
     try:

@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 class TaskLog:
     """One task's log. Make it with `create` or `resume`. After that nothing here raises because of the disk."""
 
-    def __init__(self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time):
+    def __init__(
+        self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
+    ) -> None:
         """secrets: never written, whatever text they stand in. clock: seconds since the epoch."""
         self._writer = writer
         self._forms = _written_forms(secrets)

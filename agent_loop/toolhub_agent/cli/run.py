@@ -1,0 +1,131 @@
+"""`toolhub run`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from toolhub import Config, load_config
+from toolhub.cli.shared import find_config, log_to_stderr, print_json
+from toolhub.cli.shared import run as run_async
+from toolhub.config import LlmSettings
+from toolhub.errors import ConfigError
+from toolhub_agent.loop.agent import Agent
+from toolhub_agent.loop.task import Task, TaskResult
+from toolhub_agent.run.results import Results, row_of, summary
+from toolhub_agent.run.session import llm_settings, open_session
+from toolhub_agent.run.sweep import Plan, Sweep, new_log
+from toolhub_agent.run.tasks import read_tasks
+from toolhub_agent.run.view import SweepView, TaskView, result_panel, summary_table
+from toolhub_agent.tools import HubTools
+
+
+def run(
+    question: str | None,
+    *,
+    config: Path | None,
+    llm: str | None,
+    model: str | None,
+    tasks: Path | None,
+    concurrency: int,
+    runs: int,
+    out: Path,
+    hub: str | None,
+    token: str | None,
+    prefix: bool,
+    as_json: bool,
+) -> None:
+    """Run one task or a sweep; exit 1 if a task has no answer."""
+    if (question is None) == (tasks is None):
+        raise ConfigError('give one question, as in: toolhub run "Who ...?", or a file of them with --tasks')
+    loaded = load_config(find_config(config))
+    settings = llm_settings(loaded, llm, model)
+    log_to_stderr("error")
+    reach = _Reach(loaded, settings, hub, token)
+    console = Console(stderr=True, highlight=False)
+    if tasks is not None:
+        plan = Plan(tuple(read_tasks(tasks)), out, runs, concurrency)
+        is_success = _sweep(reach, plan, console, as_json)
+    else:
+        assert question is not None
+        is_success = _one(reach, question, out, console, prefix, as_json)
+    if not is_success:
+        sys.exit(1)
+
+
+class _Reach:
+    """What a session is opened with."""
+
+    def __init__(self, config: Config, llm: LlmSettings, hub: str | None, token: str | None) -> None:
+        self.open = functools.partial(open_session, config, llm, hub=hub, token=token)
+        self.endpoints = ", ".join(llm.endpoints)
+
+
+def _one(reach: _Reach, question: str, out: Path, console: Console, prefix: bool, as_json: bool) -> bool:
+    task = Task(f"task-{uuid.uuid4().hex[:8]}", question)
+    result = run_async(functools.partial(_answer, reach, task, out, console, prefix))
+    if as_json:
+        print_json(asdict(row_of(1, result)))
+    else:
+        Console(highlight=False).print(result_panel(result))
+    return result.status == "success"
+
+
+async def _answer(reach: _Reach, task: Task, out: Path, console: Console, prefix: bool) -> TaskResult:
+    async with reach.open() as session:
+        log = new_log(session, out, task)
+        try:
+            with TaskView(console) as view:
+                async with session.open_task(task.id, "") as tools:
+                    source = HubTools(tools, timeout=session.settings.tool_timeout_s)
+                    agent = Agent(session.surroundings(view), source)
+                    result = await agent.run(task, log=log)
+        finally:
+            log.close()
+        if prefix:
+            console.print(agent.prefix_report().table())
+        return result
+
+
+def _sweep(reach: _Reach, plan: Plan, console: Console, as_json: bool) -> bool:
+    results = Results(plan.folder)
+    try:
+        run_async(functools.partial(_run_sweep, reach, plan, results, console))
+    except KeyboardInterrupt:
+        console.print("\nstopped; the same command goes on with what is left")
+        raise
+    finally:
+        results.close()
+    wanted = {(run, task.id) for run, task in plan.pairs()}
+    rows = [row for row in results.final() if (row.run, row.id) in wanted]
+    totals = summary(rows)
+    if as_json:
+        print_json({"summary": totals, "results": str(results.path)})
+    else:
+        out = Console(highlight=False)
+        out.print(summary_table(totals))
+        out.print(f"[bold]results[/]  {results.path}", soft_wrap=True)
+    return bool(totals["failed"] == 0)
+
+
+async def _run_sweep(reach: _Reach, plan: Plan, results: Results, console: Console) -> None:
+    async with reach.open() as session:
+        sweep = Sweep(session, plan, results)
+        total, left = len(plan.pairs()), len(sweep.left())
+        done = total - left
+        console.print(
+            f"{total} tasks, {plan.concurrency} at once, model at {reach.endpoints}"
+            + (f"; {done} had finished before" if done else ""),
+            soft_wrap=True,
+        )
+        if not left:
+            return
+        with SweepView(console, total, done) as view:
+            await sweep.run(lambda run, task: view.of_task(), view.done)
+        if sweep.resumed:
+            console.print(f"{sweep.resumed} tasks went on from where they had stopped")

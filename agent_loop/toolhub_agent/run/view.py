@@ -1,0 +1,166 @@
+"""What people see while tasks run: one task line by line, a sweep as a bar, and a table at the end."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
+from rich.table import Table
+
+from toolhub_agent.context.prefix import PrefixReport
+from toolhub_agent.loop.task import TaskResult
+from toolhub_agent.loop.watch import NoViewer
+from toolhub_agent.model import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
+from toolhub_agent.run.results import Row
+from toolhub_agent.tasklog import MAIN
+
+# Of what is shown of a call, an answer or a result in one line.
+_WIDTH = 100
+
+
+class TaskView:
+    """One task: a line per turn and per call, and below them what the model writes just now."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._tail = ""
+
+    def __enter__(self) -> TaskView:
+        if self._console.is_terminal:
+            self._status = self._console.status("asking the model")
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def wrote(self, agent: str, delta: Delta) -> None:
+        if self._status is None:
+            return
+        self._tail = (self._tail + delta.reasoning + delta.text)[-_WIDTH:]
+        self._status.update(f"[dim]{escape(one_line(self._tail))}[/]")
+
+    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+        self._tail = ""
+        who = "" if agent == MAIN else f"{escape(agent)} "
+        if taken_back is not None:
+            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {escape(taken_back[:_WIDTH])}")
+        elif completion is not None:
+            self._console.print(f"{who}[bold]turn {turn}[/]  {escape(costs(completion))}")
+            if text := one_line(completion.text):
+                self._console.print(f"  [dim]{escape(shortened(text))}[/]")
+
+    def calling(self, agent: str, call: ToolCall) -> None:
+        if self._status is not None:
+            self._status.update(f"[cyan]{escape(shown_call(call))}[/]")
+
+    def called(self, agent: str, outcome: ToolOutcome) -> None:
+        mark = "[red]✗[/]" if outcome.is_error else "[green]→[/]"
+        early = ", begun while the model wrote" if outcome.started_early else ""
+        self._console.print(
+            f"  {mark} {escape(shown_call(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
+            f"{len(outcome.text):,} characters{early}[/]"
+        )
+
+
+class SweepView:
+    """A sweep as a bar; failures as lines above it."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._bar = self._progress.add_task("tasks", total=total, completed=done, note="")
+        self._success = self._failed = 0
+
+    def __enter__(self) -> SweepView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def of_task(self) -> NoViewer:
+        return NoViewer()
+
+    def done(self, row: Row) -> None:
+        self._success += row.status == "success"
+        self._failed += row.status != "success"
+        note = f"{self._success} answered, {self._failed} failed"
+        self._progress.update(self._bar, advance=1, note=note)
+        if row.error is not None:
+            self._console.print(f"[red]{escape(row.id)}[/]: {escape(row.error[:300])}")
+
+
+def result_panel(result: TaskResult, prefix: PrefixReport | None = None) -> Table:
+    """One task's end."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    color = "green" if result.status == "success" else "red"
+    table.add_row("answer", f"[{color}]{escape(result.answer)}[/]")
+    if result.error:
+        table.add_row("error", escape(result.error))
+    table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} taken back")
+    table.add_row("tokens", escape(tokens(result.usage)))
+    table.add_row("time", f"{result.seconds:.1f} s")
+    if result.log is not None:
+        table.add_row("log", escape(str(result.log)))
+    return table
+
+
+def summary_table(summary: Json) -> Table:
+    """A sweep's end."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("tasks", f"{summary['tasks']}: {summary['success']} answered, {summary['failed']} failed")
+    if summary["exact"] is not None:
+        table.add_row("exact", f"{summary['exact']} of {summary['with_ground_truth']} with a known answer")
+    table.add_row("turns", f"{summary['turns']:,}, {summary['tool_calls']:,} tool calls")
+    share = "" if summary["cached_share"] is None else f", {summary['cached_share']:.0%} of the prompt cached"
+    table.add_row("tokens", f"{summary['prompt_tokens']:,} in, {summary['completion_tokens']:,} out{share}")
+    if summary["seconds_median"] is not None:
+        table.add_row("time", f"{summary['seconds_median']:.1f} s per task (median)")
+    return table
+
+
+def costs(completion: Completion) -> str:
+    usage = completion.usage
+    cached = "" if usage.cached_tokens is None else f", {usage.cached_tokens:,} cached"
+    waited = f", waited {completion.waited:.1f} s" if completion.waited >= 0.1 else ""
+    return (
+        f"TTFT {completion.ttft:.2f} s, {completion.seconds:.1f} s{waited}; {usage.prompt_tokens:,} tokens in{cached}, "
+        f"{usage.completion_tokens:,} out"
+    )
+
+
+def tokens(usage: Usage) -> str:
+    if usage.cached_tokens is None or not usage.prompt_tokens:
+        return f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+    share = usage.cached_tokens / usage.prompt_tokens
+    return f"{usage.prompt_tokens:,} in ({share:.0%} from the server's cache), {usage.completion_tokens:,} out"
+
+
+def shown_call(call: ToolCall) -> str:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return shortened(f"{call.server}/{call.tool} {arguments}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())

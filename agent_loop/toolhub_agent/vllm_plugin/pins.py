@@ -1,0 +1,176 @@
+"""Pins: KV blocks that are kept for a while after the request that filled them. Pure; knows vLLM's pool by two methods.
+
+A block belongs to the pool, which counts its references and never hands out one that has any. Pins add one reference
+per block however many pins share it (conversations share the system prompt), so a block with exactly one reference that
+is pinned has only pins to thank for it.
+
+Under pressure the pin that would end soonest yields first. Its client gave it the least time from now on, so least is
+lost; it would have gone first anyway. What it yields is not lost yet, either: it becomes what the pool used last.
+
+At the cap a new pin is refused, not an old one dropped for it: with more conversations than room, dropping would let
+every one of them be evicted shortly before its next turn, refusing keeps as many as fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, Protocol, TypeVar
+
+Event = Literal["held", "replaced", "expired", "released", "yielded", "refused", "reset"]
+EVENTS: tuple[Event, ...] = ("held", "replaced", "expired", "released", "yielded", "refused", "reset")
+
+
+class Block(Protocol):
+    """block_id: unique in its pool. ref_cnt: requests that use it, and one more while it is pinned."""
+
+    @property
+    def block_id(self) -> int: ...
+    @property
+    def ref_cnt(self) -> int: ...
+
+
+B = TypeVar("B", bound=Block)
+BlockT = TypeVar("BlockT", bound=Block, contravariant=True)
+T = TypeVar("T")
+
+
+class Pool(Protocol[BlockT]):
+    """As vLLM's BlockPool."""
+
+    def touch(self, blocks: Sequence[BlockT]) -> None:
+        """Add a reference to each; one that was free no longer is."""
+
+    def free_blocks(self, ordered_blocks: Iterable[BlockT]) -> None:
+        """Take a reference from each; of those without any the first is the first to be evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinStatistics:
+    """pins, blocks: held now. events: how often each happened to a pin."""
+
+    pins: int
+    blocks: int
+    events: Mapping[Event, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin(Generic[B]):
+    blocks: tuple[B, ...]
+    expires: float
+
+
+class Pins(Generic[B]):
+    """The pins of one pool. Not thread-safe: it belongs to the scheduler."""
+
+    def __init__(self, pool: Pool[B], *, cap_blocks: int, clock: Callable[[], float]) -> None:
+        """cap_blocks: pinned at once; also how many pins there may be. clock: seconds."""
+        self._pool = pool
+        self._cap = cap_blocks
+        self._clock = clock
+        self._pins: dict[Hashable, _Pin[B]] = {}
+        self._holders: Counter[int] = Counter()
+        self._events: Counter[Event] = Counter()
+        self._earliest = float("inf")
+
+    def __repr__(self) -> str:
+        return f"<Pins {len(self._pins)} of {len(self._holders)}/{self._cap} blocks>"
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._pins
+
+    def statistics(self) -> PinStatistics:
+        return PinStatistics(len(self._pins), len(self._holders), {event: self._events[event] for event in EVENTS})
+
+    def hold(self, key: Hashable, blocks: Iterable[B], ttl: float) -> bool:
+        """Keep blocks for ttl seconds, in place of what the key held. First the ones that matter longest: the prefix.
+
+        Each must have a reference now. False if that is over the cap: then what the key held stays as it was.
+        """
+        pin = _Pin(tuple({block.block_id: block for block in blocks}.values()), self._clock() + ttl)
+        if not pin.blocks:
+            return False
+        old = self._pins.get(key)
+        if not self._fits(pin, old):
+            self._events["refused"] += 1
+            return False
+        self._add(pin)  # before the old ones go: most are the same
+        if old is not None:
+            self._remove(old)
+            self._events["replaced"] += 1
+        self._pins[key] = pin
+        self._events["held"] += 1
+        self._look_at_clock()
+        return True
+
+    def expire(self) -> None:
+        """End the pins whose time is over."""
+        if (now := self._clock()) < self._earliest:
+            return
+        self._drop([key for key, pin in self._pins.items() if pin.expires <= now], "expired")
+
+    def release(self, key: Hashable) -> bool:
+        """End the key's pin, if it has one."""
+        if key not in self._pins:
+            return False
+        self._drop([key], "released")
+        return True
+
+    def clear(self) -> None:
+        """End all pins: what they hold is about to become worthless."""
+        self._drop(list(self._pins), "reset")
+
+    def make_room(self, attempt: Callable[[], T | None], *, last: Hashable = None) -> T | None:
+        """Let pins yield one by one until attempt() gives something, and return that.
+
+        If it never does, all pins are as before, so an attempt that fails must have taken no block.
+        last: the key whose pin yields after all others; the attempt may want just its blocks.
+        """
+        order = sorted(self._pins, key=lambda key: (key == last, self._pins[key].expires))
+        yielded: dict[Hashable, _Pin[B]] = {}
+        for key in order:
+            if all(block.ref_cnt > 1 for block in self._pins[key].blocks):
+                continue  # requests use all of it: nothing would become free
+            yielded[key] = self._pins.pop(key)
+            self._remove(yielded[key])
+            if (made := attempt()) is not None:
+                self._events["yielded"] += len(yielded)
+                self._look_at_clock()
+                return made
+        for key, pin in yielded.items():
+            self._add(pin)
+            self._pins[key] = pin
+        return None
+
+    def _fits(self, pin: _Pin[B], old: _Pin[B] | None) -> bool:
+        if old is None:
+            if len(self._pins) >= self._cap:
+                return False
+            old = _Pin((), 0.0)
+        new = {block.block_id for block in pin.blocks}
+        gone = {block.block_id for block in old.blocks if self._holders[block.block_id] == 1}
+        return len((self._holders.keys() - gone) | new) <= self._cap
+
+    def _drop(self, keys: Iterable[Hashable], event: Event) -> None:
+        for key in keys:
+            self._remove(self._pins.pop(key))
+            self._events[event] += 1
+        self._look_at_clock()
+
+    def _add(self, pin: _Pin[B]) -> None:
+        self._pool.touch([block for block in pin.blocks if block.block_id not in self._holders])
+        self._holders.update(block.block_id for block in pin.blocks)
+
+    def _remove(self, pin: _Pin[B]) -> None:
+        self._holders.subtract(block.block_id for block in pin.blocks)
+        freed = [block for block in pin.blocks if not self._holders[block.block_id]]
+        for block in freed:
+            del self._holders[block.block_id]
+        self._pool.free_blocks(reversed(freed))  # without its end a prefix is still one, not without its start
+
+    def _look_at_clock(self) -> None:
+        self._earliest = min((pin.expires for pin in self._pins.values()), default=float("inf"))

@@ -1,0 +1,141 @@
+"""vLLM's scheduler with pins. Imports vLLM: take it from `toolhub_agent.vllm_plugin`, which looks at the version first.
+
+A finished request's blocks get their extra reference just before vLLM takes the request's away. For a request that
+lacks blocks vLLM asks `KVCacheManager.allocate_slots`, gets None, and lets it wait or preempts another; pins yield
+before it learns of that None. Time is looked at in every step and for every new request. An idle engine does neither
+and keeps pins longer, from nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.core.kv_cache_manager import KVCacheManager  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.request import RequestStatus  # type: ignore[import-not-found,unused-ignore]
+
+from toolhub_agent.vllm_plugin.metrics import PinMetrics, say_limits
+from toolhub_agent.vllm_plugin.pins import Pins
+from toolhub_agent.vllm_plugin.settings import PinSettings
+from toolhub_agent.vllm_plugin.support import Needs, UnsupportedVllm, check_features
+from toolhub_agent.vllm_plugin.wishes import pin_wish, released_key, session_key
+
+_ANSWERED = frozenset(
+    {RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION}
+)
+_NEEDS: dict[type, Needs] = {
+    Scheduler: {
+        "add_request": ["request"],
+        "schedule": [],
+        "reset_prefix_cache": [],
+        "shutdown": [],
+        "_free_request_blocks": ["request"],
+    },
+    KVCacheManager: {"allocate_slots": ["request", "num_new_tokens"], "get_blocks": ["request_id"]},
+    BlockPool: {"touch": ["blocks"], "free_blocks": ["ordered_blocks"], "get_num_free_blocks": []},
+}
+
+
+class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
+    """Whichever scheduler vLLM would have used, with pins."""
+
+    def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> PinScheduler:
+        # vLLM decides on asynchronous scheduling by itself and then expects that kind of scheduler.
+        if cls is PinScheduler and vllm_config.scheduler_config.async_scheduling:
+            cls = AsyncPinScheduler
+        made: PinScheduler = super().__new__(cls)
+        return made
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        check_features(_NEEDS)
+        if vllm_config.model_config.is_diffusion:
+            raise UnsupportedVllm("PinScheduler does not support diffusion models; start without --scheduler-cls")
+        settings = PinSettings.of(os.environ)
+        super().__init__(vllm_config, *args, **kwargs)
+        pool = self._pool = self.kv_cache_manager.block_pool
+        blocks = pool.num_gpu_blocks - 1  # one is vLLM's own
+        cap = int(blocks * settings.max_share)
+        self._max_ttl = settings.max_ttl
+        self._pins: Pins[Any] = Pins(pool, cap_blocks=cap, clock=time.monotonic)
+        self._pin_metrics = PinMetrics(engine=self.parallel_config.data_parallel_index, clock=time.monotonic)
+        self._frees = 0
+        self._in_vain: tuple[str, int, int] | None = None
+        self._free_then = 0
+        self._allocate_slots = self.kv_cache_manager.allocate_slots
+        self.kv_cache_manager.allocate_slots = self._allocate_or_yield
+        say_limits(cap_blocks=cap, all_blocks=blocks, max_ttl=settings.max_ttl)
+
+    def add_request(self, request: Any) -> None:
+        self._pins.expire()
+        if (key := released_key(_extra(request))) is not None:
+            self._pins.release(key)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._pins.expire()
+        output = super().schedule(*args, **kwargs)
+        self._pin_metrics.publish(self._pins.statistics())
+        return output
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        self._pins.clear()  # vLLM resets only a pool that nobody uses
+        self._pin_metrics.publish(self._pins.statistics())
+        return bool(super().reset_prefix_cache(*args, **kwargs))
+
+    def shutdown(self) -> None:
+        self._pins.clear()
+        self._pin_metrics.publish(self._pins.statistics(), final=True)
+        super().shutdown()
+
+    def _free_request_blocks(self, request: Any) -> None:
+        """Called when a request has finished, and when it is preempted."""
+        self._frees += 1
+        wish = pin_wish(_extra(request), request.request_id, max_ttl=self._max_ttl)
+        if wish is not None and _is_answered(request):
+            self._pins.hold(wish.key, self._full_blocks(request.request_id), wish.ttl)
+        super()._free_request_blocks(request)
+
+    def _full_blocks(self, request_id: str) -> Iterator[Any]:
+        """Those the prefix cache can find again, the prefix first."""
+        for group in self.kv_cache_manager.get_blocks(request_id).blocks:
+            for block in group:
+                # Some models have a second pool, which is not the one that runs out.
+                if block.block_hash is not None and not block.is_null and block.pool in (None, self._pool):
+                    yield block
+
+    def _allocate_or_yield(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        attempt = partial(self._allocate_slots, request, num_new_tokens, *args, **kwargs)
+        blocks = attempt()
+        if blocks is not None or not self._pins:
+            return blocks
+        # In every step vLLM tries again to admit the first that waits. Where all pins together were not enough they
+        # will not be until a request or a block becomes free.
+        tried, free = (request.request_id, num_new_tokens, self._frees), self._pool.get_num_free_blocks()
+        if tried == self._in_vain and free <= self._free_then:
+            return None
+        blocks = self._pins.make_room(attempt, last=session_key(_extra(request)))
+        self._in_vain, self._free_then = (tried, free) if blocks is None else (None, 0)
+        return blocks
+
+
+class AsyncPinScheduler(PinScheduler, AsyncScheduler):  # type: ignore[misc,unused-ignore]
+    """Schedules a step while the one before still runs; vLLM's default."""
+
+
+def _extra(request: Any) -> dict[str, Any] | None:
+    sampling = request.sampling_params  # a pooling request has none
+    return sampling.extra_args if sampling is not None else None
+
+
+def _is_answered(request: Any) -> bool:
+    """Whether the client got an answer, so that a next turn is likely."""
+    if request.status == RequestStatus.FINISHED_ABORTED:
+        # vLLM finds stop strings in the API server, which then aborts the request here.
+        return bool(request.sampling_params.stop)
+    return request.status in _ANSWERED
