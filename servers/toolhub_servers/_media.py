@@ -20,9 +20,7 @@ from toolhub.config.section import Section
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._media_kind import HEAD_BYTES, Accepted, by_extension, sniff
 from toolhub_servers._python_files import PIECE_BYTES, Sources
-from toolhub_servers.web import Reply, WebSettings, open_web
-from toolhub_servers.web.guard import Guard
-from toolhub_servers.web.order import parse_url
+from toolhub_servers.web import Reply, WebSettings, check_all_public, open_web
 
 MIB = 1 << 20
 VISION = Accepted("image or video", "image/jpeg", {"image": 20 * MIB, "video": 50 * MIB})
@@ -30,8 +28,6 @@ VISION = Accepted("image or video", "image/jpeg", {"image": 20 * MIB, "video": 5
 AUDIO = Accepted("audio", "audio/mpeg", {"audio": 25 * MIB, "video": 25 * MIB})
 # For 50 MB, from a slow network file system.
 READ_TIMEOUT = 20.0
-# A look-up that takes longer is left to whoever fetches the URL.
-LOOK_UP_TIMEOUT = 5.0
 # What sandboxes call their home; a model that names it means a file that only its sandbox has.
 _OF_A_SANDBOX = "home/user"
 # Content types that say nothing about what is inside.
@@ -83,17 +79,8 @@ class MediaReader:
         return await (self._fetch(path_or_url) if is_url(path_or_url) else self._read_local(path_or_url))
 
     async def check_public(self, url: str) -> None:
-        """For a URL that somebody else is to fetch. Raises Forbidden if it leads into a private network.
-
-        A name that is not known here is not judged.
-        """
-        target = parse_url(url)
-        host, port = target.raw_host.decode(), target.port or (443 if target.scheme == "https" else 80)
-        with anyio.move_on_after(LOOK_UP_TIMEOUT):
-            try:
-                await Guard(self._web.allow_private).addresses(host, port)
-            except OSError:
-                pass
+        """For a URL that somebody else is to fetch. Raises Forbidden if it leads, or may lead, to a private address."""
+        await check_all_public(url, self._web.allow_private)
 
     async def _read_local(self, path: str) -> Media:
         try:

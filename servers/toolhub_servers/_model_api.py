@@ -19,8 +19,7 @@ from toolhub.config.section import Count, Seconds, Section, Text
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._media import Media
 from toolhub_servers._media_kind import suffix_of
-from toolhub_servers.web import BadStatus, Forbidden, WebError, WebSettings, open_web
-from toolhub_servers.web.order import parse_url
+from toolhub_servers.web import BadStatus, Forbidden, WebError, WebSettings, open_web, place_of
 
 # 0.25 to 8 s apart, about a quarter of a minute in all; a Retry-After is kept instead.
 RETRIES = 6
@@ -66,16 +65,13 @@ class ModelSettings(Section):
 
     def client(self) -> WebSettings:
         """Settings of the web client for this service alone. Raises Forbidden, ValueError."""
-        url = parse_url(self.base_url)
-        host = url.raw_host.decode()
-        place = f"[{host}]" if ":" in host else host
         return WebSettings(
             connections=self.concurrency,
             per_host=self.concurrency,
             total_s=self.timeout_s,
             max_bytes=MAX_BYTES,
             retries=RETRIES,
-            allow_private=[f"{place}:{url.port or (443 if url.scheme == 'https' else 80)}"],
+            allow_private=[place_of(self.base_url)],
         )
 
 

@@ -1,31 +1,17 @@
-"""What the servers that ask a model have in common: tools as the models know them, and running as a program."""
+"""Running a server that asks a model as a program."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
 
 from toolhub_servers._command import command, serve
 from toolhub_servers._media import MediaSettings
 from toolhub_servers._model_api import ModelSettings
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-
-
-def untitled_tool(function: Callable[..., Awaitable[str]]) -> Tool:
-    """A tool with the schema that the reference server has: no title for the arguments as a whole."""
-    tool = Tool.from_function(
-        function, description=inspect.getdoc(function), annotations=READ_ONLY, structured_output=False
-    )
-    del tool.parameters["title"]
-    return tool
 
 
 def from_environment(settings: type[ModelSettings]) -> dict[str, str]:

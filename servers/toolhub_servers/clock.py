@@ -14,6 +14,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -37,15 +38,12 @@ def utc_now() -> datetime:
 
 def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
     """Return the server. now: the current time, with a time zone."""
-    server = MCPServer("toolhub-clock", log_level="WARNING")
 
-    @server.tool(annotations=READ_ONLY)
     async def get_current_time(timezone: str = "UTC") -> LocalTime:
         """Get the current time in a time zone, given by its IANA name such as Europe/Berlin."""
         zone = await to_thread.run_sync(find_zone, timezone)
         return local_time(now().astimezone(zone))
 
-    @server.tool(annotations=READ_ONLY)
     async def convert_time(source_timezone: str, time: str, target_timezone: str) -> Conversion:
         """Convert a time between two time zones, given by their IANA names.
 
@@ -55,7 +53,11 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
         target = await to_thread.run_sync(find_zone, target_timezone)
         return convert(parse_time(time, now().astimezone(source)), target)
 
-    return server
+    tools = [
+        make_tool(get_current_time, annotations=READ_ONLY, is_structured=True),
+        make_tool(convert_time, annotations=READ_ONLY, is_structured=True),
+    ]
+    return MCPServer("toolhub-clock", tools=tools, log_level="WARNING")
 
 
 def find_zone(name: str) -> ZoneInfo:

@@ -22,6 +22,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import make_tool
 
 # Enough for source files and notes; what is bigger would not fit a model's context either.
 MAX_WRITE_BYTES = 1 << 20
@@ -42,15 +43,12 @@ Rest = TypeVarTuple("Rest")
 
 def create_server(root: str | Path = ".") -> MCPServer:
     """Return the server. Raises ValueError if `root` is not a directory."""
-    server = MCPServer("toolhub-files", log_level="WARNING")
     tree = FileTree(root)
 
-    @server.tool(annotations=READ_ONLY, structured_output=False)
     async def list_files(path: str = ".") -> str:
         """List a directory: one entry per line, directories with a trailing slash, files with their size."""
         return await _in_thread(tree.listing, path)
 
-    @server.tool(annotations=READ_ONLY, structured_output=False)
     async def read_file(
         path: str,
         offset: Annotated[int, Field(ge=0)] = 0,
@@ -59,12 +57,10 @@ def create_server(root: str | Path = ".") -> MCPServer:
         """Read a UTF-8 text file, `limit` bytes from byte `offset` on."""
         return await _in_thread(tree.read, path, offset, limit)
 
-    @server.tool(annotations=OVERWRITES, structured_output=False)
     async def write_file(path: str, text: str) -> str:
         """Write a text file as a whole (at most 1 MiB), replacing what was there and making directories."""
         return await _in_thread(tree.write, path, text)
 
-    @server.tool(annotations=READ_ONLY, structured_output=False)
     async def search_files(pattern: str, text: str = "") -> str:
         """Find files by name, and with `text` the lines in them that contain it.
 
@@ -73,7 +69,13 @@ def create_server(root: str | Path = ".") -> MCPServer:
         """
         return await _in_thread(tree.search, pattern, text)
 
-    return server
+    tools = [
+        make_tool(list_files, annotations=READ_ONLY),
+        make_tool(read_file, annotations=READ_ONLY),
+        make_tool(write_file, annotations=OVERWRITES),
+        make_tool(search_files, annotations=READ_ONLY),
+    ]
+    return MCPServer("toolhub-files", tools=tools, log_level="WARNING")
 
 
 class FileTree:

@@ -23,12 +23,13 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import MaybeNumber, MaybeText
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.scrape.texts import decode_urls
-from toolhub_servers.search import Query, Search, SearchFailed, read_settings
+from toolhub_servers.search import Search, SearchFailed, read_settings
 from toolhub_servers.search.program import ENVIRONMENT, add_search_options, is_set, page_options, search_options
-from toolhub_servers.search.texts import EMPTY_QUERY, allowed, cleaned, failure, written
-from toolhub_servers.search.tools import MaybeNumber, MaybeText, read_only_tool
+from toolhub_servers.search.texts import EMPTY_QUERY, allowed, failure, written
+from toolhub_servers.search.tools import asked, search_tool
 from toolhub_servers.search.website import Website
 
 NO_KEY = "[ERROR]: SERPER_API_KEY is not set, google_search tool is not available."
@@ -69,7 +70,7 @@ class GoogleTool:
         self._has_snippets = has_snippets
 
     def listed(self) -> Tool:
-        return read_only_tool(self.google_search, is_titled=False)
+        return search_tool(self.google_search, is_titled=False)
 
     async def google_search(
         self,
@@ -101,16 +102,7 @@ class GoogleTool:
         """
         if not self._search.is_available:
             return NO_KEY
-        query = Query(
-            cleaned(q),
-            gl or "us",
-            hl or "en",
-            location,
-            10 if num is None else num,
-            tbs,
-            1 if page is None else page,
-            autocorrect=False,
-        )
+        query = asked(q, gl, hl, location, num, tbs, 1 if page is None else page, autocorrect=False)
         if not query.q:
             return failure(EMPTY_QUERY)
         try:

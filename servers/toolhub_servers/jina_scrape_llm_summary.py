@@ -12,20 +12,18 @@ Tool, parameters, keys and sentences are those that the models know. What differ
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.scrape import DatasetRefused, Page, Renderer, Unreadable, open_pages
 from toolhub_servers.scrape.command import add_page_options
 from toolhub_servers.scrape.jina import NO_BALANCE, NO_CONTENT, NO_KEY, NO_URL
@@ -43,9 +41,6 @@ _FROM_ENVIRONMENT = (
     "summary_llm_api_key",
 )
 _NAMES = {"jina": "Jina Scrape", "direct": "Python Scrape", "browser": "Browser Scrape"}
-
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -100,13 +95,8 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
             tokens_used=extract.tokens,
         )
 
-    tool = Tool.from_function(
-        scrape_and_extract_info,
-        description=inspect.getdoc(scrape_and_extract_info),
-        annotations=READ_ONLY,
-        structured_output=False,
-    )
-    return MCPServer("toolhub-jina-scrape-llm-summary", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
+    tools = [read_only_tool(scrape_and_extract_info, is_titled=True)]
+    return MCPServer("toolhub-jina-scrape-llm-summary", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def _stats(page: Page, shown: int) -> dict[str, Any]:

@@ -13,18 +13,16 @@ Tools, parameters and result texts are those that the models know. What differs,
 
 from __future__ import annotations
 
-import inspect
 import os
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from anyio import to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
-from pydantic.json_schema import SkipJsonSchema
 from toolhub_sandbox import HOME, CommandResult, FileError, Sandbox, SandboxError
 
 from toolhub.config import SandboxSettings
@@ -34,11 +32,9 @@ from toolhub_servers._command import command, serve
 from toolhub_servers._python_fetch import check_url, fetch, is_cut_off, target_of
 from toolhub_servers._python_files import Drop, Sources, pieces_of, saved_name
 from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
+from toolhub_servers._tools import MaybeText, make_tool
 
 NO_LOGS_DIR = "[ERROR]: LOGS_DIR environment variable is not set. Cannot determine where to save the file."
-
-# A parameter that may be left out or null, though its schema knows only strings.
-MaybeText = str | SkipJsonSchema[None]
 
 
 def create_server(
@@ -71,17 +67,14 @@ class PythonTools:
         self._drop = drop
 
     def listed(self) -> list[Tool]:
-        run_python_code = _tool(self.run_python_code)
-        # Models are told to give a sandbox_id; one that does not gets its code run all the same.
-        del run_python_code.parameters["properties"]["sandbox_id"]["default"]
-        run_python_code.parameters["required"].append("sandbox_id")
         return [
-            _tool(self.create_sandbox),
-            _tool(self.run_command),
-            run_python_code,
-            _tool(self.upload_file_from_local_to_sandbox),
-            _tool(self.download_file_from_internet_to_sandbox),
-            _tool(self.download_file_from_sandbox_to_local),
+            make_tool(self.create_sandbox, is_titled=False),
+            make_tool(self.run_command, is_titled=False),
+            # Models are told to give a sandbox_id; one that does not gets its code run all the same.
+            make_tool(self.run_python_code, is_titled=False, needed=("sandbox_id",)),
+            make_tool(self.upload_file_from_local_to_sandbox, is_titled=False),
+            make_tool(self.download_file_from_internet_to_sandbox, is_titled=False),
+            make_tool(self.download_file_from_sandbox_to_local, is_titled=False),
         ]
 
     async def create_sandbox(self, timeout: int = 600) -> str:
@@ -241,13 +234,6 @@ class PythonTools:
             failed = f"[ERROR]: Failed to download file '{sandbox_file_path}' from sandbox {sandbox_id}: "
             return text.not_reached(sandbox_id, exc) or failed + text.details(exc)
         return f"File downloaded successfully to: {saved}"
-
-
-def _tool(function: Callable[..., Awaitable[str]]) -> Tool:
-    """A tool with the schema that the reference server has: no title for the arguments as a whole."""
-    tool = Tool.from_function(function, description=inspect.getdoc(function), structured_output=False)
-    del tool.parameters["title"]
-    return tool
 
 
 async def _make_folder(sandbox: Sandbox, folder: str) -> CommandResult:

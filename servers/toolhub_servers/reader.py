@@ -5,26 +5,22 @@ It converts what `reading` converts. A failure is an error of the tool and not a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
 
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.reading import program_options
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.scrape.command import add_local_dirs, add_page_options
 from toolhub_servers.scrape.settings import validated
 from toolhub_servers.scrape.uris import Uris, UriSettings
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -39,13 +35,8 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         except (ToolhubError, OSError, ValueError) as exc:
             raise ToolError(str(exc)) from exc
 
-    tool = Tool.from_function(
-        convert_to_markdown,
-        description=inspect.getdoc(convert_to_markdown),
-        annotations=READ_ONLY,
-        structured_output=False,
-    )
-    return MCPServer("toolhub-reader", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
+    tools = [read_only_tool(convert_to_markdown, is_titled=True)]
+    return MCPServer("toolhub-reader", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:

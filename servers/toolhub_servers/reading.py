@@ -6,19 +6,17 @@ local files are read only below `local_dirs`, private addresses and datasets are
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
 
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.scrape import DatasetRefused, Renderer
 from toolhub_servers.scrape.command import add_local_dirs, add_page_options
 from toolhub_servers.scrape.conversion import NOT_INSTALLED
@@ -27,9 +25,6 @@ from toolhub_servers.scrape.uris import SCHEMES, Uris, UriSettings, check_not_em
 
 NO_URI = "Error: URI parameter is required and cannot be empty."
 BAD_SCHEME = f"Error: Invalid URI scheme. Supported schemes are: {', '.join(SCHEMES)}"
-
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
 
 def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
@@ -63,14 +58,8 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
                 return f"Error: Failed to connect to markitdown-mcp server: {exc}"
             return f"Error: Tool execution failed: {exc}"
 
-    tool = Tool.from_function(
-        convert_to_markdown,
-        description=inspect.getdoc(convert_to_markdown),
-        annotations=READ_ONLY,
-        structured_output=False,
-    )
-    del tool.parameters["title"]  # the reference server has none for the arguments as a whole
-    return MCPServer("toolhub-reading", tools=[tool], lifespan=lobby.lifespan, log_level="WARNING")
+    tools = [read_only_tool(convert_to_markdown, is_titled=False)]
+    return MCPServer("toolhub-reading", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:

@@ -23,7 +23,8 @@ from toolhub.config.section import Count, Seconds, Text
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, NotUnderstood, part_of_text, text_of
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 
 _VERSION = "2023-06-01"
 # MiroFlow gives a call 1200 seconds.
@@ -79,9 +80,8 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         except ModelError as exc:
             return f"[ERROR]: Reasoning failed: {exc}"
 
-    return MCPServer(
-        "toolhub-reasoning", tools=[untitled_tool(reasoning)], lifespan=lobby.lifespan, log_level="WARNING"
-    )
+    tools = [read_only_tool(reasoning, is_titled=False)]
+    return MCPServer("toolhub-reasoning", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def last_words(answer: Mapping[str, Any]) -> str:

@@ -20,7 +20,8 @@ from toolhub.config.section import Seconds
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.reasoning import ALONE_TIMEOUT_S
 
 UNAVAILABLE = "Reasoning service unavailable. Please try again later."
@@ -58,9 +59,8 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
             return f"{UNAVAILABLE}\nReason: {exc}"
         return conclusion(message) or f"{UNAVAILABLE}\nReason: Received empty response from API"
 
-    return MCPServer(
-        "toolhub-reasoning-os", tools=[untitled_tool(reasoning)], lifespan=lobby.lifespan, log_level="WARNING"
-    )
+    tools = [read_only_tool(reasoning, is_titled=False)]
+    return MCPServer("toolhub-reasoning-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def conclusion(message: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import MaybeFlag, MaybeNumber, MaybeText
 from toolhub_servers.scrape.texts import decode_urls
 from toolhub_servers.search import Query, Results, Search, SearchFailed, ServiceRefused, read_settings
 from toolhub_servers.search.program import add_search_options, search_options
@@ -39,7 +40,7 @@ from toolhub_servers.search.texts import (
     failure,
     written,
 )
-from toolhub_servers.search.tools import LowerCount, LowerQuery, MaybeFlag, MaybeNumber, MaybeText, read_only_tool
+from toolhub_servers.search.tools import LowerCount, LowerQuery, asked, search_tool
 
 # Another agent's search results, which are no sources.
 UNWANTED = "unifuncs"
@@ -64,7 +65,7 @@ class WebpageTools:
         self._search = search
 
     def listed(self) -> list[Tool]:
-        return [read_only_tool(tool, is_titled=True) for tool in (self.google_search, self.sogou_search)]
+        return [search_tool(tool, is_titled=True) for tool in (self.google_search, self.sogou_search)]
 
     async def google_search(
         self,
@@ -93,16 +94,7 @@ class WebpageTools:
         Returns:
             A JSON object with `organic`, the results, and `searchParameters`, the query as it was understood.
         """
-        query = Query(
-            cleaned(q),
-            gl or "us",
-            hl or "en",
-            location,
-            10 if num is None else num,
-            tbs,
-            page,
-            autocorrect,
-        )
+        query = asked(q, gl, hl, location, num, tbs, page, autocorrect)
         if not self._search.is_available:
             return failure(NO_SERPER_KEY)
         if not query.q:

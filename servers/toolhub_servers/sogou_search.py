@@ -22,10 +22,10 @@ from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.search import Search, SearchFailed, read_settings
-from toolhub_servers.search.program import page_options, search_options
+from toolhub_servers.search.program import page_options, sogou_options
 from toolhub_servers.search.sogou import COUNTS
 from toolhub_servers.search.texts import cleaned, written
-from toolhub_servers.search.tools import UpperCount, UpperQuery, read_only_tool
+from toolhub_servers.search.tools import UpperCount, UpperQuery, search_tool
 from toolhub_servers.search.website import Website
 
 NO_KEYS = "[ERROR]: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set, sogou_search tool is not available."
@@ -52,7 +52,7 @@ class SogouTool:
         self._search = search
 
     def listed(self) -> Tool:
-        return read_only_tool(self.sogou_search, is_titled=False)
+        return search_tool(self.sogou_search, is_titled=False)
 
     async def sogou_search(self, Query: UpperQuery, Cnt: UpperCount = 10) -> str:
         """Search the web with Sogou, which is better than others at Chinese queries.
@@ -83,7 +83,7 @@ def _failed(reason: str) -> str:
 
 def create_from_environment() -> MCPServer:
     """`create_server` with what the environment says. Raises ValueError."""
-    return create_server(**search_options([], None), pages=page_options())
+    return create_server(sogou=sogou_options(), pages=page_options())
 
 
 def main() -> None:

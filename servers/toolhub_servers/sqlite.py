@@ -21,6 +21,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import make_tool
 
 Parameters = list[str | int | float | bool | None]
 
@@ -44,29 +45,31 @@ Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int
 
 def create_server(path: str = ":memory:", *, statement_timeout: float = STATEMENT_TIMEOUT) -> MCPServer:
     """Return the server. Raises ValueError if the database cannot be opened."""
-    server = MCPServer("toolhub-sqlite", log_level="WARNING")
     database = Database(path, statement_timeout=statement_timeout)
-    weakref.finalize(server, database.close)
     lock = anyio.Lock()
 
-    @server.tool(annotations=READ_ONLY, structured_output=False)
     async def query(sql: str, parameters: Parameters | None = None) -> str:
         """Run one SELECT and return its rows as JSON (at most 1000). `parameters` fill the ? in it."""
         async with lock:
             return await to_thread.run_sync(database.query, sql, parameters)
 
-    @server.tool(annotations=WRITES, structured_output=False)
     async def execute(sql: str, parameters: Parameters | None = None) -> str:
         """Run one statement of any kind, such as CREATE, INSERT or UPDATE. `parameters` fill the ? in it."""
         async with lock:
             return await to_thread.run_sync(database.execute, sql, parameters)
 
-    @server.tool(annotations=READ_ONLY, structured_output=False)
     async def tables() -> str:
         """List the tables and views with the SQL that made them, as JSON."""
         async with lock:
             return await to_thread.run_sync(database.tables)
 
+    tools = [
+        make_tool(query, annotations=READ_ONLY),
+        make_tool(execute, annotations=WRITES),
+        make_tool(tables, annotations=READ_ONLY),
+    ]
+    server = MCPServer("toolhub-sqlite", tools=tools, log_level="WARNING")
+    weakref.finalize(server, database.close)
     return server
 
 

@@ -5,10 +5,7 @@ The code runs once, and the sandbox is gone when the call ends, however it ends.
 
 from __future__ import annotations
 
-import inspect
-
 from mcp.server import MCPServer
-from mcp.server.mcpserver.tools import Tool
 from toolhub_sandbox import SandboxError
 
 from toolhub.config import SandboxSettings
@@ -16,6 +13,7 @@ from toolhub.hosting import Host
 from toolhub_servers import _python_text as text
 from toolhub_servers._command import command, serve
 from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
+from toolhub_servers._tools import make_tool
 
 
 def create_server(
@@ -41,8 +39,8 @@ def create_server(
         except SandboxError as exc:
             return text.stateless_failed(exc)
 
-    tool = Tool.from_function(python, description=inspect.getdoc(python), structured_output=False)
-    return MCPServer("toolhub-stateless-python", tools=[tool], lifespan=lender.lifespan, log_level="WARNING")
+    tools = [make_tool(python)]
+    return MCPServer("toolhub-stateless-python", tools=tools, lifespan=lender.lifespan, log_level="WARNING")
 
 
 def create_from_options(config: str | None, profile: str | None) -> MCPServer:

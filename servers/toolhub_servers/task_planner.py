@@ -22,6 +22,7 @@ from mcp.server import MCPServer
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
+from toolhub_servers._tools import make_tool
 
 SHOWN_ID = 8
 # A plan that is longer is no plan; and each change writes the whole file.
@@ -47,9 +48,7 @@ def create_server(*, host: Host | None = None, data_dir: str | None = None, task
     """
     owner = task_id or (host.owner if host is not None else "default")
     plan = Plan(Path(data_dir) if data_dir else default_folder(), owner)
-    server = MCPServer("todo-list-server", log_level="WARNING")
 
-    @server.tool(structured_output=False)
     async def add_todo(titles: list[str]) -> str:
         """Add one or more todos to the plan of the current task.
 
@@ -63,12 +62,10 @@ def create_server(*, host: Host | None = None, data_dir: str | None = None, task
         """
         return await to_thread.run_sync(plan.add, titles)
 
-    @server.tool(structured_output=False)
     async def list_todos() -> str:
         """Show the plan of the current task: every todo with its id and whether it is done."""
         return await to_thread.run_sync(plan.show)
 
-    @server.tool(structured_output=False)
     async def complete_todo(todo_ids: list[str]) -> str:
         """Mark todos as done, as soon as each of them is.
 
@@ -80,7 +77,6 @@ def create_server(*, host: Host | None = None, data_dir: str | None = None, task
         """
         return await to_thread.run_sync(plan.complete, todo_ids)
 
-    @server.tool(structured_output=False)
     async def delete_todo(todo_ids: list[str]) -> str:
         """Remove todos that are no longer wanted.
 
@@ -92,7 +88,8 @@ def create_server(*, host: Host | None = None, data_dir: str | None = None, task
         """
         return await to_thread.run_sync(plan.delete, todo_ids)
 
-    return server
+    tools = [make_tool(add_todo), make_tool(list_todos), make_tool(complete_todo), make_tool(delete_todo)]
+    return MCPServer("todo-list-server", tools=tools, log_level="WARNING")
 
 
 class Plan:

@@ -27,7 +27,8 @@ from toolhub_servers._hosted import Lobby
 from toolhub_servers._media import AUDIO, Media, MediaError, MediaReader, MediaSettings, SandboxFile, Unusable
 from toolhub_servers._media_length import seconds_of
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, part_of_text, text_of
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.web import WebError
 
 EMPTY_ANSWER = "Received empty response from API"
@@ -106,7 +107,10 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         seconds = await to_thread.run_sync(seconds_of, media.data)
         return answer if seconds is None else f"{answer}\n\nAudio duration: {seconds} seconds"
 
-    tools = [untitled_tool(audio_transcription), untitled_tool(audio_question_answering)]
+    tools = [
+        read_only_tool(audio_transcription, is_titled=False),
+        read_only_tool(audio_question_answering, is_titled=False),
+    ]
     return MCPServer("toolhub-transcribe", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 

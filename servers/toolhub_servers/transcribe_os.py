@@ -15,7 +15,8 @@ from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._media import AUDIO, MediaReader, MediaSettings
 from toolhub_servers._model_api import ModelApi, ModelSettings
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.transcribe import transcription
 
 
@@ -45,12 +46,8 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         """
         return await transcription(reader, api, audio_path_or_url)
 
-    return MCPServer(
-        "toolhub-transcribe-os",
-        tools=[untitled_tool(audio_transcription)],
-        lifespan=lobby.lifespan,
-        log_level="WARNING",
-    )
+    tools = [read_only_tool(audio_transcription, is_titled=False)]
+    return MCPServer("toolhub-transcribe-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ Tool, parameters and result texts are those that the models know. What differs, 
   pooled client, with one deadline round all tries (`timeout_s`) instead of sleeps of 10 and 20 seconds.
 - A missing key is the tool's text for a failed API call, not a traceback (D-32).
 - Files of the host are read only below `local_dirs`. What a file is, its content tells first, its name second.
-- A URL is still fetched by the service, but one that leads into a private network is refused before it is asked.
+- A URL is still fetched by the service, but one of whose addresses any is private is refused before it is asked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from toolhub_servers._model_api import (
     part_of_text,
     text_of,
 )
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.web import WebError
 
 SANDBOX_FILE = (
@@ -100,9 +101,8 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
             return _FAILED.format(step="API call", reason=exc)
         return text_of(message) or EMPTY_ANSWER
 
-    return MCPServer(
-        "toolhub-vqa", tools=[untitled_tool(visual_question_answering)], lifespan=lobby.lifespan, log_level="WARNING"
-    )
+    tools = [read_only_tool(visual_question_answering, is_titled=False)]
+    return MCPServer("toolhub-vqa", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def main() -> None:

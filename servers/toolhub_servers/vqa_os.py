@@ -31,7 +31,8 @@ from toolhub_servers._model_api import (
     text_of,
     without_thinking,
 )
-from toolhub_servers._model_api_server import run, untitled_tool
+from toolhub_servers._model_api_server import run
+from toolhub_servers._tools import read_only_tool
 from toolhub_servers.vqa import EMPTY_ANSWER, SANDBOX_FILE
 from toolhub_servers.web import BadStatus, WebError
 
@@ -83,12 +84,8 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
             return f"Error: {exc}"
         return without_thinking(text_of(message)) or EMPTY_ANSWER
 
-    return MCPServer(
-        "toolhub-vqa-os",
-        tools=[untitled_tool(visual_question_answering)],
-        lifespan=lobby.lifespan,
-        log_level="WARNING",
-    )
+    tools = [read_only_tool(visual_question_answering, is_titled=False)]
+    return MCPServer("toolhub-vqa-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
 
 
 def main() -> None:

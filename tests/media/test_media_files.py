@@ -6,6 +6,7 @@ import io
 import os
 import threading
 from collections.abc import AsyncIterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from toolhub_servers._media import (
     is_url,
 )
 from toolhub_servers._media_kind import Accepted
-from toolhub_servers.web import BadStatus, Forbidden
+from toolhub_servers.web import BadStatus, Forbidden, guard
 
 from toolhub.commons import open_commons
 from toolhub.hosting import Host
@@ -278,19 +279,34 @@ async def test_a_url_for_somebody_else_is_judged_before_it_is_passed_on(lobby: L
     assert service.asked == []
 
 
+@pytest.mark.parametrize("addresses", [["93.184.216.34", "10.0.0.1"], ["::1", "93.184.216.34"], ["192.168.0.1"]])
+async def test_a_name_with_a_private_address_among_others_is_not_passed_on(
+    lobby: Lobby, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    """Whoever fetches the URL may take any of them."""
+
+    async def resolve(*_: Any) -> list[Any]:
+        return [ip_address(address) for address in addresses]
+
+    monkeypatch.setattr(guard, "_resolve", resolve)
+    with pytest.raises(Forbidden, match=r"^mixed.example:443 leads to .*, which is not public"):
+        await reading(lobby).check_public("https://mixed.example/a.png")
+    await reading(lobby, web={"allow_private": ["mixed.example:443"]}).check_public("https://mixed.example/a.png")
+
+
 async def test_a_name_that_is_not_known_here_is_left_to_whoever_fetches_it(
     lobby: Lobby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unknown(*_: Any) -> None:
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(_media.Guard, "addresses", unknown)
+    monkeypatch.setattr(guard, "_resolve", unknown)
     await reading(lobby).check_public("https://only-known-there.example/a.png")
 
 
 async def test_a_look_up_that_hangs_holds_up_nobody(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_media.Guard, "addresses", lambda *_: anyio.sleep_forever())
-    monkeypatch.setattr(_media, "LOOK_UP_TIMEOUT", 0.05)
+    monkeypatch.setattr(guard, "_resolve", lambda *_: anyio.sleep_forever())
+    monkeypatch.setattr(guard, "LOOK_UP_S", 0.05)
     await reading(lobby).check_public("https://slow.example/a.png")
 
 

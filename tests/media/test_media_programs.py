@@ -12,13 +12,14 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from media_standins import KEY, PATIENCE_S, Service, answer, png, wav
-from toolhub_servers._media import LOOK_UP_TIMEOUT, READ_TIMEOUT, MediaSettings
+from toolhub_servers._media import READ_TIMEOUT, MediaSettings
 from toolhub_servers.reasoning import ReasoningSettings
 from toolhub_servers.reasoning_os import ReasoningOsSettings
 from toolhub_servers.transcribe import TranscribeSettings
 from toolhub_servers.transcribe_os import TranscribeOsSettings
 from toolhub_servers.vqa import VqaSettings
 from toolhub_servers.vqa_os import VqaOsSettings
+from toolhub_servers.web.guard import LOOK_UP_S
 
 from toolhub import Hub, parse_config
 
@@ -103,7 +104,7 @@ def test_by_default_a_call_ends_by_itself_before_a_hub_would_end_it() -> None:
     """Reading or downloading, and then the model's answer with all tries."""
     entry = {"builtin": "toolhub_servers.vqa:create_server"}
     given = parse_config({"servers": {"x": entry}}).servers["x"].call_timeout_s
-    files = max(READ_TIMEOUT, LOOK_UP_TIMEOUT, MediaSettings().web.total_s)
+    files = max(READ_TIMEOUT, LOOK_UP_S, MediaSettings().web.total_s)
     for settings in (VqaSettings(), VqaOsSettings(), TranscribeSettings(), TranscribeOsSettings()):
         assert files + settings.timeout_s < given
     for thinking in (ReasoningSettings(), ReasoningOsSettings()):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from mcp.server import MCPServer
 from search_stage import calling, told, told_json
-from search_standins import Answer, StandIn
+from search_standins import Answer, Request, StandIn
 from toolhub_servers import search_and_scrape_webpage
 from toolhub_servers.search import Query, SearchSettings
 from toolhub_servers.search.exa import HINTS, Exa
+from toolhub_servers.search.searxng import MAX_PAGES
 from toolhub_servers.search.service import open_service
 
 from toolhub.commons import open_commons
@@ -29,12 +31,81 @@ def by_exa(neural: StandIn, **options: Any) -> MCPServer:
     return search_and_scrape_webpage.create_server(backends=["exa"], exa=exa)
 
 
+def links_of(answer: Any) -> list[str]:
+    return [hit["link"].removeprefix("https://example.org/") for hit in answer["organic"]]
+
+
+def instance_with(*pages: list[str], silent: Sequence[str] = ()) -> Callable[[Request], Answer]:
+    """A SearXNG that has these addresses on its pages, and further ones without any."""
+
+    def reply(request: Request) -> Answer:
+        found = dict(enumerate(pages, start=1)).get(int(request.query["pageno"]), [])
+        results = [{"url": f"https://example.org/{name}", "title": name} for name in found]
+        return Answer({"results": results, "unresponsive_engines": list(silent)})
+
+    return reply
+
+
 async def test_searxng_is_asked_for_json(instance: StandIn) -> None:
     async with calling(by_searxng(instance)) as client:
-        await told(client, "google_search", q="a&b=c d", hl="de", page=3, tbs="qdr:w")
+        await told(client, "google_search", q="a&b=c d", hl="de", tbs="qdr:w")
     (request,) = instance.requests
     assert (request.method, request.path) == ("GET", "/search")
-    assert request.query == {"q": "a&b=c d", "format": "json", "language": "de", "pageno": "3", "time_range": "week"}
+    assert request.query == {"q": "a&b=c d", "format": "json", "language": "de", "pageno": "1", "time_range": "week"}
+
+
+@pytest.mark.parametrize("num", [3, 10, 20, 25])
+async def test_pages_of_searxng_follow_each_other_without_gap_or_repeat(instance: StandIn, num: int) -> None:
+    async with calling(by_searxng(instance)) as client:
+        found = [links_of(await told_json(client, "google_search", q="a", num=num, page=page)) for page in (1, 2, 3)]
+    assert [len(links) for links in found] == [num] * 3
+    everything = [f"{page}/{number}" for page in range(1, 5) for number in range(1, 21)]
+    assert [link for links in found for link in links] == everything[: 3 * num]
+
+
+async def test_a_page_of_searxng_that_is_known_is_not_asked_for_again(instance: StandIn) -> None:
+    async with calling(by_searxng(instance)) as client:
+        for page in (1, 2, 3):
+            await told(client, "google_search", q="a", page=page)
+        assert [request.query["pageno"] for request in instance.requests] == ["1", "2"]
+        await told(client, "google_search", q="b")
+        assert len(instance.requests) == 3
+
+
+async def test_what_searxng_repeats_on_a_later_page_is_given_once(instance: StandIn) -> None:
+    instance.reply = instance_with(["a", "b", "c"], ["c", "a", "d"], ["e"])
+    async with calling(by_searxng(instance)) as client:
+        found = [links_of(await told_json(client, "google_search", q="a", num=2, page=page)) for page in (1, 2, 3, 4)]
+    assert found == [["a", "b"], ["c", "d"], ["e"], []]
+
+
+async def test_searxng_that_only_repeats_itself_is_not_asked_without_end(instance: StandIn) -> None:
+    instance.reply = instance_with(*[["a", "b"]] * 50)
+    async with calling(by_searxng(instance)) as client:
+        assert links_of(await told_json(client, "google_search", q="a", num=100)) == ["a", "b"]
+    assert len(instance.requests) == 2
+
+
+async def test_a_page_far_behind_the_last_costs_a_bounded_number_of_requests(instance: StandIn) -> None:
+    async with calling(by_searxng(instance)) as client:
+        assert links_of(await told_json(client, "google_search", q="a", page=1000)) == []
+    assert len(instance.requests) == MAX_PAGES
+
+
+async def test_hits_of_searxng_are_given_though_its_next_page_fails(instance: StandIn) -> None:
+    instance.reply = instance_with(["a", "b", "c"])
+    async with calling(by_searxng(instance)) as client:
+        await told(client, "google_search", q="a", num=3)
+        instance.faults = [Answer(b"Too Many Requests", status=403)] * 2
+        assert links_of(await told_json(client, "google_search", q="a", num=2, page=2)) == ["c"]
+        assert "403" in (await told_json(client, "google_search", q="a", num=3, page=2))["error"]
+
+
+async def test_the_end_of_what_searxng_has_is_no_failure_of_its_engines(instance: StandIn) -> None:
+    instance.reply = instance_with(["a", "b", "c"], silent=["brave"])
+    async with calling(by_searxng(instance)) as client:
+        assert links_of(await told_json(client, "google_search", q="a")) == ["a", "b", "c"]
+        assert links_of(await told_json(client, "google_search", q="a", page=2)) == []
 
 
 @pytest.mark.parametrize(

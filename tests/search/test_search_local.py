@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from toolhub.commons import open_commons
 from toolhub.hosting import Host
 
 pytestmark = pytest.mark.anyio
+
+HOUR, DAY = 3600, 86400
+NOW = datetime(2026, 3, 8, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
@@ -117,6 +121,52 @@ async def test_results_have_pages(folder: Path) -> None:
         assert len({title for page in pages[1:] for title in page}) == 25
         assert await titles(local, "words", num=-1, page=-5) == pages[1][:1]
         assert await titles(local, "words", page=10**30) == []
+
+
+@pytest.mark.parametrize(
+    ("tbs", "found"),
+    [
+        ("qdr:h", ["minute"]),
+        ("qdr:d", ["hours", "minute"]),
+        ("qdr:w", ["days", "hours", "minute"]),
+        ("qdr:m", ["days", "hours", "minute", "weeks"]),
+        ("qdr:y", ["days", "hours", "minute", "months", "weeks"]),
+        ("cdr:1", ["days", "hours", "minute", "months", "weeks", "years"]),
+    ],
+)
+async def test_only_files_changed_in_the_span_that_is_asked_for_are_found(
+    tmp_path: Path, tbs: str, found: list[str]
+) -> None:
+    ages = {
+        "minute": 60,
+        "hours": 5 * HOUR,
+        "days": 3 * DAY,
+        "weeks": 20 * DAY,
+        "months": 200 * DAY,
+        "years": 800 * DAY,
+    }
+    for name, age in ages.items():
+        (tmp_path / f"{name}.txt").write_text("news")
+        os.utime(tmp_path / f"{name}.txt", (NOW - age, NOW - age))
+    async with searching(tmp_path, cache_dir=str(tmp_path / ".cache")) as local:
+        dated = Local(local._library, settings(tmp_path).local, now=lambda: datetime.fromtimestamp(NOW, UTC))
+        assert sorted(await titles(dated, "news", tbs=tbs)) == found
+
+
+async def test_the_date_that_a_document_names_counts_more_than_that_of_its_file(tmp_path: Path) -> None:
+    lines = [
+        '{"title": "new", "text": "news", "date": "2026-03-07"}',
+        '{"title": "exact", "text": "news", "date": "2026-03-01T00:00:00Z"}',
+        '{"title": "old", "text": "news", "date": "2026-02-28T23:00:00Z"}',
+        '{"title": "in words", "text": "news", "date": "March 7, 1926"}',
+        '{"title": "undated", "text": "news"}',
+    ]
+    (tmp_path / "wiki.jsonl").write_text("\n".join(lines))
+    os.utime(tmp_path / "wiki.jsonl", (NOW, NOW))
+    async with searching(tmp_path, cache_dir=str(tmp_path / ".cache")) as local:
+        dated = Local(local._library, settings(tmp_path).local, now=lambda: datetime.fromtimestamp(NOW, UTC))
+        assert sorted(await titles(dated, "news", tbs="qdr:w")) == ["exact", "in words", "new", "undated"]
+        assert len(await titles(dated, "news")) == 5
 
 
 async def test_new_changed_and_removed_files_are_noticed(folder: Path) -> None:

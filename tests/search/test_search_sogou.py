@@ -160,6 +160,16 @@ async def test_no_pages_are_an_empty_result(cloud: StandIn) -> None:
         assert await told_json(client, "sogou_search", q="a") == {"Query": "a", "Pages": []}
 
 
+async def test_a_later_page_of_sogou_is_the_rest_of_more_results(cloud: StandIn) -> None:
+    server = search_and_scrape_webpage.create_server(backends=["sogou"], sogou=keys(cloud))
+    async with calling(server) as client:
+        answer = await told_json(client, "google_search", q="北京", num=12, page=2)
+        assert [hit["title"] for hit in answer["organic"]] == [f"北京 {number}" for number in range(12, 24)]
+        assert [hit["position"] for hit in answer["organic"]] == list(range(1, 13))
+        assert (await told_json(client, "google_search", q="北京", num=25, page=3))["organic"] == []
+    assert [request.json()["Cnt"] for request in cloud.requests] == [30]
+
+
 async def test_sogou_can_answer_for_google(cloud: StandIn) -> None:
     server = search_and_scrape_webpage.create_server(backends=["sogou"], sogou=keys(cloud))
     async with calling(server) as client:

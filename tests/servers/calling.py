@@ -22,6 +22,11 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     return text_of(result)
 
 
+async def created(client: Client) -> str:
+    """Return the id of a new sandbox of tool-python."""
+    return (await answer(client, "create_sandbox")).removeprefix("Sandbox created with sandbox_id: ")
+
+
 def text_of(result: CallToolResult) -> str:
     (block,) = result.content
     assert isinstance(block, TextContent)

@@ -7,18 +7,17 @@ import importlib
 import inspect
 import json
 import os
-import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import toolhub_servers
 import yaml
 from mcp.server import MCPServer
 from mcp.types import Tool
 from pydantic import BaseModel
+from roster import ALL, SERVERS, factory, make
 from toolhub_servers._model_api import ModelSettings
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.reasoning import ReasoningSettings
@@ -33,7 +32,6 @@ from toolhub_servers.vqa import VqaSettings
 from toolhub_servers.vqa_os import VqaOsSettings
 from toolhub_servers.web import WebSettings
 
-SERVERS = Path(toolhub_servers.__file__).parent
 TEXT = (SERVERS.parent / "README.md").read_text()
 SECTIONS = dict(re.findall(r"^##+ (\S.*?)\n(.*?)(?=^#+ |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 
@@ -62,32 +60,10 @@ SHARED: Mapping[str, type[BaseModel]] = {
 }
 # Options that are explained in a section of their own.
 ELSEWHERE = {"The web": WebSettings, "browser": BrowserSettings}
-# Without these a factory refuses to make the server.
-NEEDED: Mapping[str, dict[str, Any]] = {
-    name: {"backends": []} for name in ("google_search", "search_and_scrape_webpage", "sogou_search")
-}
 # Objects, for programs that make a server themselves.
 NOT_IN_A_CONFIG = {"host", "renderer", "settings", "now", "options"}
 # Variables that say how any program shows and places things.
 GENERAL = re.compile(r"HOME|PATH|LANG(UAGE)?|LC_\w+|COLUMNS|LINES|XDG_\w+|TMPDIR|TEMP|TMP|(PYTHON|PYDANTIC)\w*")
-
-
-def is_server(name: str) -> bool:
-    return hasattr(importlib.import_module(f"toolhub_servers.{name}"), "create_server")
-
-
-def servers() -> Iterator[str]:
-    for module in pkgutil.iter_modules([str(SERVERS)]):
-        if not module.name.startswith("_") and is_server(module.name):
-            yield module.name
-
-
-ALL = list(servers())
-
-
-def factory(name: str) -> Callable[..., MCPServer]:
-    create: Callable[..., MCPServer] = importlib.import_module(f"toolhub_servers.{name}").create_server
-    return create
 
 
 def rows(section: str) -> dict[str, str]:
@@ -156,13 +132,8 @@ def test_the_list_at_the_top_has_every_server_and_no_other() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ALL)
 async def test_a_section_has_its_servers_tools(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "browser":
-        (chromium := tmp_path / "chromium").touch(0o755)
-        options: dict[str, Any] = {"executable": str(chromium)}
-    else:
-        options = NEEDED.get(name, {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    tools = await factory(name)(**options).list_tools()
+    tools = await make(name, tmp_path).list_tools()
     assert tools
     assert re.findall(r"^- `(\w+\(.*?\))`", SECTIONS[name], re.MULTILINE) == [signature(tool) for tool in tools]
 

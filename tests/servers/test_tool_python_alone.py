@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from calling import answer
+from calling import answer, created
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from toolhub_servers import python, stateless_python
@@ -35,10 +35,6 @@ async def leaving_no_process() -> AsyncIterator[None]:
         yield
     left = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(children() - before, timeout=10)[1])
     assert left == []
-
-
-async def created(client: Client) -> str:
-    return (await answer(client, "create_sandbox")).removeprefix("Sandbox created with sandbox_id: ")
 
 
 @pytest.mark.anyio

@@ -13,42 +13,19 @@ from typing import Any
 
 import anyio
 import pytest
-from calling import answer
+from calling import answer, created
 from mcp import Client
-from toolhub_sandbox import Sandboxes, SandboxScope, open_sandboxes
+from toolhub_sandbox import SandboxScope
 from toolhub_servers import python
 
-from toolhub.config import SandboxSettings
 from toolhub.hosting import Host
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = SandboxSettings.model_validate(
-    {"profiles": {"small": {"file_bytes": 1000}, "online": {"network": "host", "env": {"no_proxy": "*"}}}}
-)
 BINARY = bytes(range(256)) * 4096
 UPLOAD = "upload_file_from_local_to_sandbox"
 SAVE = "download_file_from_sandbox_to_local"
 FETCH = "download_file_from_internet_to_sandbox"
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandboxes() -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(SETTINGS) as sandboxes:
-        yield sandboxes
-
-
-@pytest.fixture
-async def scope(sandboxes: Sandboxes) -> AsyncIterator[SandboxScope]:
-    scope = sandboxes.scope("task")
-    yield scope
-    with anyio.fail_after(20):
-        await scope.aclose()
 
 
 @pytest.fixture
@@ -66,8 +43,7 @@ async def serving(scope: SandboxScope, **options: Any) -> AsyncIterator[tuple[Cl
     """A client, and the id of a sandbox."""
     with anyio.fail_after(60):
         async with Client(python.create_server(host=Host("task", scope), **options)) as client:
-            told = await answer(client, "create_sandbox")
-            yield client, told.removeprefix("Sandbox created with sandbox_id: ")
+            yield client, await created(client)
 
 
 async def output(client: Client, sandbox_id: str, command: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
-from calling import answer, refusal
+from calling import answer, created, refusal
 from mcp import Client
-from toolhub_sandbox import Sandboxes, SandboxScope, open_sandboxes
+from toolhub_sandbox import Sandboxes, SandboxScope
 from toolhub_servers import python
 from toolhub_servers._python_text import INVALID_IDS
 
@@ -20,15 +20,6 @@ from toolhub.hosting import Host
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = SandboxSettings.model_validate(
-    {
-        "max_per_task": 3,
-        "profiles": {
-            "hasty": {"exec_timeout_s": 1, "command_timeout_s": 1},
-            "small": {"file_bytes": 1000},
-        },
-    }
-)
 # As the reference server publishes them, letter by letter.
 SCHEMAS = {
     "create_sandbox": '{"properties": {"timeout": {"default": 600, "title": "Timeout", "type": "integer"}}, '
@@ -60,25 +51,6 @@ NEED_A_SANDBOX = {
 }
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandboxes() -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(SETTINGS) as sandboxes:
-        yield sandboxes
-
-
-@pytest.fixture
-async def scope(sandboxes: Sandboxes) -> AsyncIterator[SandboxScope]:
-    scope = sandboxes.scope("task")
-    yield scope
-    with anyio.fail_after(20):
-        await scope.aclose()
-
-
 @asynccontextmanager
 async def serving(scope: SandboxScope | None, **options: Any) -> AsyncIterator[Client]:
     with anyio.fail_after(60):
@@ -90,10 +62,6 @@ async def serving(scope: SandboxScope | None, **options: Any) -> AsyncIterator[C
 async def client(scope: SandboxScope) -> AsyncIterator[Client]:
     async with serving(scope) as client:
         yield client
-
-
-async def created(client: Client) -> str:
-    return (await answer(client, "create_sandbox")).removeprefix("Sandbox created with sandbox_id: ")
 
 
 def printed(*lines: str) -> str:
@@ -315,5 +283,6 @@ async def test_calls_do_not_wait_for_each_other(client: Client) -> None:
 
 
 def test_a_profile_that_does_not_exist_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="profile 'gpu' is not known; there are bare, data, hasty, small"):
-        python.create_server(profile="gpu", settings=SETTINGS)
+    settings = SandboxSettings.model_validate({"profiles": {"small": {}}})
+    with pytest.raises(ValueError, match="profile 'gpu' is not known; there are bare, data, small"):
+        python.create_server(profile="gpu", settings=settings)

@@ -8,7 +8,7 @@ import anyio
 import httpcore2
 import pytest
 from pydantic import ValidationError
-from toolhub_servers.web import Forbidden, Unreachable, WebSettings
+from toolhub_servers.web import Forbidden, Unreachable, WebSettings, place_of
 from toolhub_servers.web.guard import Guard, GuardedBackend
 from web_stage import (
     PATIENCE_S,
@@ -93,6 +93,34 @@ async def test_of_mixed_addresses_only_the_public_ones_are_connected_to():
             async with open_wired_client(wires, names) as web:
                 await web.get("http://mixed.example/")
     assert wires.connected == [(PUBLIC, 80)]
+
+
+@pytest.mark.parametrize("addresses", [[PUBLIC, "10.0.0.1"], ["::1", PUBLIC], ["192.168.0.1"]])
+async def test_of_mixed_addresses_somebody_else_might_take_the_private_one(addresses):
+    with pytest.raises(Forbidden, match=r"^mixed.example:443 leads to .*, which is not public; web.allow_private may"):
+        await Guard(resolve=Names(addresses)).check_all("mixed.example", 443)
+    await Guard(["mixed.example:443"], resolve=Names(addresses)).check_all("mixed.example", 443)
+    await Guard(resolve=Names([PUBLIC])).check_all("mixed.example", 443)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://example.org/v1", "example.org:443"),
+        ("HTTP://Example.org", "example.org:80"),
+        ("http://user:word@example.org:8000/?q", "example.org:8000"),
+        ("http://[::1]/", "[::1]:80"),
+    ],
+)
+def test_the_place_of_a_url_is_what_allow_private_takes(url, place):
+    assert place_of(url) == place
+    assert WebSettings(allow_private=[place_of(url)]).allow_private == [place]
+
+
+@pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "http://", "http://a:b", ""])
+def test_what_is_no_url_of_the_web_has_no_place(url):
+    with pytest.raises(Forbidden):
+        place_of(url)
 
 
 async def test_the_address_that_was_checked_is_the_one_that_is_connected_to():

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from toolhub_servers.web.charset import decode_text
+from toolhub_servers.web import decode_text
 
 NOT_INSTALLED = "not installed; pip install 'toolhub[pages]'"
 NO_TEXT = "the page has no text"

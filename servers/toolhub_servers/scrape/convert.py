@@ -5,8 +5,7 @@ from __future__ import annotations
 from toolhub_servers.scrape.conversion import NoText, convert
 from toolhub_servers.scrape.model import Page, Unreadable
 from toolhub_servers.scrape.settings import PageSettings
-from toolhub_servers.web.errors import TooCostly
-from toolhub_servers.web.workers import offload
+from toolhub_servers.web import TooCostly, offload
 
 
 class Converter:

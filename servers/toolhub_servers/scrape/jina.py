@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from toolhub_servers.scrape.model import Page, Unreadable
 from toolhub_servers.scrape.settings import JINA
-from toolhub_servers.web import BadStatus, Web
-from toolhub_servers.web.charset import decode_text
+from toolhub_servers.web import BadStatus, Web, decode_text
 
 NO_KEY = "JINA_API_KEY environment variable is not set"
 NO_URL = "URL cannot be empty"

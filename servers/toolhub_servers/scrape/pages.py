@@ -23,8 +23,7 @@ from toolhub_servers.scrape.jina import JinaReader, unwrapped
 from toolhub_servers.scrape.model import DatasetRefused, Page, Reader, Renderer, Unreadable
 from toolhub_servers.scrape.settings import PageSettings, service_settings
 from toolhub_servers.scrape.texts import is_dataset_url
-from toolhub_servers.web import Forbidden, WebError, WebTimeout, open_web
-from toolhub_servers.web.memo import Memo, open_memo
+from toolhub_servers.web import Forbidden, Memo, WebError, WebTimeout, open_memo, open_web
 
 logger = logging.getLogger(__name__)
 

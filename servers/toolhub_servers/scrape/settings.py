@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from toolhub.config.section import Count, Pause, Seconds, Section, Text
 from toolhub_servers.browser import BrowserSettings
-from toolhub_servers.web import WebSettings
+from toolhub_servers.web import Forbidden, WebSettings, place_of
 
 S = TypeVar("S", bound=BaseModel)
 JINA = "https://r.jina.ai"
@@ -46,7 +45,7 @@ class PageSettings(Section):
     web: WebSettings = WebSettings()
     """How pages are fetched by the `direct` reader. What is in its `allow_private` holds for all readers."""
     browser: BrowserSettings = BrowserSettings()
-    """The browser of the `browser` reader; equal ones are one in the whole hub."""
+    """The browser of the `browser` reader; equal ones are one in the whole hub. It has the `allow_private` of `web`."""
 
     @field_validator("jina_base_url")
     @classmethod
@@ -54,14 +53,20 @@ class PageSettings(Section):
         service_address(url or JINA)
         return url or JINA
 
+    @field_validator("browser")
+    @classmethod
+    def _reaches_what_web_does(cls, browser: BrowserSettings) -> BrowserSettings:
+        if "allow_private" in browser.model_fields_set:
+            raise ValueError("allow_private is not said of one reader; web.allow_private holds for all of them")
+        return browser
+
 
 def service_address(url: str) -> str:
     """`host:port` of a service that the operator named. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("that is not an http(s) URL")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    try:
+        return place_of(url)
+    except Forbidden as exc:
+        raise ValueError("that is not an http(s) URL") from exc
 
 
 def service_settings(url: str, concurrency: int, *, total_s: float = 60) -> WebSettings:

@@ -12,9 +12,7 @@ from toolhub_servers.scrape import direct, jina
 from toolhub_servers.scrape.model import DatasetRefused, Unreadable
 from toolhub_servers.scrape.pages import Pages
 from toolhub_servers.scrape.texts import is_dataset_url, strip_markdown_links
-from toolhub_servers.web import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
-from toolhub_servers.web.errors import TooCostly
-from toolhub_servers.web.workers import offload
+from toolhub_servers.web import BadStatus, Forbidden, TooCostly, Unreachable, WebError, WebTimeout, offload
 
 NO_KEY = "JINA_API_KEY is not set, scrape_website tool is not available."
 # So much is parsed in some 20 ms; more would keep other tasks waiting.

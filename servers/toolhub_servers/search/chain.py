@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
 from toolhub.commons import Commons
-from toolhub.config.section import Section
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.exa import open_exa
+from toolhub_servers.search.known import Known
 from toolhub_servers.search.local import open_local
 from toolhub_servers.search.model import Query, Results, SearchBackend
 from toolhub_servers.search.searxng import open_searxng
 from toolhub_servers.search.serper import open_serper
 from toolhub_servers.search.settings import Backend, SearchSettings
 from toolhub_servers.search.sogou import open_sogou
-from toolhub_servers.web import WebError
-from toolhub_servers.web.memo import open_memo
 
-T = TypeVar("T")
 Opener = Callable[[SearchSettings, Commons], Awaitable[SearchBackend]]
 
 OPENERS: dict[Backend, Opener] = {
@@ -35,6 +31,9 @@ OPENERS: dict[Backend, Opener] = {
     "sogou": open_sogou,
     "local": open_local,
 }
+
+# Searching a folder costs nothing, and its files change; SearXNG's pages are kept, which hold more than one query.
+KEEPERS: frozenset[Backend] = frozenset({"local", "searxng"})
 
 logger = logging.getLogger(__name__)
 
@@ -70,33 +69,20 @@ class Search:
         """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
         with anyio.move_on_after(self.settings.timeout_s):
             sogou = await open_sogou(self.settings, self.lobby.commons)
-            return await self._once("sogou", ("pages", query, count), lambda: sogou.pages(query, count))
+            return await self._known("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
         raise SearchFailed(_late(self.settings.timeout_s))
 
     def _asking(self, name: Backend) -> Callable[[Query], Awaitable[Results]]:
         async def ask(query: Query) -> Results:
             backend = await OPENERS[name](self.settings, self.lobby.commons)
-            if name == "local":  # costs nothing, and files change
+            if name in KEEPERS:
                 return await backend.search(query)
-            return await self._once(name, query, lambda: backend.search(query))
+            return await self._known(name).get(query, lambda: backend.search(query))
 
         return ask
 
-    async def _once(self, name: Backend, asked: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask unless the answer is known; the same question of several tasks is one. Raises SearchFailed."""
-        seconds = self.settings.cache_s
-        if not seconds:
-            return await ask()
-        memo = await self.lobby.commons.share(f"memo search {seconds:g}", lambda: open_memo(ttl_s=seconds))
-        try:
-            return await memo.get((name, self._identity(name), asked), ask)
-        except WebError as exc:
-            raise SearchFailed(f"the search was ended: {exc}") from exc
-
-    def _identity(self, name: Backend) -> str:
-        """Of another key or another address an answer may be another."""
-        section: Section = getattr(self.settings, name)
-        return hashlib.sha256(section.model_dump_json().encode()).hexdigest()
+    def _known(self, name: Backend) -> Known:
+        return Known(name, self.settings, self.lobby.commons)
 
 
 async def first_answer(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from toolhub.commons import Commons
-from toolhub_servers.search.model import Hit, Query, Results
+from toolhub_servers.search.model import Hit, Query, Results, utc_now
 from toolhub_servers.search.service import Service, open_service
 from toolhub_servers.search.settings import SearchSettings
 
@@ -22,17 +22,6 @@ MAX_RESULTS = 100
 ISO_CODES = {"uk": "GB"}
 # As long as what other engines show of a page.
 SNIPPET_CHARACTERS = 500
-SPANS = {
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-    "m": timedelta(days=31),
-    "y": timedelta(days=365),
-}
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Exa:
@@ -62,8 +51,7 @@ class Exa:
         }
         if len(query.gl) == len("us") and query.gl.isalpha():
             payload["userLocation"] = ISO_CODES.get(query.gl.lower(), query.gl.upper())
-        if query.past:
-            since = self._now() - SPANS[query.past]
+        if since := query.since(self._now()):
             payload["startPublishedDate"] = since.strftime("%Y-%m-%dT%H:%M:%S.000Z")
         return payload
 

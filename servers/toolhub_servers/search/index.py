@@ -15,7 +15,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from toolhub_servers.search.documents import READERS, Unreadable, read_documents
@@ -39,6 +41,15 @@ CREATE TABLE documents (id INTEGER PRIMARY KEY, path TEXT NOT NULL, part INTEGER
 CREATE INDEX documents_by_path ON documents (path);
 CREATE VIRTUAL TABLE entries USING fts5(title, body, tokenize = "porter unicode61 remove_diacritics 2");
 INSERT INTO entries (entries, rank) VALUES ('rank', 'bm25(4.0, 1.0)');
+"""
+
+BEST = "SELECT rowid FROM entries WHERE entries MATCH ? ORDER BY rank, rowid LIMIT ? OFFSET ?"
+# JSON documents name their days in many ways; what does not begin like 2026-01-31 says nothing here.
+BEST_SINCE = """
+SELECT entries.rowid FROM entries JOIN documents ON documents.id = entries.rowid JOIN files USING (path)
+WHERE entries MATCH ? AND CASE WHEN date GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
+THEN date >= ? ELSE changed_ns >= ? END
+ORDER BY entries.rank, entries.rowid LIMIT ? OFFSET ?
 """
 
 Stamp = tuple[int, int]
@@ -99,16 +110,16 @@ class Index:
                             return
                         self._read(database, path, present[path], progress)
 
-    def find(self, match: str, *, limit: int, offset: int = 0) -> list[Found]:
-        """Return documents that match an FTS5 expression, the best first. Raises sqlite3.Error."""
+    def find(self, match: str, *, limit: int, offset: int = 0, since: datetime | None = None) -> list[Found]:
+        """Return documents that match an FTS5 expression, the best first. Raises sqlite3.Error.
+
+        since: only what is of that time or later, by the day that the document names, else by the change of its file.
+        """
         address = f"file:{quote(str(self.file))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
             database.execute("BEGIN")  # all of it sees the same state, whatever is refreshed meanwhile
             # Two steps: SQLite would make the snippets of all that match before it keeps the best.
-            best = database.execute(
-                "SELECT rowid FROM entries WHERE entries MATCH ? ORDER BY rank, rowid LIMIT ? OFFSET ?",
-                (match, limit, offset),
-            )
+            best = database.execute(*_selection(match, limit, offset, since))
             return [_found(database, match, row) for (row,) in best.fetchall()]
 
     @contextmanager
@@ -198,6 +209,13 @@ def _forget(database: sqlite3.Connection, path: str) -> None:
     database.executemany("DELETE FROM entries WHERE rowid = ?", rows)
     database.execute("DELETE FROM documents WHERE path = ?", (path,))
     database.execute("DELETE FROM files WHERE path = ?", (path,))
+
+
+def _selection(match: str, limit: int, offset: int, since: datetime | None) -> tuple[str, tuple[Any, ...]]:
+    if since is None:
+        return BEST, (match, limit, offset)
+    day, changed_ns = f"{since.astimezone(UTC):%Y-%m-%d}", int(since.timestamp() * 1e9)
+    return BEST_SINCE, (match, day, changed_ns, limit, offset)
 
 
 def _found(database: sqlite3.Connection, match: str, row: int) -> Found:

@@ -6,9 +6,10 @@ import hashlib
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from anyio import to_thread
 from toolhub.commons import Commons
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.index import Found, Index, Progress
-from toolhub_servers.search.model import Hit, Query, Results
+from toolhub_servers.search.model import Hit, Query, Results, utc_now
 from toolhub_servers.search.settings import LocalSettings, SearchSettings
 from toolhub_servers.search.words import match_of
 
@@ -66,10 +67,10 @@ class Library:
         at = self.progress
         return LibraryStatistics(at.done, at.total, at.skipped, self._refreshes, self._searches, self._is_built)
 
-    async def find(self, match: str, *, limit: int, offset: int) -> list[Found]:
-        """Return documents that match an FTS5 expression, the best first. Raises SearchFailed."""
+    async def find(self, match: str, *, limit: int, offset: int, since: datetime | None = None) -> list[Found]:
+        """`Index.find`, off the event loop. Raises SearchFailed."""
         self._searches += 1
-        find = partial(self.index.find, match, limit=limit, offset=offset)
+        find = partial(self.index.find, match, limit=limit, offset=offset, since=since)
         try:
             return await to_thread.run_sync(find)
         except sqlite3.Error as exc:
@@ -127,17 +128,19 @@ async def open_library(folder: Path, file: Path, refresh_s: float) -> AsyncItera
 
 
 class Local:
-    """Of a query it uses `q`, `num` and `page`; places, languages and dates mean nothing to it."""
+    """Of a query it uses `q`, `num`, `page` and `tbs`; places and languages mean nothing to it."""
 
-    def __init__(self, library: Library, settings: LocalSettings) -> None:
+    def __init__(self, library: Library, settings: LocalSettings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._library = library
         self._settings = settings
+        self._now = now
 
     async def search(self, query: Query) -> Results:
         await self._library.wait_fresh(patience_s=self._settings.patience_s)
         match = match_of(query.q)
         limit, offset = min(query.count, MAX_HITS), min(query.skipped, MAX_OFFSET)
-        found = await self._library.find(match, limit=limit, offset=offset) if match else []
+        since = query.since(self._now())
+        found = await self._library.find(match, limit=limit, offset=offset, since=since) if match else []
         hits = tuple(self._hit(item, position) for position, item in enumerate(found, start=1))
         return Results("local", hits, query.parameters("local"))
 

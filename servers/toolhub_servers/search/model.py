@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+
+SPANS = {
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+    "m": timedelta(days=31),
+    "y": timedelta(days=365),
+}
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,10 @@ class Query:
         """h, d, w, m or y for a `tbs` that means the past hour, day, week, month or year."""
         head, _, unit = (self.tbs or "").partition(":")
         return unit[0] if head == "qdr" and unit[:1] in tuple("hdwmy") else None
+
+    def since(self, now: datetime) -> datetime | None:
+        """When the span that `tbs` means began."""
+        return now - SPANS[self.past] if self.past else None
 
     def parameters(self, engine: str) -> dict[str, Any]:
         """The query as Serper repeats it in its answers, for backends that do not."""

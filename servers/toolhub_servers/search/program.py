@@ -35,7 +35,7 @@ def add_search_options(parser: ArgumentParser) -> None:
 def search_options(backends: Sequence[str], folder: str | None) -> dict[str, Any]:
     """The options of a search server that the command line and the environment give."""
     values = os.environ.get
-    sogou = {"secret_id": values("TENCENTCLOUD_SECRET_ID"), "secret_key": values("TENCENTCLOUD_SECRET_KEY")}
+    sogou = sogou_options()
     usual = [] if all(sogou.values()) and not values("SERPER_API_KEY") else ["serper"]
     return {
         "backends": list(backends) or usual,
@@ -44,6 +44,14 @@ def search_options(backends: Sequence[str], folder: str | None) -> dict[str, Any
         "exa": {"api_key": values("EXA_API_KEY"), "base_url": values("EXA_BASE_URL")},
         "sogou": sogou,
         "local": {"folder": folder},
+    }
+
+
+def sogou_options() -> dict[str, str | None]:
+    """The keys of Tencent Cloud that the environment gives."""
+    return {
+        "secret_id": os.environ.get("TENCENTCLOUD_SECRET_ID"),
+        "secret_key": os.environ.get("TENCENTCLOUD_SECRET_KEY"),
     }
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from toolhub.commons import Commons
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
-from toolhub_servers.web import BadStatus, Web, WebError, WebSettings, WebTimeout, open_web
+from toolhub_servers.web import BadStatus, Web, WebError, WebSettings, WebTimeout, open_web, place_of
 
 # An answer has some kilobytes; this is what keeps a wrong address from filling the memory.
 MAX_BYTES = 4 << 20
 # What is shown of an answer that is not understood.
 SHOWN = 200
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Service:
@@ -85,12 +83,6 @@ async def open_service(
     name: str, base_url: str, commons: Commons, settings: WebSettings, hints: Mapping[int, str]
 ) -> Service:
     """Return the service with the hub's client for it. The address comes from the config, so it may be private."""
-    allowed = [*settings.allow_private, _place(base_url)]
+    allowed = [*settings.allow_private, place_of(base_url)]
     trusting = settings.model_copy(update={"allow_private": allowed})
     return Service(name, base_url, await open_web(commons, name, trusting), hints)
-
-
-def _place(url: str) -> str:
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or DEFAULT_PORTS[parts.scheme]}"

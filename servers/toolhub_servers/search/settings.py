@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from toolhub.config.section import Pause, Seconds, Section
-from toolhub_servers.web import WebSettings
+from toolhub_servers.web import Forbidden, WebSettings, place_of
 
 S = TypeVar("S", bound=Section)
 Backend = Literal["serper", "searxng", "exa", "sogou", "local"]
@@ -20,9 +19,10 @@ SEARCH_WEB = {"total_s": 20.0, "per_host": 32, "retries": 2}
 
 
 def _check_base_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http or https URL")
+    try:
+        place_of(url)
+    except Forbidden as exc:
+        raise ValueError(f"{url!r} is not an http or https URL") from exc
     return url.rstrip("/")
 
 

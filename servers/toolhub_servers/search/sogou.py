@@ -36,8 +36,12 @@ class Sogou:
         self._now = now
 
     async def search(self, query: Query) -> Results:
-        answer = await self.pages(query.q, next((count for count in COUNTS if count >= query.count), COUNTS[-1]))
-        found = answer["Pages"][: query.count]
+        """Sogou has no pages: for a later one the earlier ones are asked for, too."""
+        if query.skipped >= COUNTS[-1]:
+            return Results("sogou", (), query.parameters("sogou"))
+        end = query.skipped + query.count
+        answer = await self.pages(query.q, next((count for count in COUNTS if count >= end), COUNTS[-1]))
+        found = answer["Pages"][query.skipped : end]
         hits = tuple(
             Hit(page["title"], page["url"], page["passage"], page["date"] or None, position)
             for position, page in enumerate(found, start=1)

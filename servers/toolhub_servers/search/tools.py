@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
 from pydantic import AliasChoices, Field
-from pydantic.json_schema import SkipJsonSchema
+
+from toolhub_servers._tools import read_only_tool
+from toolhub_servers.search.model import Query
+from toolhub_servers.search.texts import cleaned
 
 logger = logging.getLogger(__name__)
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-
-# May be null, though the schema knows only the type.
-MaybeText = str | SkipJsonSchema[None]
-MaybeNumber = int | SkipJsonSchema[None]
-MaybeFlag = bool | SkipJsonSchema[None]
 
 
 def also(name: str, other: str) -> AliasChoices:
@@ -36,14 +30,23 @@ LowerCount = Annotated[int, Field(validation_alias=also("num", "Cnt"))]
 UpperCount = Annotated[int, Field(validation_alias=also("Cnt", "num"))]
 
 
-def read_only_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> Tool:
-    """is_titled: whether the schema names the arguments as a whole, as the SDK does and standalone fastmcp does not."""
-    tool = Tool.from_function(
-        _explained(function), description=inspect.getdoc(function), annotations=READ_ONLY, structured_output=False
-    )
-    if not is_titled:
-        del tool.parameters["title"]
-    return tool
+def asked(
+    q: str,
+    gl: str | None,
+    hl: str | None,
+    location: str | None,
+    num: int | None,
+    tbs: str | None,
+    page: int | None,
+    autocorrect: bool | None,
+) -> Query:
+    """The query that the arguments of a `google_search` mean; null is the default, as if it had not been given."""
+    return Query(cleaned(q), gl or "us", hl or "en", location, 10 if num is None else num, tbs, page, autocorrect)
+
+
+def search_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> Tool:
+    """A tool that only reads; see `make_tool`."""
+    return read_only_tool(_explained(function), is_titled=is_titled)
 
 
 def _explained(function: Callable[..., Awaitable[str]]) -> Callable[..., Awaitable[str]]:

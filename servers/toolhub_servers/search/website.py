@@ -10,7 +10,7 @@ from mcp.server.mcpserver.tools import Tool
 from toolhub_servers._hosted import Lobby
 from toolhub_servers.scrape import PageSettings, Renderer, open_pages, scrape_website
 from toolhub_servers.search.settings import validated
-from toolhub_servers.search.tools import read_only_tool
+from toolhub_servers.search.tools import search_tool
 
 
 class Website:
@@ -22,7 +22,7 @@ class Website:
         self._renderer = renderer
 
     def listed(self) -> Tool:
-        return read_only_tool(self.scrape_website, is_titled=False)
+        return search_tool(self.scrape_website, is_titled=False)
 
     async def scrape_website(self, url: str) -> str:
         """Get the text of a web page. Works for YouTube videos, too, as far as they have text: title, description and

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from toolhub_servers.web.charset import decode_text
     from toolhub_servers.web.client import Web, open_web
     from toolhub_servers.web.errors import BadStatus, Forbidden, TooCostly, Unreachable, WebError, WebTimeout
+    from toolhub_servers.web.guard import check_all_public
     from toolhub_servers.web.memo import Memo, MemoStatistics, open_memo
     from toolhub_servers.web.model import Reply
+    from toolhub_servers.web.order import place_of
     from toolhub_servers.web.settings import WebSettings
     from toolhub_servers.web.statistics import WebStatistics
     from toolhub_servers.web.workers import offload
@@ -31,17 +33,21 @@ __all__ = [
     "WebSettings",
     "WebStatistics",
     "WebTimeout",
+    "check_all_public",
     "decode_text",
     "offload",
     "open_memo",
     "open_web",
+    "place_of",
 ]
 _HOMES = {
     "charset": ("decode_text",),
     "client": ("Web", "open_web"),
     "errors": ("BadStatus", "Forbidden", "TooCostly", "Unreachable", "WebError", "WebTimeout"),
+    "guard": ("check_all_public",),
     "memo": ("Memo", "MemoStatistics", "open_memo"),
     "model": ("Reply",),
+    "order": ("place_of",),
     "settings": ("WebSettings",),
     "statistics": ("WebStatistics",),
     "workers": ("offload",),

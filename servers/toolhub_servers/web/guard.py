@@ -18,11 +18,14 @@ import httpcore2
 from toolhub_sandbox.proxy_rules import IPAddress, Rule, Target, is_public, parse_authority
 
 from toolhub_servers.web.errors import Forbidden
+from toolhub_servers.web.order import parse_url, port_of
 
 # Where nobody gave a deadline: longer than a kernel tries.
 _LONGEST_S = 300.0
 # Closing a socket takes no time; this bounds a shield.
 CLOSE_S = 1.0
+# A look-up that takes longer is left to whoever fetches the URL.
+LOOK_UP_S = 5.0
 
 Resolve = Callable[[str, int], Awaitable[list[IPAddress]]]
 
@@ -37,14 +40,43 @@ class Guard:
 
     async def addresses(self, host: str, port: int) -> list[IPAddress]:
         """Return the addresses that may be connected to; none if the name has none. Raises Forbidden, OSError."""
+        target, found, private = await self._look_up(host, port)
+        public = [address for address in found if address not in private]
+        if private and not public:
+            raise _refusal(target, private[0])
+        return public
+
+    async def check_all(self, host: str, port: int) -> None:
+        """For somebody else who may connect to any address of the host. Raises Forbidden if one is private, OSError."""
+        target, _, private = await self._look_up(host, port)
+        if private:
+            raise _refusal(target, private[0])
+
+    async def _look_up(self, host: str, port: int) -> tuple[Target, list[IPAddress], list[IPAddress]]:
+        """The host, its addresses, and those of them that are neither public nor allowed."""
         target = _target(host, port)
         found = [target.address] if target.address is not None else await self._resolve(target.host, port)
-        if any(rule.admits(target) for rule in self._allowed):
-            return found
-        public = [address for address in found if is_public(address)]
-        if found and not public:
-            raise Forbidden(f"{target} leads to {found[0]}, which is not public; web.allow_private may list {target}")
-        return public
+        is_allowed = any(rule.admits(target) for rule in self._allowed)
+        return target, found, [] if is_allowed else [address for address in found if not is_public(address)]
+
+
+async def check_all_public(url: str, allow_private: Sequence[str] = ()) -> None:
+    """For a URL that somebody else is to fetch, from a place that may be in this private network.
+
+    Raises Forbidden if any of its addresses is private: which one is taken is not ours to say. A name that is not known
+    here, or not soon enough, is not judged.
+    """
+    target = parse_url(url)
+    host, port = target.raw_host.decode(), port_of(target)
+    with anyio.move_on_after(LOOK_UP_S):
+        try:
+            await Guard(allow_private).check_all(host, port)
+        except OSError:
+            pass
+
+
+def _refusal(target: Target, address: IPAddress) -> Forbidden:
+    return Forbidden(f"{target} leads to {address}, which is not public; web.allow_private may list {target}")
 
 
 def _target(host: str, port: int) -> Target:

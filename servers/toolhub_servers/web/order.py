@@ -88,6 +88,17 @@ def parse_url(text: str) -> httpx2.URL:
     return _of_the_web(url)
 
 
+def port_of(url: httpx2.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def place_of(text: str) -> str:
+    """Return `host:port` of a URL, as `WebSettings.allow_private` takes it. Raises Forbidden."""
+    url = parse_url(text)
+    host = url.raw_host.decode()
+    return f"[{host}]:{port_of(url)}" if ":" in host else f"{host}:{port_of(url)}"
+
+
 def _of_the_web(url: httpx2.URL) -> httpx2.URL:
     if url.scheme not in ("http", "https"):
         raise Forbidden(f"only http and https addresses can be reached, not {url.scheme or 'one without a scheme'!r}")

@@ -1,0 +1,37 @@
+"""What services have answered, kept for all tasks for a while: the same question is paid for once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TypeVar
+
+from toolhub.commons import Commons
+from toolhub.config.section import Section
+from toolhub_servers.search.errors import SearchFailed
+from toolhub_servers.search.settings import Backend, SearchSettings
+from toolhub_servers.web import WebError, open_memo
+
+T = TypeVar("T")
+
+
+class Known:
+    """The answers of one backend, for `cache_s` of the settings; 0: none is kept."""
+
+    def __init__(self, name: Backend, settings: SearchSettings, commons: Commons) -> None:
+        self._name = name
+        self._commons = commons
+        self._seconds = settings.cache_s
+        # Of another key or another address an answer may be another.
+        section: Section = getattr(settings, name)
+        self._identity = hashlib.sha256(section.model_dump_json().encode()).hexdigest()
+
+    async def get(self, asked: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to `asked`, from `ask` if nobody knows it. Raises what `ask` raises, SearchFailed."""
+        if not self._seconds:
+            return await ask()
+        memo = await self._commons.share(f"memo search {self._seconds:g}", lambda: open_memo(ttl_s=self._seconds))
+        try:
+            return await memo.get((self._name, self._identity, asked), ask)
+        except WebError as exc:
+            raise SearchFailed(f"the search was ended: {exc}") from exc
