@@ -97,6 +97,8 @@ def test_a_failing_endpoint_takes_no_spill(stage):
     stage.loads[stage.order[0]] = 100
     stage.endpoints.failed(stage.order[1])
     assert stage.choose() == 2
+    stage.endpoints.failed(stage.order[2])
+    assert stage.choose() == 0
 
 
 def test_memory_of_conversations_away_is_bounded(stage, monkeypatch):

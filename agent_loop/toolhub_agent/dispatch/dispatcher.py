@@ -208,4 +208,5 @@ class Dispatcher:
 
 
 def _failed(call: ToolCall, why: str) -> ToolOutcome:
+    """The reason alone; who writes history puts it into words."""
     return ToolOutcome(call, why[:_ERROR_CHARS], is_error=True)

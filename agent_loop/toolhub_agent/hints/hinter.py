@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from toolhub_agent.hints.adapters import Fields
 from toolhub_agent.hints.conversation import Conversation
 from toolhub_agent.hints.durations import Durations
 from toolhub_agent.hints.shared import Shared
 from toolhub_agent.hints.sidecar import Sidecar
-from toolhub_agent.hints.signals import Signal, ToolResultReady, ToolWaitStarted, TurnFinished
+from toolhub_agent.hints.signals import Fields, Signal, ToolResultReady, ToolWaitStarted, TurnFinished
 from toolhub_agent.hints.statistics import HintStatistics
 
 if TYPE_CHECKING:

@@ -44,8 +44,9 @@ class TemplateChecks:
 
     @property
     def rewrites(self) -> bool:
-        """Is every kind of prompt seen so far written anew?"""
-        return bool(self._verdicts) and set(self._verdicts.values()) == {Verdict.REWRITES}
+        """Is some kind of prompt written anew, and none known not to be?"""
+        found = set(self._verdicts.values())
+        return Verdict.REWRITES in found and Verdict.APPEND_ONLY not in found
 
     def verdict(self, prompt: Prompt) -> Verdict | None:
         """None: not checked yet."""

@@ -83,7 +83,7 @@ def refuse(
     load: int,
     max_load: int,
 ) -> Skip | None:
-    """Why a warm that is due should not be sent. recent: of the latest resumes, as many as count: was everything cached?"""
+    """Why a warm that is due should not be sent. recent: was everything cached at the latest resumes?"""
     if prefix_tokens < min_prefix_tokens:
         return Skip.SHORT_PREFIX
     nothing_evicted = sum(recent) >= CACHED_RESUMES and all(recent)

@@ -152,8 +152,8 @@ class Pins(Generic[B]):
                 return False
             old = _Pin((), 0.0)
         new = {block.block_id for block in pin.blocks}
-        gone = {block.block_id for block in old.blocks if self._holders[block.block_id] == 1}
-        return len((self._holders.keys() - gone) | new) <= self._cap
+        gone = {block.block_id for block in old.blocks if self._holders[block.block_id] == 1} - new
+        return len(self._holders) - len(gone) + sum(number not in self._holders for number in new) <= self._cap
 
     def _drop(self, keys: Iterable[Hashable], event: Event) -> None:
         for key in keys:

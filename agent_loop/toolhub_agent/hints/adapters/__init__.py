@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolhub_agent.hints.adapters.base import Adapter, Command, Fields, get_json
+from toolhub_agent.hints.adapters.base import Adapter, Command, get_json
 from toolhub_agent.hints.adapters.dynamo import Dynamo
 from toolhub_agent.hints.adapters.llamacpp import LlamaCpp
 from toolhub_agent.hints.adapters.sglang import SGLang, arguments
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from toolhub.config.llm import EngineName
 
-__all__ = ["Adapter", "Command", "Fields", "adapter_of", "identify"]
+__all__ = ["Adapter", "Command", "adapter_of", "identify"]
 
 
 def adapter_of(engine: EngineName, endpoint: str, *, pin: bool = False) -> Adapter:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolhub_agent.hints.adapters.base import Adapter, Command, Fields, safe_name
-from toolhub_agent.hints.signals import Prompt
+from toolhub_agent.hints.adapters.base import Adapter, Command, safe_name
+from toolhub_agent.hints.signals import Fields, Prompt
 from toolhub_agent.model import Json
 
 # Higher is more important; an agent's own requests have none, which counts as 0.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolhub_agent.hints.adapters.base import Adapter, Command, Fields, get_json, safe_name, tokens_of_chat
-from toolhub_agent.hints.signals import Prompt
+from toolhub_agent.hints.adapters.base import Adapter, Command, get_json, safe_name, tokens_of_chat
+from toolhub_agent.hints.signals import Fields, Prompt
 from toolhub_agent.model import Json
 
 if TYPE_CHECKING:
