@@ -20,7 +20,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-servers test-user test-quick lint demo bench wheel-test clean
+.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -39,6 +39,12 @@ test-user: venv ## Run the tests of the sandboxes as an ordinary user
 
 test-quick: venv ## Run the short set of tests that every supported Python runs
 	$(BIN)/python -m pytest -m quick $(ARGS)
+
+engine: venv ## Install vLLM for CPU and small models, once (in ~/.cache/toolhub-test; 2.6 GB)
+	$(BIN)/python -m benchmarks.engine.install
+
+test-engine: engine $(VENV)/.installed-agent ## Run the tests with a real inference engine
+	$(BIN)/python -m pytest tests/engine $(ARGS)
 
 lint: venv ## Check style and types
 	$(BIN)/ruff check

@@ -125,13 +125,18 @@ async def open_hints(
     http: the client for an endpoint's base address, with its keys and headers. headers_of: a session's own headers.
     load_of: requests running or waiting on an endpoint.
     """
+    raised: Exception | None = None
     async with _open_sidecar(settings) as sidecar, anyio.create_task_group() as workers:
         shared = Shared(settings, engine, http, headers_of, load_of, durations or Durations(), sidecar)
         hinter = Hinter(shared, workers)
         try:
             yield hinter
+        except Exception as exc:
+            raised = exc  # the task group would wrap it
         finally:
             await hinter.aclose()
+    if raised is not None:
+        raise raised
 
 
 @asynccontextmanager

@@ -1,0 +1,76 @@
+"""When a prefill-ahead is sent, and when not: pure rules."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toolhub_agent.hints.durations import Forecast
+from toolhub_agent.hints.timing import Plan, Skip, is_cached, plan, refuse
+
+pytestmark = pytest.mark.quick
+
+USUAL = Forecast(p50=10, p90=20)
+SECONDS = st.floats(0, 1000)
+
+
+def refused(**changed) -> Skip | None:
+    usual = {"prefix_tokens": 8000, "min_prefix_tokens": 2000, "new_tokens": 0, "recent": (), "load": 0, "max_load": 8}
+    return refuse(**(usual | changed))
+
+
+def test_it_goes_out_just_before_the_tools_are_expected():
+    assert plan(0, USUAL, 3, warmed=False) == Plan(7, warm=True)
+
+
+def test_tools_that_return_sooner_than_a_warm_are_only_looked_at_again_when_late():
+    assert plan(0, USUAL, 11, warmed=False) == Plan(10, warm=False)
+
+
+def test_after_a_warm_there_is_no_second_before_nine_of_ten_would_be_back():
+    assert plan(9, USUAL, 3, warmed=True) == Plan(20, warm=False)
+
+
+def test_late_tools_are_expected_to_take_as_long_again():
+    assert plan(20, USUAL, 3, warmed=True) == Plan(37, warm=True)
+
+
+def test_warms_for_tools_that_do_not_return_come_at_least_nearly_twice_as_late_each_time():
+    now, sent = 20.0, []
+    while len(sent) < 6:
+        found = plan(now, USUAL, 3, warmed=True)
+        now = found.at
+        if found.warm:
+            sent.append(now)
+    assert all(later >= 2 * sooner - 3 for sooner, later in pairwise(sent))
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.booleans())
+def test_a_plan_is_never_for_the_past_and_a_warm_always_has_its_time(now, p50, more, needed, warmed):
+    found = plan(now, Forecast(p50, p50 + more), needed, warmed=warmed)
+    assert found.at >= now - 1e-9
+    if not found.warm:
+        assert found.at > now
+
+
+def test_short_prefixes_and_busy_endpoints_get_none():
+    assert refused() is None
+    assert refused(prefix_tokens=1999) is Skip.SHORT_PREFIX
+    assert refused(load=9) is Skip.LOADED
+
+
+def test_a_session_from_which_nothing_is_evicted_gets_none_unless_there_are_results_to_prefill():
+    assert refused(recent=(True, True)) is Skip.CACHED
+    assert refused(recent=(True, False)) is None
+    assert refused(recent=(True,)) is None
+    assert refused(recent=(True, True), new_tokens=4000) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "reusable", "cached"),
+    [(9_900, 10_000, True), (9_600, 10_000, False), (1_800, 2_000, True), (0, 300, False)],
+)
+def test_a_block_less_is_no_eviction_and_a_fiftieth_is_none(found, reusable, cached):
+    assert is_cached(found, reusable) is cached
