@@ -1,0 +1,26 @@
+"""What `toolhub_agent` offers, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import toolhub_agent
+
+pytestmark = pytest.mark.quick
+
+
+def test_every_public_name_is_there():
+    assert [name for name in toolhub_agent.__all__ if getattr(toolhub_agent, name).__name__ != name] == []
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nope'"):
+        _ = toolhub_agent.Nope
+
+
+def test_importing_the_package_imports_nothing_of_toolhub_nor_the_openai_sdk():
+    code = "import sys, toolhub_agent; print([name for name in ('toolhub', 'openai', 'anyio') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
