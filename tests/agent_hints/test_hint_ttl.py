@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.hints.ttl import FEW, cold, memory, optimum, retention
+from toolhub_agent.hints.ttl import FEW, UNKNOWN_S, cold, memory, optimum, retention, unhurried
 
 pytestmark = pytest.mark.quick
 
@@ -53,3 +53,11 @@ def test_programs_of_one_length_have_memory_one_and_without_programs_there_is_no
 def test_programs_of_geometric_length_have_next_to_no_memory():
     lengths = [n for n in range(1, 12) for _ in range(2 ** (11 - n))]
     assert memory(lengths) < 0.1
+
+
+def test_where_keeping_costs_nothing_a_prefix_is_kept_for_nearly_every_tool():
+    durations = [float(second) for second in range(1, 11)]
+    assert unhurried(durations, margin=0.5, longest=120) == 10 * 1.5 + 0.5
+    assert unhurried([2.0] * 20, margin=0.5, longest=120) == 3.5
+    assert unhurried(durations, margin=0.5, longest=5) == 5
+    assert unhurried([], margin=0.5, longest=120) == UNKNOWN_S

@@ -19,14 +19,12 @@ async def test_a_turn_with_a_broken_call_is_sampled_again_without_a_word(stage: 
 
 
 async def test_an_unknown_tool_takes_the_turn_back(stage: Stage):
-    stage.tools.answers["nope"] = "Unknown tool: nope"
     stage.server.script(said(use("nope", {})), said(r"\boxed{x}"))
     result = await stage.run()
     assert result.rollbacks == 1 and stage.prompts[1] == stage.prompts[0]
 
 
 async def test_after_four_in_a_row_the_fifth_turn_stands(stage: Stage):
-    stage.tools.answers["nope"] = "Unknown tool: nope"
     stage.server.script(*[said(use("nope", {}))] * 5, said(r"\boxed{x}"))
     result = await stage.run()
     assert (result.rollbacks, result.turns) == (4, 2)
@@ -61,17 +59,16 @@ async def test_a_backend_s_error_reaches_the_model_instead_of_costing_a_turn(sta
 
 
 async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: Stage):
-    stage.tools.answers["nope"] = "Unknown tool: nope"
-
-    async def after_the_search(arguments):
+    async def fail_after_the_search(arguments):
         while "google_search" not in stage.tools.finished:
             await anyio.sleep(0)
-        return "Unknown tool: nope"
+        return "Error executing tool run_python_code: boom"
 
-    stage.tools.answers["nope"] = after_the_search
-    stage.server.script(said(search("a") + use("nope", {})), said(search("a")), said(r"\boxed{x}"))
+    stage.tools.answers["run_python_code"] = fail_after_the_search
+    both = search("a") + use("run_python_code", {"code_block": "1"}, server="python")
+    stage.server.script(said(both), said(search("a")), said(r"\boxed{x}"))
     await stage.run()
-    assert [tool for _, tool, _ in stage.tools.calls] == ["google_search", "nope"]
+    assert [tool for _, tool, _ in stage.tools.calls] == ["google_search", "run_python_code"]
     assert stage.prompts[2][-1]["content"] == 'google_search of {"q": "a"}'
 
 
@@ -84,7 +81,7 @@ async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage:
         finally:
             cancelled.set()
 
-    stage.tools.answers |= {"google_search": forever, "nope": "Unknown tool: nope"}
+    stage.tools.answers["google_search"] = forever
     stage.server.script(said(search("a") + use("nope", {})), said(r"\boxed{x}"))
     result = await stage.run()
     assert cancelled.is_set() and result.answer == "x"

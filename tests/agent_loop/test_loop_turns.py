@@ -8,6 +8,7 @@ import anyio
 import pytest
 from llm_stand_in.answers import called, cut, failed, said
 from loop_stage import Stage, search, use
+from toolhub_agent.hints.signals import Fields, TurnFinished
 from toolhub_agent.loop.answer import NO_ANSWER
 
 pytestmark = pytest.mark.anyio
@@ -186,3 +187,33 @@ async def test_the_log_tells_the_whole_task_in_miroflow_s_form(stage: Stage):
     assert document["status"] == "success" and document["final_boxed_answer"] == "x"
     history = document["main_agent_message_history"]["message_history"]
     assert [message["role"] for message in history] == ["user", "assistant", "user", "assistant"]
+
+
+async def test_a_hidden_tool_is_neither_shown_nor_called(stage: Stage):
+    stage.settings["hidden_tools"] = ["search/google_search"]
+    stage.server.script(said(search("a")), said(r"\boxed{x}"))
+    result = await stage.run()
+    assert "google_search" not in stage.prompts[0][0]["content"]
+    assert stage.tools.calls == [] and result.rollbacks == 1
+
+
+async def test_what_hints_ask_to_send_along_is_sent_with_the_request(stage: Stage):
+    class Adding(type(stage.hints)):
+        def turn_fields(self, session, endpoint):
+            return Fields(headers={"x-hint": "1"}, body={"vllm_xargs": {"pin_ttl_s": 5.0}})
+
+    stage.hints = Adding()
+    stage.server.script(said(r"\boxed{x}"))
+    await stage.run()
+    (asked,) = stage.server.chats
+    assert asked.headers["x-hint"] == "1" and asked.body["vllm_xargs"] == {"pin_ttl_s": 5.0}
+
+
+async def test_the_prompt_told_to_hints_has_everything_that_shapes_it(stage: Stage):
+    stage.settings |= {"protocol": "native", "sampling": {"extra_body": {"chat_template_kwargs": {"thinking": True}}}}
+    stage.server.script(called(("search-google_search", {"q": "a"})), said(r"\boxed{x}"))
+    await stage.run()
+    (finished,) = [signal for signal in stage.hints.signals if isinstance(signal, TurnFinished)]
+    sent = stage.server.chats[1].body
+    for name in ("model", "tools", "tool_choice", "chat_template_kwargs"):
+        assert finished.prompt.body[name] == sent[name]

@@ -22,6 +22,10 @@ class ScriptedLlm:
         self.requests.append(request)
         return self._llm.stream(dataclasses.replace(request, body=body))
 
+    @property
+    def known_model(self) -> str | None:
+        return self._llm.known_model
+
     def endpoint_of(self, session: str) -> str:
         return self._llm.endpoint_of(session)
 

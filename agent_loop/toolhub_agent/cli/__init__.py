@@ -14,6 +14,7 @@ from toolhub.errors import MissingExtra
 def add_commands(app: typer.Typer) -> None:
     """Entry point of the group `toolhub.commands`."""
     app.command("run")(run)
+    app.command("llm-command")(llm_command)
 
 
 def _work(module: str) -> Any:
@@ -68,3 +69,22 @@ def run(
         prefix=prefix,
         as_json=as_json,
     )
+
+
+def llm_command(
+    profile: Annotated[
+        str | None, typer.Argument(help="Its name, or the path of a YAML file; without one, all are listed.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Such as model=..., tensor_parallel=4, router.port=9000."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the command that starts a model server well suited to agents: prefix caching, chunked prefill, metrics.
+
+    `toolhub llm-command vllm --set model=Qwen/Qwen3-8B`
+
+    With several servers, `--set prefill.port=9000` sets a key of the one named prefill, a bare key that of all.
+    """
+    _work("llm_command").run(profile, overrides=overrides or [], as_json=as_json)

@@ -48,9 +48,12 @@ class Shared:
         return self.endpoints.get(url)
 
     def retention(self, endpoint: Endpoint, prefix_tokens: int, tool: tuple[str, str] | None = None) -> float:
-        """Continuum's TTL for a prefix, in seconds; tool: the one waited for, where it is known already."""
+        """How long to keep a prefix, in seconds; tool: the one waited for, where it is known already."""
+        longest = self.settings.max_pin_s
+        if endpoint.adapter is not None and endpoint.adapter.pins_yield:
+            return ttl.unhurried(self.durations.of_all(), margin=self.settings.margin_s, longest=longest)
         reload = endpoint.cost.seconds(prefix_tokens) - endpoint.cost.seconds(prefix_tokens, prefix_tokens)
         delay = fmean(self.queue_delays) if self.queue_delays else 0.0
         benefit = delay * ttl.memory(self.program_lengths) + reload
         own = self.durations.own(*tool) if tool else ()
-        return ttl.retention(own, self.durations.of_all(), benefit, longest=self.settings.max_pin_s)
+        return ttl.retention(own, self.durations.of_all(), benefit, longest=longest)

@@ -13,6 +13,10 @@ from collections.abc import Iterable, Sequence
 
 # Continuum's K: with no more records than this, a distribution is not trusted.
 FEW = 100
+# Where no tool has been seen yet: most calls of a research agent end within it.
+UNKNOWN_S = 30.0
+# Over the nine of ten tools that it is meant for.
+_SPARE = 1.5
 # The latest programs' lengths are enough for a correlation.
 _LONGEST_PROGRAM = 1000
 
@@ -27,6 +31,19 @@ def retention(own: Sequence[float], overall: Sequence[float], benefit: float, *,
     else:
         ttl = optimum(own if len(own) > FEW else overall, benefit)
     return min(ttl, longest)
+
+
+def unhurried(overall: Sequence[float], *, margin: float, longest: float) -> float:
+    """Seconds to keep a prefix where keeping it costs nobody anything: long enough for nearly every tool.
+
+    For pins that give way before another request has to wait, as those of toolhub's scheduler do; the formula above
+    weighs the memory they hold, and there that is free.
+    """
+    if not overall:
+        return min(UNKNOWN_S, longest)
+    ordered = sorted(overall)
+    usual = ordered[min(len(ordered) * 9 // 10, len(ordered) - 1)]
+    return min(usual * _SPARE + margin, longest)
 
 
 def cold(benefit: float) -> float:

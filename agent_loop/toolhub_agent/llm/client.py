@@ -101,6 +101,11 @@ class LlmClient:
         """The endpoint's pool for requests beside the API; see `Fleet.client`."""
         return self.fleet.client(endpoint)
 
+    @property
+    def known_model(self) -> str | None:
+        """The model's name; None until the first request, if the configuration does not say."""
+        return self._model
+
     def forget(self, session: str) -> None:
         """No request of this conversation follows."""
         self.fleet.endpoints.forget(session)
@@ -117,7 +122,7 @@ class LlmClient:
 
     async def _send(self, endpoint: str, request: LlmRequest) -> Chunks:
         body = body_of(request, await self.model(endpoint))
-        headers = session_headers(request.session, final=request.final)
+        headers = {**session_headers(request.session, final=request.final), **request.headers}
         if (token := self._tokens.get(request.session)) is not None:
             headers[SESSION_TOKEN] = token
         return await self._senders[endpoint].open(body, headers)

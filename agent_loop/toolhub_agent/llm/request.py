@@ -15,7 +15,7 @@ class LlmRequest:
     """One turn's question. session: the conversation, the same for all its turns; it decides the endpoint.
 
     body: more fields of the request (tools, tool_choice, ...); they win over sampling. priority: in the engine's own
-    polarity; None: not sent. final: no request of this conversation follows.
+    polarity; None: not sent. final: no request of this conversation follows. headers: beside those of the session.
     """
 
     session: str
@@ -24,6 +24,7 @@ class LlmRequest:
     sampling: Sampling = field(default_factory=Sampling)
     priority: int | None = None
     final: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def body_of(request: LlmRequest, model: str | None) -> Json:

@@ -198,7 +198,7 @@ class Conversation:
         body = self._body() | dict(extra.body)
         if self._length_retries:
             body["max_tokens"] = int(self._settings.sampling.max_tokens * _MORE_ROOM**self._length_retries)
-        return LlmRequest(self.session, view.messages, body, self._settings.sampling)
+        return LlmRequest(self.session, view.messages, body, self._settings.sampling, headers=extra.headers)
 
     def _body(self) -> Json:
         """What shapes the prompt beside messages; the same at every turn."""
@@ -262,7 +262,10 @@ class Conversation:
         shown: list[Message] = (
             KeepResults(self._settings.keep_tool_result, self._settings.stride).view(messages).messages
         )
-        return Prompt(tuple(shown if results else shown[:-1]), self._body(), endpoint)
+        body = self._settings.sampling.extra_body | self._body()
+        if (model := self._parts.llm.known_model) is not None:
+            body["model"] = model
+        return Prompt(tuple(shown if results else shown[:-1]), body, endpoint)
 
     # --- what a running turn asks ------------------------------------------------------------------------------------
 
@@ -274,6 +277,8 @@ class Conversation:
 
     async def execute(self, call: ToolCall) -> ToolOutcome:
         """Run a call, or give back what it gave in a turn that was taken back since."""
+        if self._parts.catalog.find(call.server, call.tool) is None:
+            return ToolOutcome(call, f"Unknown tool: {call.tool}")  # hidden ones, too
         if (spare := self._spare.get(_key(call))) is not None:
             return ToolOutcome(call, spare.text, started_early=spare.started_early)
         number = self.history.turns + 1

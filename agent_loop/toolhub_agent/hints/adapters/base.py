@@ -42,6 +42,8 @@ class Adapter:
     """Any server that caches prefixes: prefill-ahead is all that can be asked of it."""
 
     name = "generic"
+    pins_yield = False
+    """Whether what it keeps is given up before another request waits for the memory."""
 
     def __init__(self, endpoint: str) -> None:
         """endpoint: its base address, with `/v1` where it has one."""

@@ -25,7 +25,7 @@ class Vllm(Adapter):
     def __init__(self, endpoint: str, *, pin: bool = False) -> None:
         """pin: the server runs toolhub's scheduler, which honours pins."""
         super().__init__(endpoint)
-        self._pin = pin
+        self._pin = self.pins_yield = pin
         self._takes_priority = False
         self.version: tuple[int, ...] = ()
 

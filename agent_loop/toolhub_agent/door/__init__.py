@@ -1,0 +1,33 @@
+"""The LLM door: `toolhub serve` as an OpenAI-compatible reverse proxy before the model servers (`llm:` in the config).
+
+    OpenAI(base_url="http://127.0.0.1:7411/llm/v1", api_key=TOOLHUB_TOKEN)
+
+The hub then sees both sides of an agent it does not run: what the model was asked, and which tools run for it. So the
+agent gets session affinity, back-pressure and prefill-ahead by changing one address. Nothing of a conversation is
+written to disk or logs; in memory there are hashes, and the latest prompt while tools run for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolhub import Hub
+    from toolhub.hosting import Door
+
+__all__ = ["open_llm_door"]
+
+
+@asynccontextmanager
+async def open_llm_door(hub: Hub) -> AsyncIterator[Door | None]:
+    """The door of a running hub, for as long as the block lasts; None where its config names no model servers."""
+    settings = hub.config.llm
+    if settings is None:
+        yield None
+        return
+    from toolhub_agent.door.door import open_door  # a hub without model servers need not load any of this
+
+    async with open_door(hub, settings) as door:
+        yield door

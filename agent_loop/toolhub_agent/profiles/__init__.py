@@ -1,0 +1,14 @@
+"""Model server profiles: what a server is meant to do, and the command lines that make it do so.
+
+    for line in command_lines(load_profile("vllm", ["model=Qwen/Qwen3-8B"])):
+        print(line.shell())
+"""
+
+from __future__ import annotations
+
+from toolhub_agent.profiles.line import Line
+from toolhub_agent.profiles.load import load_profile, profile_names
+from toolhub_agent.profiles.render import command_lines, front_url
+from toolhub_agent.profiles.settings import Profile
+
+__all__ = ["Line", "Profile", "command_lines", "front_url", "load_profile", "profile_names"]
