@@ -48,6 +48,16 @@ class Usage:
     cached_tokens: int | None = None
 
 
+def added(one: Usage, other: Usage) -> Usage:
+    """The tokens of both; cached tokens stay unknown only if neither tells them."""
+    known = [usage.cached_tokens for usage in (one, other) if usage.cached_tokens is not None]
+    return Usage(
+        one.prompt_tokens + other.prompt_tokens,
+        one.completion_tokens + other.completion_tokens,
+        sum(known) if known else None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """One piece of a streamed answer, whatever the protocol.

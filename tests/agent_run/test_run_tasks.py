@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.run.results import Results, row_of, summary
+from toolhub_agent.run.sweep import Plan
 from toolhub_agent.run.tasks import read_tasks
 
 from toolhub.errors import ConfigError
@@ -104,3 +105,10 @@ def test_the_summary_counts_what_is_known():
     assert (told["exact"], told["with_ground_truth"], told["cached_share"]) == (1, 2, None)
     assert summary([])["seconds_median"] is None
     assert asdict(rows[0])["run"] == 1
+
+
+def test_runs_of_one_question_start_together(tmp_path):
+    plan = Plan((Task("a", "A"), Task("b", "B"), Task("c", "A")), tmp_path, runs=2)
+    assert [(run, task.id) for run, task in plan.pairs()] == [
+        (1, "a"), (1, "c"), (2, "a"), (2, "c"), (1, "b"), (2, "b"),
+    ]  # fmt: skip

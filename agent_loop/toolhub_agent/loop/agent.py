@@ -27,10 +27,10 @@ from toolhub_agent.loop.duplicates import AskedQueries
 from toolhub_agent.loop.executor import Executor
 from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of, sub_agent_definitions
 from toolhub_agent.loop.subagents import SubAgents
-from toolhub_agent.loop.task import Task, TaskResult, added
+from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.loop.watch import LoopWatch, NoViewer, Viewer
 from toolhub_agent.loop.worker import Work, Worker
-from toolhub_agent.model import Json, Usage
+from toolhub_agent.model import Json, Usage, added
 from toolhub_agent.tasklog import MAIN, Replay, StreamEvents, TaskLog
 from toolhub_agent.tools import ToolSource
 

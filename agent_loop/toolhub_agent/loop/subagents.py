@@ -13,10 +13,9 @@ from toolhub_agent.loop import prompts
 from toolhub_agent.loop.conversation import Conversation, Parts
 from toolhub_agent.loop.executor import Executor
 from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of
-from toolhub_agent.loop.task import added
 from toolhub_agent.loop.watch import LoopWatch, Viewer
 from toolhub_agent.loop.worker import Worker
-from toolhub_agent.model import Json, Usage
+from toolhub_agent.model import Json, Usage, added
 from toolhub_agent.protocol.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.tasklog import StreamEvents, TaskLog
 from toolhub_agent.tools import ToolSource

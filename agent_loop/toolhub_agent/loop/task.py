@@ -46,13 +46,3 @@ class TaskResult:
     seconds: float = 0.0
     log: Path | None = None
     error: str | None = None
-
-
-def added(one: Usage, other: Usage) -> Usage:
-    """The tokens of both; cached tokens stay unknown only if neither tells them."""
-    known = [usage.cached_tokens for usage in (one, other) if usage.cached_tokens is not None]
-    return Usage(
-        one.prompt_tokens + other.prompt_tokens,
-        one.completion_tokens + other.completion_tokens,
-        sum(known) if known else None,
-    )

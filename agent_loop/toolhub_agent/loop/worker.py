@@ -10,9 +10,9 @@ import anyio
 from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmError, LlmRefused
 from toolhub_agent.loop.answer import boxed_answer
 from toolhub_agent.loop.conversation import Conversation, Turn
-from toolhub_agent.loop.task import StopReason, added
+from toolhub_agent.loop.task import StopReason
 from toolhub_agent.loop.watch import LoopWatch
-from toolhub_agent.model import Usage
+from toolhub_agent.model import Usage, added
 
 # Turns that were taken back do not count, but there is an end to them: MiroFlow's number.
 _EXTRA_ATTEMPTS = 200

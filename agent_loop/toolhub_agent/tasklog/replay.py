@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolhub_agent.errors import AgentError
-from toolhub_agent.model import Json, Message, ToolCall, Usage
+from toolhub_agent.model import Json, Message, ToolCall, Usage, added
 from toolhub_agent.tasklog.names import MAIN
 from toolhub_agent.tasklog.steps import Step, steps_of
 
@@ -63,7 +63,7 @@ class Conversation:
 
     def charge(self, usage: Usage) -> None:
         self.last_usage = usage
-        self.usage = _sum(self.usage, usage)
+        self.usage = added(self.usage, usage)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Replay:
     def _usage(self, record: Json) -> None:
         usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cached_tokens"])
         self._of(record).charge(usage)
-        self.usage = _sum(self.usage, usage)
+        self.usage = added(self.usage, usage)
 
     def _call_started(self, record: Json) -> None:
         names = ("index", "server", "tool", "arguments", "id", "problem")
@@ -201,12 +201,3 @@ def _record(line: bytes) -> Json | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else None
-
-
-def _sum(total: Usage, more: Usage) -> Usage:
-    cached = [usage.cached_tokens for usage in (total, more) if usage.cached_tokens is not None]
-    return Usage(
-        total.prompt_tokens + more.prompt_tokens,
-        total.completion_tokens + more.completion_tokens,
-        sum(cached) if cached else None,
-    )
