@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llm_stand_in.answers import said
+from llm_stand_in.model_server import open_model_server
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -79,6 +81,21 @@ def test_the_shell_examples_run_as_printed(served: Path) -> None:
     assert "get_current_time" in run(served, *shlex.split(tools))
     assert '"timezone": "UTC"' in run(served, *shlex.split(call))
     assert "no open tasks" in run(served, *shlex.split(tasks))
+
+
+def test_the_dispatch_example_runs_as_printed(folder: Path) -> None:
+    (folder / "dispatch.py").write_text(block("# dispatch.py"))
+    assert run(folder, sys.executable, "-W", "error", "dispatch.py") == "['found otters']\n"
+
+
+def test_the_agent_examples_run_as_printed(folder: Path) -> None:
+    one, sweep = shell_lines("toolhub run")
+    (folder / "tasks.jsonl").write_text('{"id": "a", "question": "A?"}\n')
+    with open_model_server() as model:
+        model.usual = lambda seen: said("It is \\boxed{noon}.")
+        assert "noon" in run(folder, *shlex.split(one.replace("http://127.0.0.1:8000/v1", model.url)))
+        told = run(folder, *shlex.split(sweep.replace("http://127.0.0.1:8000/v1", model.url)))
+    assert "3: 3 answered" in told
 
 
 def test_the_import_change_names_what_exists() -> None:
