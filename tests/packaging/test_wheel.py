@@ -48,6 +48,14 @@ def test_every_package_is_typed(wheel: Path) -> None:
     assert {f"{name}/py.typed" for name in TOP_LEVEL} <= set(zipfile.ZipFile(wheel).namelist())
 
 
+def test_the_included_replay_comes_with_its_log_and_documents(wheel: Path) -> None:
+    folder = Path("toolhub_agent", "replay", "demo")
+    inside = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
+    documents = {Path(name.name) for name in (ROOT / "agent_loop" / folder / "documents").iterdir()}
+    assert {folder / "trajectory.jsonl", *(folder / "documents" / name for name in documents)} <= inside
+    assert len(documents) == 6
+
+
 def test_the_base_install_neither_has_nor_imports_mcp(installed: Path) -> None:
     program = (
         "import sys, toolhub, toolhub.miroflow, toolhub.cli.app; toolhub.connect;"
@@ -58,7 +66,7 @@ def test_the_base_install_neither_has_nor_imports_mcp(installed: Path) -> None:
 
 
 def test_a_command_whose_extra_is_missing_says_which_to_install(installed: Path) -> None:
-    for command in (["doctor"], ["serve"], ["demo"], ["stdio"]):
+    for command in (["doctor"], ["serve"], ["demo"], ["demo", "--replay"], ["stdio"]):
         done = run(installed, "-m", "toolhub.cli", *command, check=False)
         assert done.returncode == 2
         assert "pip install 'toolhub[hub" in done.stderr

@@ -133,7 +133,12 @@ def call(
     hub: HubOption = None,
     token: TokenOption = None,
     task: Annotated[
-        str | None, typer.Option(help="Task to call in; default: a new one that ends with the call.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Task to call in. One that is open on the running hub stays open; default, and for any other: a new "
+            "one that ends with the call.",
+        ),
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for everything, start included.")] = None,
     as_json: JsonOption = False,
@@ -173,11 +178,16 @@ def demo(
     replay: Annotated[
         bool, typer.Option("--replay", help="Show an agent's recorded task instead; its tools are called for real.")
     ] = False,
+    replay_log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay a log that `toolhub run` wrote, with the tools of --config."),
+    ] = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """See it work in about 20 seconds: real servers, a kill in the middle, a comparison. No key, no network."""
-    if replay:
-        _extension("demo-replay", "demo --replay")(as_json)
+    if replay or replay_log is not None:
+        _extension("demo-replay", "demo --replay")(as_json, replay_log, config)
     else:
         _work("demo").run(tasks, as_json)
 

@@ -40,11 +40,9 @@ def _list(as_json: bool) -> None:
 
 
 def _script(profile: Profile, lines: list[Line]) -> str:
-    parts = [_comment(profile.description, f"Flags checked against: {profile.checked}")]
-    for line in lines:
-        parts.append(f"{_comment(f'{line.title} (on {line.node})', *line.notes)}\n{line.pretty()}")
-    parts.append(_comment(*_afterwards(profile)))
-    return "\n\n".join(parts) + "\n"
+    head = _comment(profile.description, f"Flags checked against: {profile.checked}")
+    commands = [f"{_comment(f'{line.title} (on {line.node})', *line.notes)}\n{line.pretty()}" for line in lines]
+    return "\n\n".join([head, *commands, _comment(*_afterwards(profile))]) + "\n"
 
 
 def _comment(*sentences: str) -> str:

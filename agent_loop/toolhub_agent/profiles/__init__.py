@@ -1,7 +1,7 @@
 """Model server profiles: what a server is meant to do, and the command lines that make it do so.
 
-    for line in command_lines(load_profile("vllm", ["model=Qwen/Qwen3-8B"])):
-        print(line.shell())
+for line in command_lines(load_profile("vllm", ["model=Qwen/Qwen3-8B"])):
+    print(line.shell())
 """
 
 from __future__ import annotations

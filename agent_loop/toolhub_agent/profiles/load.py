@@ -55,12 +55,16 @@ def _path_of(name: str) -> Path:
         return Path(name)
     known = {path.stem: path for path in _files()}
     if name not in known:
-        raise ConfigError(f"no profile {name!r};{did_you_mean(name, list(known))} there are: {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"no profile {name!r};{did_you_mean(name, list(known))} there are: {', '.join(sorted(known))}"
+        )
     return known[name]
 
 
 def _is_nested(servers: Any) -> bool:
-    return isinstance(servers, Mapping) and all(value is None or isinstance(value, Mapping) for value in servers.values())
+    return isinstance(servers, Mapping) and all(
+        value is None or isinstance(value, Mapping) for value in servers.values()
+    )
 
 
 def _merged(data: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ _ENGINES = {"vllm": vllm.lines, "sglang": sglang.lines, "dynamo": dynamo.lines, 
 def command_lines(profile: Profile) -> list[Line]:
     """One per server and node, then the router's. Raises ConfigError for what an engine cannot do."""
     _check(profile)
-    lines = [line for name, server in profile.servers.items() for line in _ENGINES[server.engine](profile, name, server)]
+    lines = [
+        line for name, server in profile.servers.items() for line in _ENGINES[server.engine](profile, name, server)
+    ]
     return [*lines, routers.line(profile, profile.router)] if profile.router else lines
 
 
@@ -26,7 +28,9 @@ def _check(profile: Profile) -> None:
     if profile.router is None and any(server.role() for server in profile.servers.values()):
         raise ConfigError("disaggregated servers need a router", key="router")
     if profile.router is None and len(profile.servers) > 1:
-        raise ConfigError("several servers need a router; or list them all in the hub's `llm: endpoints:`", key="router")
+        raise ConfigError(
+            "several servers need a router; or list them all in the hub's `llm: endpoints:`", key="router"
+        )
     taken: dict[tuple[str, int], str] = {}
     front = {"router": (profile.router.node, profile.router.port)} if profile.router else {}
     places = front | {name: (server.nodes[0], server.port) for name, server in profile.servers.items()}

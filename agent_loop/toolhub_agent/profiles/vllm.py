@@ -18,6 +18,8 @@ _UNKNOWN = ("session_cache", "offload.ratio", "offload.write_policy", "disaggreg
 
 def lines(profile: Profile, name: str, server: Server) -> list[Line]:
     refuse(name, server, _UNKNOWN)
+    if server.pins and (server.offload or server.disaggregation):
+        raise ConfigError("not tried together with offload or disaggregation", key=f"{name}.pins")
     return [_line(profile, name, server, rank) for rank in range(len(server.nodes))]
 
 

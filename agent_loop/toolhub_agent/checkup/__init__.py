@@ -1,0 +1,12 @@
+"""Looks at a model server as an agent would use it: what it is, what it caches, what can be told to it.
+
+async with open_fleet(settings) as fleet:
+    report = await examine(fleet.client(url), url, settings)
+"""
+
+from __future__ import annotations
+
+from toolhub_agent.checkup.examination import Report, examine
+from toolhub_agent.checkup.finding import Finding
+
+__all__ = ["Finding", "Report", "examine"]

@@ -1,0 +1,63 @@
+"""What people see of a replay: the live view of `toolhub run`, with a mark on what is not of now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Console
+from rich.markup import escape
+
+from toolhub_agent.model import Completion, Json, ToolCall, ToolOutcome
+from toolhub_agent.replay.llm import ReplayLlm
+from toolhub_agent.replay.trajectory import Trajectory
+from toolhub_agent.run.view import TaskView
+from toolhub_agent.tasklog import MAIN
+
+NOTICE = "a replay: the model's words are recorded, every tool call below is real"
+
+
+def banner(trajectory: Trajectory) -> str:
+    """Markup. What is played, and what of it is recorded."""
+    lines = [f"[bold]toolhub demo --replay[/], {NOTICE}."]
+    if trajectory.note:
+        lines.append(f"[dim]{escape(trajectory.note)}[/]")
+    if not trajectory.is_finished:
+        lines.append("[yellow]The recorded task did not reach its end; neither will the replay.[/]")
+    lines.append(f"\n[bold]Task[/]  {escape(trajectory.question)}\n")
+    return "\n".join(lines)
+
+
+class ReplayView(TaskView):
+    """Says `recorded` before every turn: its TTFT, seconds and tokens are the recording's. calls: made just now."""
+
+    def __init__(self, console: Console, llm: ReplayLlm) -> None:
+        super().__init__(console)
+        self.calls: list[Json] = []
+        self._llm = llm
+        self._early: set[int] = set()
+
+    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+        self._early.clear()
+        super().answered("recorded" if agent == MAIN else f"{agent} recorded", turn, completion, taken_back)
+
+    def calling(self, agent: str, call: ToolCall) -> None:
+        # Of a sub-agent it is not known here which of several of its name still writes.
+        if agent == MAIN and self._llm.is_writing:
+            self._early.add(call.index)
+        super().calling(agent, call)
+
+    def called(self, agent: str, outcome: ToolOutcome) -> None:
+        if agent == MAIN and outcome.call.index in self._early:
+            outcome = replace(outcome, started_early=True)
+        super().called(agent, outcome)
+        self.calls.append(
+            {
+                "agent": agent,
+                "server": outcome.call.server,
+                "tool": outcome.call.tool,
+                "seconds": round(outcome.seconds, 4),
+                "chars": len(outcome.text),
+                "error": outcome.text[:300] if outcome.is_error else None,
+                "begun_while_the_model_wrote": outcome.started_early,
+            }
+        )

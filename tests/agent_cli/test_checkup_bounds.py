@@ -1,0 +1,59 @@
+"""Looking at a model server ends, whatever the server does."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from llm_stand_in.answers import Answer, Fault, stalled
+from llm_stand_in.model_server import ModelServer
+from toolhub_agent.checkup import Finding, Report, examine
+from toolhub_agent.llm.fleet import open_fleet
+
+from toolhub.config import LlmSettings
+
+pytestmark = pytest.mark.anyio
+
+
+async def examined(server: ModelServer) -> Report:
+    settings = LlmSettings(endpoints=[server.url])
+    with anyio.fail_after(20):
+        async with open_fleet(settings) as fleet:
+            return await examine(fleet.client(server.url), server.url, settings)
+
+
+def of(report: Report, check: str) -> Finding:
+    return next(finding for finding in report.findings if finding.check == check)
+
+
+async def test_requests_that_are_never_answered_are_given_up(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolhub_agent.checkup.server.PATIENCE_S", 0.2)
+    server.usual = lambda seen: stalled(after=0)
+    report = await examined(server)
+    assert report.is_reachable and of(report, "engine").status == "ok"
+    for check in ("prefix cache", "hints", "native tool calls"):
+        assert "no answer within" in of(report, check).detail
+
+
+async def test_the_whole_is_bounded_and_says_what_was_left_out(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolhub_agent.checkup.examination.LONGEST_S", 0.5)
+    server.usual = lambda seen: stalled(after=0)
+    report = await examined(server)
+    assert "not all was looked at" in of(report, "time").detail and of(report, "metrics").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (Answer(fault=Fault.MALFORMED), "no JSON"),
+        (Answer(raw="data: [DONE]\n\n", content_type="text/event-stream"), "no answer in it"),
+        (Answer(fault=Fault.CUT), "RemoteProtocolError"),
+        (Answer(raw="data: " + "x" * (5 << 20), content_type="text/event-stream"), "no end"),
+    ],
+)
+async def test_a_broken_stream_is_a_finding(server: ModelServer, answer: Answer, what: str) -> None:
+    server.usual = lambda seen: answer
+    assert what in of(await examined(server), "prefix cache").detail

@@ -1,0 +1,60 @@
+"""Logs as the loop itself writes them, of an agent that says what a test tells it to; its tools are a real hub's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolhub_agent.loop.task import TaskResult
+from toolhub_agent.loop.watch import NoViewer, Viewer
+from toolhub_agent.model import Usage
+from toolhub_agent.replay.llm import Pace, ReplayLlm
+from toolhub_agent.replay.session import play
+from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory
+from toolhub_agent.tasklog import MAIN, TaskLog
+
+from toolhub.config import Config, parse_config
+
+CLOCK = {"clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"}}
+AT_ONCE = Pace(0, 0)
+
+
+def config_in(folder: Path, **agent: Any) -> Config:
+    return parse_config({"hub": {"state_dir": str(folder / "state")}, "servers": CLOCK, "agent": agent})
+
+
+def say(text: str, **fields: Any) -> Answer:
+    return Answer(text, usage=Usage(100, 10, 50), ttft=0.01, seconds=0.02, **fields)
+
+
+def script(
+    main: Sequence[Answer | str], others: Mapping[str, tuple[str, Sequence[str]]] | None = None, **fields: Any
+) -> Trajectory:
+    """others: a sub-agent's conversation -> its subtask and what it says."""
+    said = tuple(answer if isinstance(answer, Answer) else say(answer) for answer in main)
+    rest = [Recorded(name, task, tuple(map(say, texts))) for name, (task, texts) in (others or {}).items()]
+    return Trajectory("t", "What time is it?", (Recorded(MAIN, "", said), *rest), **fields)
+
+
+async def perform(
+    trajectory: Trajectory, config: Config, folder: Path, *, viewer: Viewer | None = None
+) -> tuple[TaskResult, Path]:
+    """Play it at once; returns the result and the log that the loop wrote of it."""
+    log = TaskLog.create(folder / "logs", "t", description=trajectory.question)
+    try:
+        llm = ReplayLlm(trajectory, AT_ONCE)
+        return await play(trajectory, llm, config, viewer or NoViewer(), log), log.path
+    finally:
+        log.close()
+
+
+def call_clock(timezone: str = "UTC") -> str:
+    return call("clock", "get_current_time", f'{{"timezone": "{timezone}"}}')
+
+
+def call(server: str, tool: str, arguments: str) -> str:
+    return (
+        f"<use_mcp_tool><server_name>{server}</server_name><tool_name>{tool}</tool_name>"
+        f"<arguments>{arguments}</arguments></use_mcp_tool>"
+    )
