@@ -85,7 +85,20 @@ async def test_a_read_only_call_starts_while_the_model_still_writes(stage: Stage
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(release_when_started)
         result = await stage.run()
-    assert result.answer == "x"
+    assert result.answer == "x" and result.log is not None
+    records = [json.loads(line) for line in result.log.with_suffix(".jsonl").read_text().splitlines()]
+    (call,) = [record for record in records if record["kind"] == "call_started"]
+    assert (call["early"], call["turn"]) == (True, 1)
+
+
+async def test_a_call_that_waits_for_the_turn_s_end_is_logged_as_that_turn_s(stage: Stage):
+    stage.settings["eager"] = "none"
+    stage.server.script(said(search("a")), said(r"\boxed{x}"))
+    result = await stage.run()
+    assert result.log is not None
+    records = [json.loads(line) for line in result.log.with_suffix(".jsonl").read_text().splitlines()]
+    calls = [record for record in records if record["kind"] in ("call_started", "call_finished")]
+    assert [record["turn"] for record in calls] == [1, 1] and calls[0]["early"] is False
 
 
 async def test_a_call_in_the_wrong_server_s_name_reaches_the_right_one(stage: Stage):

@@ -65,18 +65,6 @@ async def test_what_was_not_recorded_is_refused_in_words():
     assert len(llm.ended) == 1
 
 
-@pytest.mark.parametrize("early", [True, False])
-async def test_an_answer_is_being_written_until_its_last_piece(early: bool):
-    llm = ReplayLlm(script(["word " * 20]), AT_ONCE)
-    async with llm.stream(prompt("user")) as stream:
-        assert llm.is_writing
-        async for _ in stream:
-            if early:
-                break
-        assert llm.is_writing is early
-    assert not llm.is_writing
-
-
 async def test_a_log_is_played_again_with_the_same_words_and_calls(tmp_path: Path):
     config = config_in(tmp_path)
     first, log = await perform(script([f"I look.\n{call_clock()}", "\\boxed{noon}"]), config, tmp_path)

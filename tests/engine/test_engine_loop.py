@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 from engine_script import ScriptedLlm
-from toolhub_agent.llm import LlmClient, open_llm
+from toolhub_agent.llm import open_llm
 from toolhub_agent.loop.agent import Agent, Surroundings
 from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.tasklog import TaskLog, read_log
@@ -75,8 +75,7 @@ async def answered(engine: EngineServer, folder: Path, texts: list[str], **setti
             hub.task("t1") as tools,
             open_llm(LlmSettings(endpoints=[engine.openai_url])) as llm,
         ):
-            scripted = cast(LlmClient, ScriptedLlm(llm, texts))
-            agent = Agent(Surroundings(scripted, agent_settings), HubTools(tools))
+            agent = Agent(Surroundings(ScriptedLlm(llm, texts), agent_settings), HubTools(tools))
             task = Task("t1", "Which otter is the heaviest?", ground_truth="sea otter")
             log = TaskLog.create(folder, "t1", description=task.question, ground_truth="sea otter")
             result = await agent.run(task, log=log)

@@ -32,7 +32,7 @@ def replay(as_json: bool, log: Path | None, config: Path | None) -> None:
     log_to_stderr("error")
     out = Console(stderr=True, highlight=False) if as_json else console()
     llm = ReplayLlm(trajectory)
-    view = ReplayView(out, llm)
+    view = ReplayView(out)
     with tempfile.TemporaryDirectory(prefix="toolhub-replay-") as folder:
         chosen = _config(log, config, Path(folder))
         out.print(banner(trajectory))

@@ -19,18 +19,18 @@ _KEY = os.urandom(16)
 class Chain:
     """Hashes of `messages[:1]`, `messages[:2]`, ...; those of two requests are equal as far as their messages are."""
 
-    __slots__ = ("_digests", "asked_at")
+    __slots__ = ("_digests", "marks")
 
-    def __init__(self, digests: bytes, asked_at: tuple[int, ...]) -> None:
-        """asked_at: lengths of the prefixes that were requests of their own: an answer follows, or nothing does."""
+    def __init__(self, digests: bytes, marks: tuple[int, ...]) -> None:
+        """marks: lengths of the prefixes that tell conversations apart: before and behind each answer, and all."""
         self._digests = digests
-        self.asked_at = asked_at
+        self.marks = marks
 
     def __len__(self) -> int:
         return len(self._digests) // _SIZE
 
     def __repr__(self) -> str:
-        return f"<Chain of {len(self)} messages, {len(self.asked_at)} requests>"
+        return f"<Chain of {len(self)} messages>"
 
     def prefix(self, length: int) -> bytes:
         """The hash of the first `length` messages."""
@@ -51,15 +51,13 @@ class Chain:
 def chain_of(messages: Sequence[Message], *, group: str = "") -> Chain:
     """group: requests of different groups have nothing in common."""
     digest = digest_of(group.encode())
-    digests, asked_at = bytearray(), []
+    digests, marks = bytearray(), []
     for number, message in enumerate(messages):
         if number and message.get("role") == "assistant":
-            asked_at.append(number)
+            marks += [number, number + 1]
         digest = blake2b(_written(message), key=digest, digest_size=_SIZE).digest()
         digests += digest
-    if messages:
-        asked_at.append(len(messages))
-    return Chain(bytes(digests), tuple(asked_at))
+    return Chain(bytes(digests), tuple(dict.fromkeys([*marks, len(messages)])))
 
 
 def digest_of(content: bytes) -> bytes:

@@ -64,6 +64,11 @@ class Conversation:
     def is_in_use(self) -> bool:
         return self.is_asking or bool(self.running)
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether calls that the latest answer asks for have not begun yet."""
+        return self._began < len(self.wanted)
+
     def answered(self, message: Message) -> bool:
         """Is this message the latest answer?"""
         return self._traces is not None and self._traces.is_of(message)

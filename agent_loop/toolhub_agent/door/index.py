@@ -1,22 +1,23 @@
 """Which conversation a request belongs to: the one that it has the longest beginning in common with.
 
-Every prefix of a conversation's messages that was a request is remembered by its hash, up to a number of hashes. A
-request goes on where it equals such a prefix and the answer behind it is the one that was given. Agents of one task
-(a main agent and its sub-agents, MiroFlow's header is the same for both) are told apart in the same way.
+Of each conversation the prefixes before and behind every answer are remembered by their hashes. A request belongs where
+it holds the same answers; directly behind a conversation's latest request stands the answer that was given then, known
+by its traces. Agents of one task (MiroFlow's header is the same for a main agent and its sub-agents) are told apart in
+the same way.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from toolhub_agent.door.chain import Chain
 from toolhub_agent.door.conversation import Conversation
 from toolhub_agent.model import Message
 
-# More than an engine serves at once by far; a hash costs some 200 bytes.
+# More than an engine serves at once by far; a hash costs some 250 bytes.
 MOST_CONVERSATIONS = 4096
-MOST_HASHES = 100_000
+MOST_HASHES = 200_000
 # Conversations that began in the same way and are told apart by their answers.
 MOST_ALIKE = 256
 
@@ -41,13 +42,15 @@ class Index:
 
     def find(self, chain: Chain, messages: Sequence[Message], *, named: bool) -> Conversation | None:
         """None: it begins a new one. named: the client itself says that these requests belong together."""
-        for length in reversed(chain.asked_at):
+        for length in reversed(chain.marks):
             found = self._by_prefix.get(chain.prefix(length))
             if found is None:
                 continue
             if length == len(chain):
-                return _asked_again(found, length, is_first=len(chain.asked_at) == 1, named=named)
-            return _went_on(found, length, messages[length])
+                return _asked_again(found, is_first=len(chain.marks) == 1, named=named)
+            if messages[length - 1].get("role") == "assistant":
+                return _latest(each for each in found if not each.is_asking)
+            return _went_on(found, length, messages[length], named=named)
         return None
 
     def note(self, conversation: Conversation, chain: Chain) -> None:
@@ -57,8 +60,8 @@ class Index:
         if old is not None:
             self._forget(conversation, old, beyond=kept)
         self._known[conversation] = chain
-        known = {length for length in old.asked_at if length <= kept} if old is not None else set()
-        for length in chain.asked_at:
+        known = {length for length in old.marks if length <= kept} if old is not None else set()
+        for length in chain.marks:
             if length not in known:
                 self._remember(conversation, chain.prefix(length))
 
@@ -82,7 +85,7 @@ class Index:
             self._hashes -= 1
 
     def _forget(self, conversation: Conversation, chain: Chain, *, beyond: int) -> None:
-        for length in chain.asked_at:
+        for length in chain.marks:
             if length <= beyond:
                 continue
             prefix = chain.prefix(length)
@@ -94,23 +97,22 @@ class Index:
                 self._by_prefix.pop(prefix, None)
 
 
-def _went_on(found: Sequence[Conversation], length: int, answer: Message) -> Conversation | None:
+def _went_on(found: Sequence[Conversation], length: int, answer: Message, *, named: bool) -> Conversation | None:
     """Of those that asked this, the one that was given this answer; else the only one that may have been."""
-    idle = [each for each in reversed(found) if not each.is_asking]
+    idle = [each for each in found if not each.is_asking]
     waiting = [each for each in idle if each.chain is not None and len(each.chain) == length]
-    for each in waiting:
-        if each.answered(answer):
-            return each
+    if (given := _latest(each for each in waiting if each.answered(answer))) is not None:
+        return given
     if len(waiting) == 1:
         return waiting[0]  # its client has changed the answer
-    return None if waiting else next(iter(idle), None)  # its client has gone back
+    return _latest(idle) if named else None  # its client has gone back
 
 
-def _asked_again(
-    found: Sequence[Conversation], length: int, *, is_first: bool, named: bool
-) -> Conversation | None:
+def _asked_again(found: Sequence[Conversation], *, is_first: bool, named: bool) -> Conversation | None:
     """The same request once more: the answer was thrown away, or another agent has the same task."""
-    free = [each for each in reversed(found) if not each.is_in_use]
-    if not is_first or named:
-        return next(iter(free), None)
-    return next((each for each in free if each.turns == 0), None)
+    free = [each for each in found if not each.is_in_use]
+    return _latest(free if named or not is_first else (each for each in free if each.turns == 0))
+
+
+def _latest(found: Iterable[Conversation]) -> Conversation | None:
+    return max(found, key=lambda each: each.used_at, default=None)

@@ -55,4 +55,3 @@ class Pace:
         divisor = rr * ww - self._rw**2
         read, write = (rs * ww - ws * self._rw) / divisor, (ws * rr - rs * self._rw) / divisor
         return (read, write) if read > 0 and write > 0 else (usual, _WRITE_TO_READ * usual)
-

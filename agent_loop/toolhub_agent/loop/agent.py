@@ -19,12 +19,12 @@ from toolhub.config import AgentSettings
 from toolhub_agent.context.history import History
 from toolhub_agent.context.prefix import PrefixReport
 from toolhub_agent.hints.signals import HintSink, Silence
-from toolhub_agent.llm.client import LlmClient
 from toolhub_agent.loop import prompts
 from toolhub_agent.loop.answer import NO_ANSWER, boxed_answer
 from toolhub_agent.loop.conversation import Conversation, Parts
 from toolhub_agent.loop.duplicates import AskedQueries
 from toolhub_agent.loop.executor import Executor
+from toolhub_agent.loop.model_access import ModelAccess
 from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of, sub_agent_definitions
 from toolhub_agent.loop.subagents import SubAgents
 from toolhub_agent.loop.task import Task, TaskResult
@@ -42,7 +42,7 @@ _WORTH_ANOTHER = ("max_turns", "context", "no_progress")
 class Surroundings:
     """What an agent works with, the same for all its tasks. today: asked once per task."""
 
-    llm: LlmClient
+    llm: ModelAccess
     settings: AgentSettings
     hints: HintSink = field(default_factory=Silence)
     viewer: Viewer = field(default_factory=NoViewer)

@@ -18,7 +18,7 @@ from toolhub_agent.context.budget import ContextBudget
 from toolhub_agent.context.history import History
 from toolhub_agent.context.keep import KeepResults
 from toolhub_agent.context.prefix import PrefixReport
-from toolhub_agent.dispatch import Dispatcher, TurnCalls
+from toolhub_agent.dispatch import Dispatcher, Event, Started, TurnCalls
 from toolhub_agent.hints.signals import (
     AboutToResume,
     HintSink,
@@ -30,9 +30,9 @@ from toolhub_agent.hints.signals import (
     ToolWaitStarted,
     TurnFinished,
 )
-from toolhub_agent.llm.client import LlmClient
 from toolhub_agent.llm.request import LlmRequest
 from toolhub_agent.loop.duplicates import AskedQueries
+from toolhub_agent.loop.model_access import ModelAccess
 from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry
 from toolhub_agent.loop.watch import LoopWatch
 from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome, Usage
@@ -65,7 +65,7 @@ class Parts:
     """What a conversation is made of."""
 
     session: str
-    llm: LlmClient
+    llm: ModelAccess
     catalog: ToolCatalog
     settings: AgentSettings
     history: History
@@ -154,6 +154,7 @@ class Conversation:
             order="completed",
             parallel=self._settings.parallel_calls,
             tolerant=not turn.may_go_back,
+            on_event=turn.note,
         )
 
     async def _listen(self, dispatcher: Dispatcher, turn: _Running) -> Completion | None:
@@ -275,18 +276,17 @@ class Conversation:
     def may_retry_length(self) -> bool:
         return self._length_retries < _LENGTH_RETRIES
 
-    async def execute(self, call: ToolCall) -> ToolOutcome:
+    async def execute(self, call: ToolCall, *, turn: int, early: bool) -> ToolOutcome:
         """Run a call, or give back what it gave in a turn that was taken back since."""
         if self._parts.catalog.find(call.server, call.tool) is None:
             return ToolOutcome(call, f"Unknown tool: {call.tool}")  # hidden ones, too
         if (spare := self._spare.get(_key(call))) is not None:
-            return ToolOutcome(call, spare.text, started_early=spare.started_early)
-        number = self.history.turns + 1
-        self._parts.journal.call_started(number, call)
+            return ToolOutcome(call, spare.text, started_early=early)
+        self._parts.journal.call_started(turn, call, early=early)
         async with self._parts.watch.calling(call) as ended:
-            outcome = await self._parts.execute(call)
+            outcome = dataclasses.replace(await self._parts.execute(call), started_early=early)
             ended(outcome)
-        self._parts.journal.call_finished(number, outcome)
+        self._parts.journal.call_finished(turn, outcome)
         return outcome
 
 
@@ -304,12 +304,19 @@ class _Running:
         self.listening = anyio.CancelScope()
         self._calls: tuple[ToolCall, ...] = ()
         self._conversation = conversation
+        self._number = conversation.history.turns + 1
+        self._early: set[int] = set()
         self.may_go_back = may_go_back
 
     async def execute(self, call: ToolCall) -> ToolOutcome:
         if self._refuses(call):
             return ToolOutcome(call, self.reason or "", is_error=True)
-        return await self._conversation.execute(call)
+        return await self._conversation.execute(call, turn=self._number, early=call.index in self._early)
+
+    def note(self, event: Event) -> None:
+        """The dispatcher says so just before it executes a call."""
+        if isinstance(event, Started) and event.early:
+            self._early.add(event.call.index)
 
     def settle(self, completion: Completion, calls: TurnCalls) -> bool:
         """The stream has ended; return whether the turn is to be taken back at once."""

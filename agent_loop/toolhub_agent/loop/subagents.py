@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from typing import TYPE_CHECKING
 
 from toolhub.config import AgentSettings
 from toolhub_agent.context.history import History
@@ -12,6 +11,7 @@ from toolhub_agent.hints.signals import HintSink
 from toolhub_agent.loop import prompts
 from toolhub_agent.loop.conversation import Conversation, Parts
 from toolhub_agent.loop.executor import Executor
+from toolhub_agent.loop.model_access import ModelAccess
 from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of
 from toolhub_agent.loop.watch import LoopWatch, Viewer
 from toolhub_agent.loop.worker import Worker
@@ -19,9 +19,6 @@ from toolhub_agent.model import Json, Usage, added
 from toolhub_agent.protocol.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.tasklog import StreamEvents, TaskLog
 from toolhub_agent.tools import ToolSource
-
-if TYPE_CHECKING:
-    from toolhub_agent.llm.client import LlmClient
 
 NO_REPORT = "The sub-agent could not be asked for its report."
 
@@ -31,7 +28,7 @@ class SubAgents:
 
     def __init__(
         self,
-        llm: LlmClient,
+        llm: ModelAccess,
         settings: AgentSettings,
         hints: HintSink,
         viewer: Viewer,

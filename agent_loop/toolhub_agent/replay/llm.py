@@ -43,7 +43,6 @@ class ReplayLlm:
         self.ended: list[str] = []
         self._trajectory = trajectory
         self._pace = pace or Pace()
-        self._streams: list[RecordedStream] = []
         self._playing: dict[str, Recorded] = {}
         self._left = list(trajectory.conversations)
 
@@ -53,17 +52,7 @@ class ReplayLlm:
     @asynccontextmanager
     async def stream(self, request: LlmRequest) -> AsyncIterator[RecordedStream]:
         """The recorded answer, piece by piece. Raises LlmRefused where the recording has none."""
-        stream = RecordedStream(self._answer(request), self._pace)
-        self._streams.append(stream)
-        try:
-            yield stream
-        finally:
-            self._streams.remove(stream)
-
-    @property
-    def is_writing(self) -> bool:
-        """An answer is coming, of whatever conversation."""
-        return any(not stream.is_finished for stream in self._streams)
+        yield RecordedStream(self._answer(request), self._pace)
 
     def endpoint_of(self, session: str) -> str:
         return ENDPOINT

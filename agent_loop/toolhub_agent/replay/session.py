@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 from toolhub import Config, Hub
 from toolhub.config import AgentSettings
-from toolhub_agent.llm.client import LlmClient
 from toolhub_agent.loop.agent import Agent, Surroundings
 from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.loop.watch import Viewer
@@ -38,8 +36,7 @@ async def play(trajectory: Trajectory, llm: ReplayLlm, config: Config, viewer: V
     Raises what the hub raises when it cannot start. That the recording was too short is in the result's `error`.
     """
     settings = settings_for(trajectory, config.agent)
-    # A `LlmClient` in everything that a conversation asks of one.
-    surroundings = Surroundings(cast(LlmClient, llm), settings, viewer=viewer)
+    surroundings = Surroundings(llm, settings, viewer=viewer)
     async with Hub(config) as hub, hub.task("replay") as tools:
         agent = Agent(surroundings, HubTools(tools, timeout=settings.tool_timeout_s))
         result = await agent.run(Task(trajectory.task_id, trajectory.question), log=log)

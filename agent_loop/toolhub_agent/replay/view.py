@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rich.console import Console
 from rich.markup import escape
 
-from toolhub_agent.model import Completion, Json, ToolCall, ToolOutcome
-from toolhub_agent.replay.llm import ReplayLlm
+from toolhub_agent.model import Completion, Json, ToolOutcome
 from toolhub_agent.replay.trajectory import Trajectory
 from toolhub_agent.run.view import TaskView
 from toolhub_agent.tasklog import MAIN
@@ -30,25 +27,14 @@ def banner(trajectory: Trajectory) -> str:
 class ReplayView(TaskView):
     """Says `recorded` before every turn: its TTFT, seconds and tokens are the recording's. calls: made just now."""
 
-    def __init__(self, console: Console, llm: ReplayLlm) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.calls: list[Json] = []
-        self._llm = llm
-        self._early: set[int] = set()
 
     def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
-        self._early.clear()
         super().answered("recorded" if agent == MAIN else f"{agent} recorded", turn, completion, taken_back)
 
-    def calling(self, agent: str, call: ToolCall) -> None:
-        # Of a sub-agent it is not known here which of several of its name still writes.
-        if agent == MAIN and self._llm.is_writing:
-            self._early.add(call.index)
-        super().calling(agent, call)
-
     def called(self, agent: str, outcome: ToolOutcome) -> None:
-        if agent == MAIN and outcome.call.index in self._early:
-            outcome = replace(outcome, started_early=True)
         super().called(agent, outcome)
         self.calls.append(
             {

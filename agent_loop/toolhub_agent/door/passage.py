@@ -1,0 +1,209 @@
+"""One request at one endpoint: sent, and its answer passed on as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter  # uvloop's own clock ticks in milliseconds
+
+import anyio
+import httpx2
+
+from toolhub_agent.door.conversation import Conversation
+from toolhub_agent.door.copy import AnswerCopy
+from toolhub_agent.door.events import EventSplitter, is_usage_only
+from toolhub_agent.door.headers import Raw, to_client, to_engine
+from toolhub_agent.door.pace import Pace
+from toolhub_agent.door.reply import Reply
+from toolhub_agent.door.request import Asked, Unreadable, read_object
+from toolhub_agent.door.statistics import Counts
+from toolhub_agent.hints.signals import Fields
+from toolhub_agent.llm.fleet import Fleet
+from toolhub_agent.llm.headers import LONGEST_TOKEN, SESSION_HEADERS, SESSION_TOKEN
+from toolhub_agent.llm.retry import is_passing, parse_retry_after
+from toolhub_agent.model import Usage
+
+# For closing a connection in the middle of an answer; it is local work.
+CLOSE_S = 1.0
+# An answer that is not streamed is held until it is whole; no model writes that much.
+LARGEST_ANSWER = 64 << 20
+# What an engine says that does not know a field.
+_UNKNOWN_FIELD = (400, 422)
+_SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN.encode()})
+
+
+class BrokenError(Exception):
+    """The endpoint gave no answer, or not all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request and whom it belongs to. affinity: decides the endpoint. conversation: None for all but chats.
+
+    arrived_at: when its body was here, on the clock of `perf_counter`.
+    """
+
+    asked: Asked
+    affinity: str
+    conversation: Conversation | None
+    arrived_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What an endpoint is sent. is_stripped: usage was asked for, and is not to be seen. waited: for a slot."""
+
+    content: bytes
+    fields: Fields = field(default_factory=Fields)
+    is_stripped: bool = False
+    waited: float = 0.0
+
+
+@dataclass(eq=False)
+class Passage:
+    """Everything that one endpoint's requests share. configured: names of headers that the config sets."""
+
+    url: str
+    fleet: Fleet
+    counts: Counts
+    configured: frozenset[str]
+    pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        self._secrets = tuple(secret.encode() for secret in self.fleet.secrets)
+        client = self.fleet.client(self.url)
+        raw = [(name.lower(), value) for name, value in client.headers.raw]
+        self._own = [(name, value) for name, value in raw if name.decode("latin-1") in self.configured]
+        self._extensions = {"timeout": client.timeout.as_dict()}
+        self._urls: dict[str, httpx2.URL] = {}
+
+    async def run(self, turn: Turn, sent: Sent, reply: Reply, *, may_be_refused: bool) -> int:
+        """Answer the request; return the engine's status.
+
+        may_be_refused: nothing is answered if the engine does not understand the request. Raises BrokenError.
+        """
+        sent_at = perf_counter()
+        async with self._response(turn, sent) as response:
+            status = response.status_code
+            if may_be_refused and status in _UNKNOWN_FIELD:
+                return status
+            self._note(response, turn.conversation)
+            headers = to_client(response.headers.raw, secrets=self.fleet.secrets)
+            if status == 200 and turn.asked.is_stream and _is_events(response):
+                await reply.start(status, headers)
+                await self._pass_on(response, turn, sent, reply, sent_at)
+            else:
+                content = await self._whole(response)
+                await reply.whole(status, headers, content if status < 400 else self._scrubbed(content))
+                if status == 200 and turn.asked.path != "/models":
+                    self._read_whole(content, turn, perf_counter() - sent_at)
+        return status
+
+    @asynccontextmanager
+    async def _response(self, turn: Turn, sent: Sent) -> AsyncIterator[httpx2.Response]:
+        try:
+            response = await self.fleet.client(self.url).send(self._request(turn, sent), stream=True)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            raise BrokenError(f"could not be asked ({type(exc).__name__})") from None
+        try:
+            yield response
+        except (httpx2.HTTPError, httpx2.StreamError) as exc:
+            raise BrokenError(f"broke off its answer ({type(exc).__name__})") from None
+        finally:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await response.aclose()
+
+    def _request(self, turn: Turn, sent: Sent) -> httpx2.Request:
+        """As the pool would build it, at a third of the cost: its headers and addresses are the same every time."""
+        asked = turn.asked
+        url = self._urls.get(asked.path) or self._urls.setdefault(asked.path, httpx2.URL(self.url + asked.path))
+        return httpx2.Request(
+            "POST" if asked.raw else "GET",
+            url.copy_with(query=asked.query) if asked.query else url,
+            headers=self._headers(turn, sent.fields),
+            content=sent.content or None,
+            extensions=dict(self._extensions),
+        )
+
+    def _headers(self, turn: Turn, fields: Fields) -> list[Raw]:
+        headers = to_engine(turn.asked.headers, configured=self.configured)
+        if (conversation := turn.conversation) is not None:
+            own = {**conversation.headers, **fields.headers}
+            if conversation.token is not None:
+                own[SESSION_TOKEN] = conversation.token
+            headers = [(name, value) for name, value in headers if name not in _SESSION_NAMES]
+            headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in own.items()]
+        return [*headers, *self._own, (b"accept-encoding", b"identity")]
+
+    def _note(self, response: httpx2.Response, conversation: Conversation | None) -> None:
+        """What the head tells: is the endpoint well, and does its router want to know something again?"""
+        if is_passing(response.status_code):
+            self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(response.headers.get("retry-after")))
+        elif response.status_code < 400:
+            self.fleet.endpoints.worked(self.url)
+        token = response.headers.get(SESSION_TOKEN)
+        if conversation is not None and token and len(token) <= LONGEST_TOKEN:
+            conversation.token = token
+
+    async def _pass_on(self, response: httpx2.Response, turn: Turn, sent: Sent, reply: Reply, sent_at: float) -> None:
+        """Each event as soon as it is whole: a client could not read half of one, and after a break need not."""
+        copy, events = AnswerCopy(is_chat=turn.conversation is not None), EventSplitter()
+        ttft: float | None = None
+        is_first = True
+        async for piece in response.aiter_raw():
+            came_at = perf_counter()
+            whole = events.feed(piece)
+            shown = [each for each in whole if not is_usage_only(each)] if sent.is_stripped else whole
+            if shown:
+                await reply.body(b"".join(shown), more=True)
+                if is_first:
+                    is_first = False
+                    after = perf_counter() - came_at
+                    self.counts.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
+            for event in whole:
+                if copy.take_event(event) and ttft is None:
+                    ttft = came_at - sent_at
+                    self.counts.ttft.observe(ttft)
+        await reply.body(events.take_rest(), more=False)
+        self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
+
+    async def _whole(self, response: httpx2.Response) -> bytes:
+        content = bytearray()
+        async for piece in response.aiter_raw():
+            content += piece
+            if len(content) > LARGEST_ANSWER:
+                raise BrokenError(f"answered more than {LARGEST_ANSWER} bytes")
+        return bytes(content)
+
+    def _scrubbed(self, content: bytes) -> bytes:
+        """An error as it is, but for what is configured as secret: some servers show the key that they refuse."""
+        for secret in self._secrets:
+            content = content.replace(secret, b"***")
+        return content
+
+    def _read_whole(self, content: bytes, turn: Turn, seconds: float) -> None:
+        copy = AnswerCopy(is_chat=turn.conversation is not None)
+        try:
+            copy.take_whole(read_object(content))
+        except Unreadable:
+            return
+        usage = copy.usage or Usage()
+        read = usage.prompt_tokens - (usage.cached_tokens or 0)
+        self.pace.observe(read=read, written=usage.completion_tokens, seconds=seconds)
+        self._finish(copy, turn, self.pace.first_token(read=read, written=usage.completion_tokens, seconds=seconds))
+
+    def _finish(self, copy: AnswerCopy, turn: Turn, ttft: float) -> None:
+        if copy.usage is not None:
+            self.counts.used(copy.usage)
+        conversation, asked = turn.conversation, turn.asked
+        answer = copy.answer(ttft)
+        if conversation is None or answer is None:
+            return
+        messages = asked.messages or []
+        conversation.finish(answer, messages, asked.prompt_body(), self.url, is_turn=asked.has_one_answer)
+
+
+def _is_events(response: httpx2.Response) -> bool:
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower() == "text/event-stream"

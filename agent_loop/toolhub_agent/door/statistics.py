@@ -1,0 +1,113 @@
+"""What the door counts, and how Prometheus is told."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from toolhub_agent.hints.statistics import HintStatistics
+from toolhub_agent.llm.fleet import EndpointStatistics
+from toolhub_agent.model import Usage
+
+# From a cached prefix on a fast engine to a long prompt on a loaded one.
+_TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+# What the door itself may add, from nothing to far too much.
+_ADDED_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
+
+
+class Times:
+    """A histogram of seconds."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, how many up to it), as Prometheus wants them."""
+        total, out = 0, []
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            out.append((bound, float(total)))
+        return out
+
+
+@dataclass(eq=False)
+class Counts:
+    """Running sums. requests: by (path, status). ttft: of streamed answers. added: by the door, waiting not counted."""
+
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    in_flight: int = 0
+    ttft: Times = field(default_factory=lambda: Times(_TTFT_S))
+    added: Times = field(default_factory=lambda: Times(_ADDED_S))
+    waited_s: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def used(self, usage: Usage) -> None:
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens or 0
+        self.completion_tokens += usage.completion_tokens
+
+
+def families(
+    counts: Counts, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
+) -> Iterator[Metric]:
+    """Metric families; labels are endpoints of the config, the door's own paths, statuses and fixed words."""
+    requests = CounterMetricFamily("toolhub_llm_requests", "Requests answered", labels=["path", "status"])
+    for (path, status), count in sorted(counts.requests.items()):
+        requests.add_metric([path, str(status)], count)
+    yield requests
+    yield GaugeMetricFamily("toolhub_llm_in_flight", "Requests being answered or waiting", value=counts.in_flight)
+    yield GaugeMetricFamily("toolhub_llm_conversations", "Conversations followed", value=conversations)
+    yield from _of_endpoints(endpoints)
+    yield _histogram("toolhub_llm_ttft_seconds", "Time to the first piece of a streamed answer", counts.ttft)
+    yield _histogram("toolhub_llm_added_seconds", "What the door adds to the time to the first byte", counts.added)
+    yield CounterMetricFamily("toolhub_llm_waited_seconds", "Waiting for a slot, in all", value=counts.waited_s)
+    tokens = CounterMetricFamily("toolhub_llm_tokens", "Tokens as the engines count them", labels=["kind"])
+    for kind in ("prompt", "cached", "completion"):
+        tokens.add_metric([kind], getattr(counts, f"{kind}_tokens"))
+    yield tokens
+    yield from _of_hints(hints)
+
+
+def _histogram(name: str, text: str, times: Times) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=times.buckets(), sum_value=times.sum)
+
+
+def _of_endpoints(endpoints: Mapping[str, EndpointStatistics]) -> Iterator[Metric]:
+    slots = GaugeMetricFamily("toolhub_llm_slots", "Slots by endpoint and state", labels=["endpoint", "state"])
+    failing = GaugeMetricFamily("toolhub_llm_endpoint_failing", "1: gets no requests for now", labels=["endpoint"])
+    for url, found in endpoints.items():
+        for state in ("limit", "in_use", "waiting"):
+            slots.add_metric([url, state], getattr(found.slots, state))
+        failing.add_metric([url], found.is_failing)
+    yield slots
+    yield failing
+
+
+def _of_hints(hints: HintStatistics) -> Iterator[Metric]:
+    yield GaugeMetricFamily("toolhub_llm_hint_sessions", "Conversations that hints are given for", value=hints.sessions)
+    done = CounterMetricFamily("toolhub_llm_hints", "Hints by what became of them", labels=["what"])
+    names = ("signals", "dropped", "warms_sent", "warms_failed", "warms_aborted", "pins", "releases", "hints_failed")
+    for name in names:
+        done.add_metric([name], getattr(hints, name))
+    yield done
+    skipped = CounterMetricFamily("toolhub_llm_warms_skipped", "Tool waits without a prefill-ahead", labels=["reason"])
+    for reason, count in sorted(hints.warms_skipped.items()):
+        skipped.add_metric([reason], count)
+    yield skipped
+    yield CounterMetricFamily("toolhub_llm_tokens_warmed", "Computed by prefill-aheads", value=hints.tokens_warmed)
