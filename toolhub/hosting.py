@@ -69,6 +69,9 @@ SandboxOpener = Callable[..., AbstractAsyncContextManager[SandboxProvider]]
 class Host:
     """Given to a builtin's factory as the keyword `host`, if it has one; a server that runs alone gets none.
 
+    The factory's module may also have `lacks(**options)`, for what a server was not given though its tools need it:
+    `toolhub doctor` calls it. See `toolhub_servers._lacks.Lack`.
+
     owner: the task's id, or "hub" for a server that all tasks share.
     sandboxes: the owner's `SandboxScope`; the hub closes it when the owner ends. None where no sandbox package is
     installed.

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from toolhub.config.section import Count, Seconds, Section, Text
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._media import Media
 from toolhub_servers._media_kind import suffix_of
 from toolhub_servers.web import BadStatus, Forbidden, WebError, WebSettings, open_web, place_of
@@ -29,6 +30,7 @@ MAX_BYTES = 8 << 20
 SHOWN = 300
 # Encoded between two chances for other threads to run. A multiple of 3: then the pieces are one whole base64 text.
 _STEP_BYTES = 3 << 18
+_LOSS = "there is no model to ask, and every call fails"
 _END_OF_THINKING = "</think>"
 
 
@@ -60,8 +62,14 @@ class ModelSettings(Section):
     @property
     def missing(self) -> str:
         """A sentence about an option that has to be set; empty if a request can be made."""
-        option = next((option for option in self.REQUIRED if not getattr(self, option)), "")
-        return f"{self.VARIABLES.get(option, option)} is not set (option '{option}' of this server)" if option else ""
+        for lack in self.lacks():
+            return f"{lack.variable} is not set (option '{lack.option}' of this server)"
+        return ""
+
+    def lacks(self) -> list[Lack]:
+        """The options that have to be set before a request can be made."""
+        unset = [option for option in self.REQUIRED if not getattr(self, option)]
+        return [Lack(option, self.VARIABLES.get(option, option), _LOSS, is_needed=True) for option in unset]
 
     def client(self) -> WebSettings:
         """Settings of the web client for this service alone. Raises Forbidden, ValueError."""

@@ -63,13 +63,13 @@ class Sources:
                 real = os.path.realpath(os.path.join(root, path))
                 os.fsencode(real)
             except ValueError as exc:  # a null character, or one that no file name can have
-                raise FileNotFoundError(path) from exc
+                raise FileNotFoundError(f"{path!r} does not exist") from exc
             if real != root and not real.startswith(root.rstrip("/") + "/"):
                 continue
             try:
                 return _open_below(root, real)
             except (FileNotFoundError, NotADirectoryError):
-                missing = FileNotFoundError(path)
+                missing = FileNotFoundError(f"{path} does not exist")
         raise missing or PermissionError(
             f"it is outside the directories that may be read ({', '.join(self.roots)}; option 'local_dirs')"
         )
@@ -78,7 +78,7 @@ class Sources:
 def _open_below(root: str, real: str) -> BinaryIO:
     parts = [part for part in os.path.relpath(real, root).split("/") if part != "."]
     if not parts:
-        raise IsADirectoryError(real)
+        raise IsADirectoryError(f"{real} is a directory")
     folder = os.open(root, FOLDER)
     try:
         for part in parts[:-1]:
@@ -103,7 +103,7 @@ def _check_regular(found: os.stat_result, path: str) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise PermissionError(f"{path!r} has just become a link")
     if not stat.S_ISREG(found.st_mode):
-        raise IsADirectoryError(path)
+        raise IsADirectoryError(f"{path} is {'a directory' if stat.S_ISDIR(found.st_mode) else 'not a regular file'}")
 
 
 async def pieces_of(stream: BinaryIO) -> AsyncGenerator[bytes, None]:

@@ -14,7 +14,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_tool
+from toolhub_servers._tools import make_server, make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -57,7 +57,7 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
         make_tool(get_current_time, annotations=READ_ONLY, is_structured=True),
         make_tool(convert_time, annotations=READ_ONLY, is_structured=True),
     ]
-    return MCPServer("toolhub-clock", tools=tools, log_level="WARNING")
+    return make_server("toolhub-clock", tools=tools)
 
 
 def find_zone(name: str) -> ZoneInfo:

@@ -22,7 +22,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_tool
+from toolhub_servers._tools import make_server, make_tool
 
 # Enough for source files and notes; what is bigger would not fit a model's context either.
 MAX_WRITE_BYTES = 1 << 20
@@ -75,7 +75,7 @@ def create_server(root: str | Path = ".") -> MCPServer:
         make_tool(write_file, annotations=OVERWRITES),
         make_tool(search_files, annotations=READ_ONLY),
     ]
-    return MCPServer("toolhub-files", tools=tools, log_level="WARNING")
+    return make_server("toolhub-files", tools=tools)
 
 
 class FileTree:

@@ -23,14 +23,15 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import MaybeNumber, MaybeText
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import MaybeNumber, MaybeText, make_server
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.scrape.texts import decode_urls
 from toolhub_servers.search import Search, SearchFailed, read_settings
 from toolhub_servers.search.program import ENVIRONMENT, add_search_options, is_set, page_options, search_options
 from toolhub_servers.search.texts import EMPTY_QUERY, allowed, failure, written
 from toolhub_servers.search.tools import asked, search_tool
-from toolhub_servers.search.website import Website
+from toolhub_servers.search.website import Website, website_lacks
 
 NO_KEY = "[ERROR]: SERPER_API_KEY is not set, google_search tool is not available."
 EMPTY = "Empty result from google_search tool, please try again."
@@ -58,7 +59,12 @@ def create_server(
     google = GoogleTool(search, removed=removed, has_snippets=not remove_snippets)
     website = Website(search.lobby, pages, renderer)
     tools = [google.listed(), website.listed()]
-    return MCPServer("toolhub-google-search", tools=tools, lifespan=search.lifespan, log_level="WARNING")
+    return make_server("toolhub-google-search", tools=tools, lifespan=search.lifespan)
+
+
+def lacks(*, pages: Mapping[str, Any] | None = None, **_options: Any) -> list[Lack]:
+    """What pages are read without; without a key for searching the server does not start. Raises ValueError."""
+    return website_lacks(pages)
 
 
 class GoogleTool:

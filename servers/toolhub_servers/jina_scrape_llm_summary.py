@@ -23,7 +23,8 @@ from pydantic.json_schema import SkipJsonSchema
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.scrape import DatasetRefused, Page, Renderer, Unreadable, open_pages
 from toolhub_servers.scrape.command import add_page_options
 from toolhub_servers.scrape.jina import NO_BALANCE, NO_CONTENT, NO_KEY, NO_URL
@@ -96,7 +97,12 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         )
 
     tools = [read_only_tool(scrape_and_extract_info, is_titled=True)]
-    return MCPServer("toolhub-jina-scrape-llm-summary", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-jina-scrape-llm-summary", tools=tools, lifespan=lobby.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before a page can be read and the model be asked. Raises ValueError."""
+    return validated(SummarySettings, options).lacks()
 
 
 def _stats(page: Page, shown: int) -> dict[str, Any]:

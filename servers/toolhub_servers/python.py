@@ -32,7 +32,7 @@ from toolhub_servers._command import command, serve
 from toolhub_servers._python_fetch import check_url, fetch, is_cut_off, target_of
 from toolhub_servers._python_files import Drop, Sources, pieces_of, saved_name
 from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
-from toolhub_servers._tools import MaybeText, make_tool
+from toolhub_servers._tools import MaybeText, make_server, make_tool
 
 NO_LOGS_DIR = "[ERROR]: LOGS_DIR environment variable is not set. Cannot determine where to save the file."
 
@@ -55,7 +55,7 @@ def create_server(
     lender = Lender(host, profile, settings)
     drop = Drop(logs_dir) if logs_dir else None
     tools = PythonTools(lender, sources=Sources(local_dirs), drop=drop)
-    return MCPServer("toolhub-python", tools=tools.listed(), lifespan=lender.lifespan, log_level="WARNING")
+    return make_server("toolhub-python", tools=tools.listed(), lifespan=lender.lifespan)
 
 
 class PythonTools:

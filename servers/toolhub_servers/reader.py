@@ -15,7 +15,8 @@ from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.reading import program_options
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.scrape.command import add_local_dirs, add_page_options
@@ -36,7 +37,12 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
             raise ToolError(str(exc)) from exc
 
     tools = [read_only_tool(convert_to_markdown, is_titled=True)]
-    return MCPServer("toolhub-reader", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-reader", tools=tools, lifespan=lobby.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What pages are read without, or cannot be read at all without. Raises ValueError."""
+    return validated(UriSettings, options).lacks()
 
 
 def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:

@@ -16,7 +16,8 @@ from toolhub.errors import ToolhubError
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.scrape import DatasetRefused, Renderer
 from toolhub_servers.scrape.command import add_local_dirs, add_page_options
 from toolhub_servers.scrape.conversion import NOT_INSTALLED
@@ -59,7 +60,12 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
             return f"Error: Tool execution failed: {exc}"
 
     tools = [read_only_tool(convert_to_markdown, is_titled=False)]
-    return MCPServer("toolhub-reading", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-reading", tools=tools, lifespan=lobby.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What pages are read without, or cannot be read at all without. Raises ValueError."""
+    return validated(UriSettings, options).lacks()
 
 
 def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:

@@ -22,9 +22,10 @@ from pydantic import model_validator
 from toolhub.config.section import Count, Seconds, Text
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, NotUnderstood, part_of_text, text_of
 from toolhub_servers._model_api_server import run
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._tools import make_server, read_only_tool
 
 _VERSION = "2023-06-01"
 # MiroFlow gives a call 1200 seconds.
@@ -81,7 +82,7 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
             return f"[ERROR]: Reasoning failed: {exc}"
 
     tools = [read_only_tool(reasoning, is_titled=False)]
-    return MCPServer("toolhub-reasoning", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-reasoning", tools=tools, lifespan=lobby.lifespan)
 
 
 def last_words(answer: Mapping[str, Any]) -> str:
@@ -92,6 +93,11 @@ def last_words(answer: Mapping[str, Any]) -> str:
     if not blocks or not (text := text_of(blocks[-1], "text") or text_of(blocks[-1], "thinking")):
         raise ModelError("Received empty response from API")
     return text
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return ReasoningSettings.model_validate(options).lacks()
 
 
 def main() -> None:

@@ -19,9 +19,10 @@ from mcp.server import MCPServer
 from toolhub.config.section import Seconds
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
 from toolhub_servers._model_api_server import run
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.reasoning import ALONE_TIMEOUT_S
 
 UNAVAILABLE = "Reasoning service unavailable. Please try again later."
@@ -60,13 +61,18 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         return conclusion(message) or f"{UNAVAILABLE}\nReason: Received empty response from API"
 
     tools = [read_only_tool(reasoning, is_titled=False)]
-    return MCPServer("toolhub-reasoning-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-reasoning-os", tools=tools, lifespan=lobby.lifespan)
 
 
 def conclusion(message: Mapping[str, Any]) -> str:
     """What a message says after the thinking; the thinking if that is all there is, under either of its two names."""
     answer = without_thinking(text_of(message))
     return answer or text_of(message, "reasoning_content") or text_of(message, "reasoning")
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return ReasoningOsSettings.model_validate(options).lacks()
 
 
 def main() -> None:

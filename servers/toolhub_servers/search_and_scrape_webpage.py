@@ -26,7 +26,8 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import MaybeFlag, MaybeNumber, MaybeText
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import MaybeFlag, MaybeNumber, MaybeText, make_server
 from toolhub_servers.scrape.texts import decode_urls
 from toolhub_servers.search import Query, Results, Search, SearchFailed, ServiceRefused, read_settings
 from toolhub_servers.search.program import add_search_options, search_options
@@ -53,9 +54,12 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
     """
     search = Search(host, read_settings(options))
     tools = WebpageTools(search)
-    return MCPServer(
-        "toolhub-search-and-scrape-webpage", tools=tools.listed(), lifespan=search.lifespan, log_level="WARNING"
-    )
+    return make_server("toolhub-search-and-scrape-webpage", tools=tools.listed(), lifespan=search.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before Sogou can be asked; Google's key is one that the server does not start without."""
+    return read_settings(options).sogou.lacks(is_needed=False)
 
 
 class WebpageTools:

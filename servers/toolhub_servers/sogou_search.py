@@ -20,13 +20,15 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
+from toolhub_servers._lacks import Lack
+from toolhub_servers._tools import make_server
 from toolhub_servers.scrape import Renderer
 from toolhub_servers.search import Search, SearchFailed, read_settings
 from toolhub_servers.search.program import page_options, sogou_options
 from toolhub_servers.search.sogou import COUNTS
 from toolhub_servers.search.texts import cleaned, written
 from toolhub_servers.search.tools import UpperCount, UpperQuery, search_tool
-from toolhub_servers.search.website import Website
+from toolhub_servers.search.website import Website, website_lacks
 
 NO_KEYS = "[ERROR]: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set, sogou_search tool is not available."
 
@@ -44,7 +46,13 @@ def create_server(
     """
     search = Search(host, read_settings({**options, "backends": []}))
     tools = [SogouTool(search).listed(), Website(search.lobby, pages, renderer).listed()]
-    return MCPServer("toolhub-sogou-search", tools=tools, lifespan=search.lifespan, log_level="WARNING")
+    return make_server("toolhub-sogou-search", tools=tools, lifespan=search.lifespan)
+
+
+def lacks(*, pages: Mapping[str, Any] | None = None, **options: Any) -> list[Lack]:
+    """What has to be set before Sogou can be asked and Jina Reader be used. Raises ValueError."""
+    sogou = read_settings({**options, "backends": []}).sogou
+    return [*sogou.lacks(is_needed=True), *website_lacks(pages)]
 
 
 class SogouTool:

@@ -21,7 +21,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_tool
+from toolhub_servers._tools import make_server, make_tool
 
 Parameters = list[str | int | float | bool | None]
 
@@ -68,7 +68,7 @@ def create_server(path: str = ":memory:", *, statement_timeout: float = STATEMEN
         make_tool(execute, annotations=WRITES),
         make_tool(tables, annotations=READ_ONLY),
     ]
-    server = MCPServer("toolhub-sqlite", tools=tools, log_level="WARNING")
+    server = make_server("toolhub-sqlite", tools=tools)
     weakref.finalize(server, database.close)
     return server
 

@@ -13,7 +13,7 @@ from toolhub.hosting import Host
 from toolhub_servers import _python_text as text
 from toolhub_servers._command import command, serve
 from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
-from toolhub_servers._tools import make_tool
+from toolhub_servers._tools import make_server, make_tool
 
 
 def create_server(
@@ -40,7 +40,7 @@ def create_server(
             return text.stateless_failed(exc)
 
     tools = [make_tool(python)]
-    return MCPServer("toolhub-stateless-python", tools=tools, lifespan=lender.lifespan, log_level="WARNING")
+    return make_server("toolhub-stateless-python", tools=tools, lifespan=lender.lifespan)
 
 
 def create_from_options(config: str | None, profile: str | None) -> MCPServer:

@@ -8,6 +8,7 @@ empty plan, and the default folder does not depend on where the program was star
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import urllib.parse
@@ -22,9 +23,11 @@ from mcp.server import MCPServer
 
 from toolhub.hosting import Host
 from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_tool
+from toolhub_servers._tools import make_server, make_tool
 
 SHOWN_ID = 8
+# Of 255 bytes that a file name may have; drafts and locks have longer endings.
+LONGEST_NAME, NAME_START = 200, 160
 # A plan that is longer is no plan; and each change writes the whole file.
 MAX_TODOS, MAX_TITLE = 500, 2000
 
@@ -89,7 +92,7 @@ def create_server(*, host: Host | None = None, data_dir: str | None = None, task
         return await to_thread.run_sync(plan.delete, todo_ids)
 
     tools = [make_tool(add_todo), make_tool(list_todos), make_tool(complete_todo), make_tool(delete_todo)]
-    return MCPServer("todo-list-server", tools=tools, log_level="WARNING")
+    return make_server("todo-list-server", tools=tools)
 
 
 class Plan:
@@ -100,8 +103,7 @@ class Plan:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise ValueError(f"data_dir {str(folder)!r} cannot be made: {exc.strerror}") from exc
-        # Ids come from clients: no separators, and never longer than a file name may be.
-        self.file = folder / f"todos_{urllib.parse.quote(task_id, safe='')[:200]}.json"
+        self.file = folder / f"todos_{file_name(task_id)}.json"
 
     def __repr__(self) -> str:
         return f"<Plan {self.file}>"
@@ -203,6 +205,15 @@ def markdown(todos: list[Todo], message: str = "") -> str:
     lines += ["# Task Plan", "", f"Total: {len(todos)} | Pending: {len(todos) - done} | Completed: {done}", ""]
     lines += [f"- [{'x' if todo.completed else ' '}] {todo.title} ({todo.id[:SHOWN_ID]})" for todo in todos]
     return "\n".join(lines).rstrip()
+
+
+def file_name(task_id: str) -> str:
+    """An id as a part of a file name: no separators, as they come from clients, and never longer than that may be."""
+    quoted = urllib.parse.quote(task_id, safe="").replace("~", "%7E")
+    if len(quoted) <= LONGEST_NAME:
+        return quoted
+    # A short name never has the sign in it, so this is no other task's.
+    return f"{quoted[:NAME_START]}~{hashlib.sha256(quoted.encode()).hexdigest()[:32]}"
 
 
 def default_folder() -> Path:

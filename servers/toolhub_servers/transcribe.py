@@ -24,11 +24,12 @@ from mcp.server import MCPServer
 from toolhub.config.section import Text
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._media import AUDIO, Media, MediaError, MediaReader, MediaSettings, SandboxFile, Unusable
 from toolhub_servers._media_length import seconds_of
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, part_of_text, text_of
 from toolhub_servers._model_api_server import run
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.web import WebError
 
 EMPTY_ANSWER = "Received empty response from API"
@@ -111,7 +112,7 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         read_only_tool(audio_transcription, is_titled=False),
         read_only_tool(audio_question_answering, is_titled=False),
     ]
-    return MCPServer("toolhub-transcribe", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-transcribe", tools=tools, lifespan=lobby.lifespan)
 
 
 async def transcription(reader: MediaReader, api: ModelApi, path_or_url: str) -> str:
@@ -141,6 +142,11 @@ async def recording(reader: MediaReader, tool: str, failed: str, path_or_url: st
         raise Failed(f"{failed}: Failed to download audio file - {exc}.\n{_NOTE.format(urls=_URLS)}") from exc
     except (MediaError, OSError) as exc:
         raise Failed(f"{failed}: {exc}\n{_NOTE.format(urls='')}") from exc
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return TranscribeSettings.model_validate(options).lacks()
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ from mcp.server import MCPServer
 
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._media import AUDIO, MediaReader, MediaSettings
 from toolhub_servers._model_api import ModelApi, ModelSettings
 from toolhub_servers._model_api_server import run
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.transcribe import transcription
 
 
@@ -47,7 +48,12 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         return await transcription(reader, api, audio_path_or_url)
 
     tools = [read_only_tool(audio_transcription, is_titled=False)]
-    return MCPServer("toolhub-transcribe-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-transcribe-os", tools=tools, lifespan=lobby.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return TranscribeOsSettings.model_validate(options).lacks()
 
 
 def main() -> None:

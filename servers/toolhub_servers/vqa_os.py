@@ -20,6 +20,7 @@ from mcp.server import MCPServer
 
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers._media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile
 from toolhub_servers._model_api import (
     ModelApi,
@@ -32,7 +33,7 @@ from toolhub_servers._model_api import (
     without_thinking,
 )
 from toolhub_servers._model_api_server import run
-from toolhub_servers._tools import read_only_tool
+from toolhub_servers._tools import make_server, read_only_tool
 from toolhub_servers.vqa import EMPTY_ANSWER, SANDBOX_FILE
 from toolhub_servers.web import BadStatus, WebError
 
@@ -85,7 +86,12 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
         return without_thinking(text_of(message)) or EMPTY_ANSWER
 
     tools = [read_only_tool(visual_question_answering, is_titled=False)]
-    return MCPServer("toolhub-vqa-os", tools=tools, lifespan=lobby.lifespan, log_level="WARNING")
+    return make_server("toolhub-vqa-os", tools=tools, lifespan=lobby.lifespan)
+
+
+def lacks(**options: Any) -> list[Lack]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return VqaOsSettings.model_validate(options).lacks()
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +20,8 @@ from toolhub.commons import Commons, open_commons
 @pytest.fixture(scope="session", autouse=True)
 def installed() -> None:
     if environment.chromium() is None:
-        pytest.skip("no Chromium")
+        is_needed = os.environ.get("CI") or os.environ.get("TOOLHUB_REQUIRE_BROWSER")
+        (pytest.fail if is_needed else pytest.skip)("no Chromium")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli.commands import Shell, refused
-from serve.served import ServedHub, open_task, served, stub, write_config
+from serve.served import ServedHub, open_task, served, stub, text_of, write_config
 
 TOKEN = "a-token-for-this-test"
 
@@ -45,6 +45,24 @@ def test_a_call_leaves_no_task_behind(shell: Shell, hub: ServedHub) -> None:
     shell("call", "echo", "pid", "--hub", f"unix://{hub.uds}")
     with hub.client() as client:
         assert client.get("/v1/tasks").json() == {"tasks": []}
+
+
+def test_a_call_in_a_task_that_is_open_is_made_there_and_leaves_it_open(shell: Shell, hub: ServedHub) -> None:
+    with hub.client() as client, open_task(client, id="held") as task:
+        pid = text_of(task.call("pid", "echo"))
+        done = shell("call", "echo", "pid", "--task", "held", "--hub", f"unix://{hub.uds}")
+        assert (done.stdout.strip(), done.stderr, done.returncode) == (pid, "", 0)
+        assert text_of(task.call("pid", "echo")) == pid
+    with hub.client() as client:
+        assert client.get("/v1/tasks").json() == {"tasks": []}
+
+
+def test_a_call_in_a_task_that_is_not_open_opens_it_and_ends_it(shell: Shell, hub: ServedHub) -> None:
+    for _ in range(2):
+        done = shell("call", "echo", "pid", "--task", "brief", "--hub", f"unix://{hub.uds}")
+        assert done.returncode == 0 and done.stdout.strip().isdigit()
+        with hub.client() as client:
+            assert client.get("/v1/tasks").json() == {"tasks": []}
 
 
 def test_tasks_are_shown_whole_in_80_columns(shell: Shell, hub: ServedHub) -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from minimal import Server, text
 
 server = Server("wide")
 for name in ("a_name_of_the_length_that_generated_tools_often_have_these_days", "short"):
-    server.tool(name, first="string", second="string?")(lambda call: text(call.name))
+    server.tool(name, sandbox_id="string", local_file_path="string", second="string?")(lambda call: text(call.name))
 server.run()
 """
 
@@ -62,8 +63,10 @@ def test_long_names_are_whole_in_80_columns(shell: Shell) -> None:
     write_config(shell.folder, name="toolhub.yaml", servers={"wide": entry})
     lines = shell("tools").stdout.splitlines()
     assert max(map(len, lines)) <= 80 and lines[1].split() == ["tool", "arguments", "description"]
-    first_column = "".join(line.split("  ")[0].strip() for line in lines[2:5])
-    assert "a_name_of_the_length_that_generated_tools_often_have_these_days" in first_column
+    starts = [lines[1].index(column) for column in lines[1].split()]
+    first, _, last = ("".join(line[a:b].strip() for line in lines[2:]) for a, b in pairwise([*starts, 80]))
+    assert first == "a_name_of_the_length_that_generated_tools_often_have_these_daysshort"
+    assert last.endswith("_these_daysFixture tool short")
     assert "…" not in "".join(lines) and "[second]" in "".join(lines)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import anyio
 import pytest
 from roster import ALL, NEEDED, make
+from serve.mcp_clients import MODES, mcp_client
+from serve.served import ServedHub, served, write_config
 
-from toolhub import Hub, TaskScope, parse_config
+from toolhub import Hub, TaskScope, connect, parse_config
+from toolhub.miroflow import ToolManager
 
 pytestmark = pytest.mark.anyio
 
@@ -62,3 +66,52 @@ async def test_arguments_of_another_type_are_told_in_the_words_that_loops_look_f
             result = await task.call(name, tool.name, {first: {"neither": "text nor number"}})
             assert result.is_error and result.text.startswith(f"Error executing tool {tool.name}: "), result.text
     assert taking
+
+
+# One without a title, one with everything there is in a schema of ours.
+TWO = ("google_search", "sqlite")
+
+
+async def published_by(name: str, folder: Path) -> dict[str, str]:
+    return {tool.name: json.dumps(tool.input_schema) for tool in await make(name, folder).list_tools()}
+
+
+def program(name: str, folder: Path) -> dict[str, Any]:
+    flags = ["--backend", "local", "--folder", str(folder)] if name == "google_search" else []
+    return {"command": sys.executable, "args": ["-m", f"toolhub_servers.{name}", *flags]}
+
+
+@pytest.mark.parametrize("name", TWO)
+async def test_a_program_publishes_the_same_letters(name: str, folder: Path) -> None:
+    entry = program(name, folder)
+    with anyio.fail_after(60):
+        config = parse_config({"hub": {"state_dir": str(folder / "state")}, "servers": {name: entry}})
+        async with Hub(config) as hub, hub.task("t") as task:
+            found = {tool.name: json.dumps(tool.input_schema) for tool in await task.tools(name)}
+    assert found == await published_by(name, folder)
+
+
+@pytest.fixture
+def front(folder: Path) -> Iterator[ServedHub]:
+    """A served hub with both of them."""
+    servers = {
+        name: {"builtin": f"toolhub_servers.{name}:create_server", "options": NEEDED.get(name, {})} for name in TWO
+    }
+    with served(write_config(folder, servers=servers), "--uds", str(folder / "hub.sock")) as hub:
+        yield hub
+
+
+async def test_every_door_of_a_hub_passes_the_same_letters_on(front: ServedHub, folder: Path) -> None:
+    published = {tool: schema for name in TWO for tool, schema in (await published_by(name, folder)).items()}
+    with anyio.fail_after(60):
+        for mode in MODES:
+            async with mcp_client(front, mode) as client:
+                listed = (await client.list_tools()).tools
+                assert {tool.name: json.dumps(tool.input_schema) for tool in listed} == published, mode
+        async with connect(front.http) as remote, remote.task("t") as task:
+            assert {tool.name: json.dumps(tool.input_schema) for tool in await task.tools()} == published
+        configs = [{"name": name, "params": program(name, folder)} for name in TWO]
+        async with ToolManager(configs, hub=f"unix://{front.uds}") as manager:
+            definitions = await manager.get_all_tool_definitions()
+    given = {tool["name"]: json.dumps(tool["schema"]) for server in definitions for tool in server["tools"]}
+    assert given == published

@@ -150,6 +150,14 @@ def test_a_section_has_every_option_with_its_default(name: str) -> None:
     assert written | rows(name) == wanted
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_section_says_how_its_server_tells_a_failure(name: str) -> None:
+    told = re.findall(
+        r"\bErrors\b.*?(?:`|texts)|(?:Failures|Its errors) are errors|a problem is its first line", SECTIONS[name], re.S
+    )
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("section", SHARED)
 def test_a_shared_section_has_every_option_with_its_default(section: str) -> None:
     assert rows(section) == options_of(SHARED[section]())

@@ -134,11 +134,13 @@ async def test_a_request_that_was_given_up_leaves_its_connection_to_those_that_a
                 assert web.statistics().connections_open == 1
 
 
-async def test_requests_beside_an_answer_that_is_cut_are_sent_again(certificate):
+async def test_requests_beside_an_answer_that_is_cut_are_sent_again_and_that_is_no_retry(certificate):
     origin, got = Http2Origin(), []
     with anyio.fail_after(PATIENCE_S):
         async with listening(origin.serve, tls=certificate.server) as port:
-            async with open_wired_client(Wires(port), Names([PUBLIC]), context=certificate.client, per_host=20) as web:
+            async with open_wired_client(
+                Wires(port), Names([PUBLIC]), context=certificate.client, per_host=20, retries=0
+            ) as web:
                 await web.get(URL + "first")
 
                 async def ask(path: str, max_bytes: int) -> None:

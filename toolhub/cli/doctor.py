@@ -7,11 +7,14 @@ import functools
 import importlib.util
 import os
 import platform
+import re
 import resource
 import shutil
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 from rich.console import Console, Group
@@ -37,6 +40,8 @@ EXTRAS = {
 }
 
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
 Finding = dict[str, str]
 """check, status (`ok`, `weaker` or `note`), detail."""
 
@@ -56,10 +61,12 @@ class Report:
     rss_bytes: int | None = None
     error: str | None = None
     fix: str | None = None
+    notes: tuple[str, ...] = ()
+    """What it works without, and what follows."""
 
 
 def run(path: Path | None, as_json: bool) -> None:
-    """Print the report; exit 1 if any server failed."""
+    """Print the report; exit 1 if any server failed, or was not given what it cannot work without."""
     log_to_stderr("error")
     config = load_config(find_config(path))
     reports, sandbox = run_async(functools.partial(examine, config))
@@ -107,15 +114,44 @@ async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
     everything = hub.statistics()
     slots = [slot for slot in (*everything.shared, *everything.tasks[0].slots) if slot.server == spec.name]
     slot = slots[0] if slots else None
+    lacks = lacks_of(spec, {tool.name for tool in tools})
+    needed = [lack for lack in lacks if lack.is_needed]
+    losses = dict.fromkeys(lack.loss for lack in lacks if not lack.is_needed)
+    tolerable = [[lack for lack in lacks if lack.loss == loss and not lack.is_needed] for loss in losses]
     return dataclasses.replace(
         report,
-        ok=True,
+        ok=not needed,
+        error=_in_words(needed) if needed else None,
+        fix=_remedy(needed) if needed else None,
+        notes=tuple(f"{_in_words(alike)}; {_remedy(alike)}" for alike in tolerable),
         tools=len(tools),
         start_seconds=slot.start_seconds if slot else None,
         protocol=slot.protocol if slot else None,
         era=slot.era if slot else None,
         rss_bytes=rss_of_tree(slot.pid) if slot and slot.pid else None,
     )
+
+
+def lacks_of(spec: ServerSpec, tools: Collection[str]) -> list[Any]:
+    """What a builtin that started was not given though its tools need it: what `lacks` of its module says.
+
+    tools: that can be called; what only others need is left out.
+    """
+    module = sys.modules.get((spec.builtin or "").partition(":")[0])
+    find = getattr(module, "lacks", None)
+    return [lack for lack in find(**spec.options) if not lack.tool or lack.tool in tools] if find else []
+
+
+def _in_words(lacks: list[Any]) -> str:
+    options = " and ".join(lack.option for lack in lacks)
+    losses = "; ".join(dict.fromkeys(lack.loss for lack in lacks))
+    return f"{options} {'are' if len(lacks) > 1 else 'is'} not set: {losses}"
+
+
+def _remedy(lacks: list[Any]) -> str:
+    given = " and ".join(f"{lack.option} as ${{{lack.variable}}}" for lack in lacks)
+    variables = " and ".join(lack.variable for lack in lacks)
+    return f"give {given} in its `options`, and set {variables}"
 
 
 def advice(spec: ServerSpec, error: str) -> str:
@@ -134,10 +170,32 @@ def advice(spec: ServerSpec, error: str) -> str:
     if spec.transport in ("http", "sse"):
         return "is the server running, is the URL right (.../mcp or .../sse), are the headers (authorization) right?"
     if spec.transport == "builtin":
-        if "Error: No module named" in error or "NotFoundError" in error:
-            return "install what the import names: pip install 'toolhub[servers]'"
-        return "the message says what is missing; servers/README.md has every option of our own servers"
+        return _advice_on_builtin(spec.builtin or "", error)
     return f"run it by hand to see more: `{command}`"
+
+
+def _advice_on_builtin(builtin: str, error: str) -> str:
+    module, _, factory = builtin.partition(":")
+    name = module.removeprefix("toolhub_servers.")
+    page = f"servers/README.md, section {name}" if name != module else f"the documentation of {module}"
+    if "ModuleNotFoundError" in error or "MissingExtra" in error:
+        if "pip install" in error:
+            return "run that pip command where toolhub is installed"
+        is_package = "No module named 'toolhub_servers'" in error
+        return (
+            "pip install 'toolhub[servers]'" if is_package else f"correct `builtin`, or install what {module} imports"
+        )
+    if "AttributeError" in error and f"'{factory}'" in error:
+        return f"correct `builtin`: {module} has no {factory}; our own servers have create_server"
+    if variables := dict.fromkeys(_VARIABLE.findall(error)):
+        return f"set {' and '.join(variables)}, and have `options` take it as the message says"
+    if "is not a directory" in error:
+        return "make that folder, or correct the option or the variable in it (TOOLHUB_DOCS in configs/local.yaml)"
+    if any(words in error for words in ("Extra inputs are not permitted", "unexpected keyword argument")):
+        return f"remove that option or correct its name; {page} has every option"
+    if "install" in error:
+        return "install what the message names, or set `disabled: true` for this server"
+    return f"correct that option; {page} has every option"
 
 
 def rss_of_tree(pid: int) -> int | None:
@@ -229,6 +287,8 @@ def _print(out: Console, machine: list[Finding], reports: list[Report]) -> None:
         if report.error:
             out.print(f"\n[red]{escape(report.server)}[/]: {escape(report.error)}", soft_wrap=True)
             out.print(f"  [bold]fix:[/] {escape(report.fix or '')}", soft_wrap=True)
+        for note in report.notes:
+            out.print(f"\n[cyan]{escape(report.server)}[/]: {escape(note)}", soft_wrap=True)
     failed = sum(not report.ok for report in reports)
     out.print(f"\n{len(reports) - failed} of {len(reports)} servers work")
 

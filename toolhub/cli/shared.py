@@ -69,12 +69,20 @@ def log_to_stderr(level: str) -> None:
 
 @asynccontextmanager
 async def open_task(config: Path | None, hub: str | None, token: str | None, task: str | None) -> AsyncIterator[Any]:
-    """Yield a task of a running hub, or of a hub made for this command."""
+    """Yield a task of a running hub, or of a hub made for this command.
+
+    task: its id. One that is open on the running hub is used and stays open; any other ends with the block.
+    """
     if hub is not None:
+        from toolhub.cli.borrowed import BorrowedTask, is_open
         from toolhub.client import connect
 
-        async with connect(hub, token=token) as remote, remote.task(task) as remote_task:
-            yield remote_task
+        async with connect(hub, token=token) as remote:
+            if task is not None and await is_open(remote, task):
+                yield BorrowedTask(remote, task)
+                return
+            async with remote.task(task) as remote_task:
+                yield remote_task
         return
     loaded = read_config(config)
     try:

@@ -64,7 +64,9 @@ def _print_tools(out: Console, found: dict[str, list[ToolInfo] | ToolhubError]) 
             padding=(0, 2, 0, 0),
         )
         longest = max((len(tool.name) for tool in tools), default=0)
-        table.add_column("tool", style="cyan", overflow="fold", min_width=min(longest, _NAME_WIDTH))
+        # A width and no least width: rich would take the room for that from the other columns after it has shared it
+        # out, and cut them off.
+        table.add_column("tool", style="cyan", overflow="fold", width=max(min(longest, _NAME_WIDTH), len("tool")))
         table.add_column("arguments", style="dim", overflow="fold", min_width=len("arguments"))
         table.add_column("description", overflow="fold", min_width=len("description"))
         for tool in tools:

@@ -12,7 +12,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import anyio
 import mcp_types as types
@@ -124,20 +124,23 @@ class Front:
         self._subscriptions.close()
 
     async def _relay(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer the tool methods of the handshake era with the server's own objects.
+        """Answer the list of tools, and calls of the handshake era, with the server's own objects.
 
-        The SDK would drop every field its models do not know; a relay has no business doing that.
+        The SDK would drop every field its models do not know, and write the keys of a schema in an order of its own; a
+        relay has no business doing that.
         """
-        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            if ctx.method == "tools/list":
-                return {"tools": await self._listing(ctx)}
+        is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if ctx.method == "tools/list":
+            envelope = await call_next(ctx) if is_modern else {}
+            return {**cast(Json, envelope), "tools": await self._listing(ctx)}
+        if not is_modern:
             params = ctx.params or {}
             if ctx.method == "tools/call" and isinstance(params.get("name"), str):
                 return await self._result(ctx, params["name"], params.get("arguments"))
         return await call_next(ctx)
 
     async def _list_tools(self, context: Context, params: object) -> types.ListToolsResult:
-        return types.ListToolsResult.model_validate({"tools": await self._listing(context)})
+        return types.ListToolsResult(tools=[])  # what the era wants around the tools; see `_relay`
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         return types.CallToolResult.model_validate(await self._result(context, params.name, params.arguments))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp.server import MCPServer
 
 from toolhub.hosting import Host
+from toolhub_servers._tools import make_server
 from toolhub_servers.browser.chromium import find_chromium
 from toolhub_servers.browser.guard import PublicRules
 from toolhub_servers.browser.settings import BrowserSettings
@@ -17,6 +18,4 @@ def build(host: Host | None, settings: BrowserSettings) -> MCPServer:
     find_chromium(settings.executable)
     PublicRules.allowing(settings.allow_private)
     browser = TaskBrowser(host, settings)
-    return MCPServer(
-        "toolhub-browser", tools=BrowserTools(browser).listed(), lifespan=browser.lifespan, log_level="WARNING"
-    )
+    return make_server("toolhub-browser", tools=BrowserTools(browser).listed(), lifespan=browser.lifespan)

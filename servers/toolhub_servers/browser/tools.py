@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -13,6 +12,7 @@ from mcp.types import ImageContent, TextContent, ToolAnnotations
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
+from toolhub_servers._tools import make_tool
 from toolhub_servers.browser import actions
 from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.reading import shortened
@@ -61,7 +61,10 @@ class BrowserTools:
             self.browser_take_screenshot,
             self.browser_wait_for,
         ]
-        return [*(_tool(tool, _ACTS) for tool in acting), *(_tool(tool, _READS) for tool in reading)]
+        return [
+            *(make_tool(tool, annotations=_ACTS, is_titled=False) for tool in acting),
+            *(make_tool(tool, annotations=_READS, is_titled=False) for tool in reading),
+        ]
 
     async def browser_navigate(self, url: str) -> str | Content:
         """Open an http or https address in the current tab.
@@ -285,10 +288,3 @@ def _reason(exc: Exception) -> str:
         return str(exc)
     _, colon, rest = exc.message.partition(": ")
     return (rest if colon else exc.message).strip()[:_LONGEST_REASON]
-
-
-def _tool(function: Method, annotations: ToolAnnotations) -> Tool:
-    description = inspect.getdoc(function)
-    tool = Tool.from_function(function, description=description, annotations=annotations, structured_output=False)
-    del tool.parameters["title"]
-    return tool

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from toolhub.config.section import Count, Pause, Seconds, Section, Text
+from toolhub_servers._lacks import Lack
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.web import Forbidden, WebSettings, place_of
 
@@ -46,6 +47,17 @@ class PageSettings(Section):
     """How pages are fetched by the `direct` reader. What is in its `allow_private` holds for all readers."""
     browser: BrowserSettings = BrowserSettings()
     """The browser of the `browser` reader; equal ones are one in the whole hub. It has the `allow_private` of `web`."""
+
+    def lacks(self, tool: str = "", prefix: str = "") -> list[Lack]:
+        """What readers were asked for but not given their key.
+
+        tool: the one that reads pages, where others do not. prefix: of the option's name.
+        """
+        if self.jina_api_key or "jina" not in self.readers:
+            return []
+        is_alone = self.readers == ["jina"]
+        loss = "no page can be read" if is_alone else "pages are not read by Jina Reader, only by the next reader"
+        return [Lack(f"{prefix}jina_api_key", "JINA_API_KEY", loss, is_alone and not tool, tool)]
 
     @field_validator("jina_base_url")
     @classmethod

@@ -11,6 +11,7 @@ import anyio
 from pydantic import Field, field_validator
 
 from toolhub.config.section import Count, Seconds, Text
+from toolhub_servers._lacks import Lack
 from toolhub_servers.scrape.settings import PageSettings, service_address
 from toolhub_servers.web import BadStatus, Reply, Web, WebError
 
@@ -79,6 +80,12 @@ class SummarySettings(PageSettings):
     def pages(self) -> PageSettings:
         """Those of reading alone: servers that share them share what was read."""
         return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
+
+    def lacks(self, tool: str = "", prefix: str = "") -> list[Lack]:
+        """What has to be set before the model can be asked, and what readers were not given."""
+        loss = "there is no model to ask, and every call fails"
+        unset = [name for name in ("summary_llm_base_url", "summary_llm_model_name") if not getattr(self, name)]
+        return [*(Lack(name, name.upper(), loss, is_needed=True) for name in unset), *super().lacks(tool, prefix)]
 
     @property
     def missing(self) -> str:

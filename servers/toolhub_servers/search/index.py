@@ -159,6 +159,8 @@ class Index:
         if known != stamp:
             _forget(database, path)
             try:
+                if not _is_inside(self.folder, self.folder / path):
+                    raise Unreadable(f"{path} leads out of {self.folder}")
                 for document in read_documents(self.folder / path):
                     added = database.execute(
                         "INSERT INTO documents (path, part, link, date) VALUES (?, ?, ?, ?)",
@@ -231,7 +233,7 @@ def _found(database: sqlite3.Connection, match: str, row: int) -> Found:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Stamp]]:
-    """Every document file below the folder, except in hidden places; links to folders are not followed."""
+    """Every document file below the folder, except in hidden places; links to folders or out of it are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -239,9 +241,16 @@ def _files(folder: Path) -> Iterator[tuple[str, Stamp]]:
                 continue
             file = Path(place, name)
             try:
+                if file.is_symlink() and not _is_inside(folder, file):
+                    continue
                 status = file.stat()
                 path = file.relative_to(folder).as_posix()
                 path.encode()  # SQLite keeps only names that are UTF-8
             except (OSError, UnicodeEncodeError):  # gone since it was listed, a broken link, or an odd name
                 continue
             yield path, (status.st_mtime_ns, status.st_size)
+
+
+def _is_inside(folder: Path, file: Path) -> bool:
+    """Whether a file is below the folder when all links are followed."""
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))  # Path.resolve raises for circles

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from toolhub.config.section import Pause, Seconds, Section
+from toolhub_servers._lacks import Lack
 from toolhub_servers.web import Forbidden, WebSettings, place_of
 
 S = TypeVar("S", bound=Section)
@@ -71,6 +72,16 @@ class SogouSettings(_Optional):
     @property
     def has_keys(self) -> bool:
         return bool(self.secret_id and self.secret_key)
+
+    def lacks(self, *, is_needed: bool) -> list[Lack]:
+        """What has to be set before the service can be asked."""
+        way_out = "" if is_needed else ", so deny the tool if nobody needs it"
+        loss = f"every call of sogou_search fails{way_out}"
+        keys = [
+            ("sogou.secret_id", self.secret_id, "TENCENTCLOUD_SECRET_ID"),
+            ("sogou.secret_key", self.secret_key, "TENCENTCLOUD_SECRET_KEY"),
+        ]
+        return [Lack(option, name, loss, is_needed, "sogou_search") for option, value, name in keys if not value]
 
 
 class LocalSettings(_Optional):
@@ -148,4 +159,7 @@ def _missing(settings: SearchSettings) -> Iterator[str]:
     if bool(sogou.secret_id) != bool(sogou.secret_key) and "sogou" not in settings.backends:
         yield "sogou.secret_id (TENCENTCLOUD_SECRET_ID) and sogou.secret_key (TENCENTCLOUD_SECRET_KEY) go together"
     if folder and "local" in settings.backends and not Path(folder).is_dir():
-        yield f"local.folder {folder!r} is not a directory"
+        yield (
+            f"local.folder {str(Path(folder).absolute())!r} is not a directory: make it, or name another one, for "
+            "example by the variable that the config has there (TOOLHUB_DOCS in configs/local.yaml)"
+        )

@@ -8,9 +8,15 @@ from typing import Any
 from mcp.server.mcpserver.tools import Tool
 
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._lacks import Lack
 from toolhub_servers.scrape import PageSettings, Renderer, open_pages, scrape_website
 from toolhub_servers.search.settings import validated
 from toolhub_servers.search.tools import search_tool
+
+
+def website_lacks(pages: Mapping[str, Any] | None) -> list[Lack]:
+    """What the tool was not given and does without. pages: see `PageSettings`. Raises ValueError."""
+    return validated(PageSettings, pages or {}, "pages").lacks("scrape_website", prefix="pages.")
 
 
 class Website:

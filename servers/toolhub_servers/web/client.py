@@ -20,7 +20,7 @@ import stamina
 
 from toolhub.commons import Commons
 from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
-from toolhub_servers.web.exchange import Answer, exchange
+from toolhub_servers.web.exchange import Answer, Interrupted, exchange
 from toolhub_servers.web.guard import GuardedBackend
 from toolhub_servers.web.hosts import Hosts
 from toolhub_servers.web.model import Reply
@@ -94,12 +94,12 @@ class Web:
         return await self.request("GET", url, **options)
 
     def statistics(self) -> WebStatistics:
-        exchanges, opened = self._counts["exchanges"], self._pool.backend.opened
+        carried, opened = self._pool.carried, self._pool.backend.opened
         return WebStatistics(
             **self._counts,
             connections_opened=opened,
             connections_open=len(self._pool.connections),
-            reused_share=max(0.0, 1 - opened / exchanges) if exchanges else 0.0,
+            reused_share=max(0.0, 1 - opened / carried) if carried else 0.0,
             hosts=len(self._hosts),
         )
 
@@ -140,13 +140,22 @@ class Web:
 
     async def _exchange(self, order: Order, call: _Call) -> Answer:
         async with self._hosts.turn(order.host):
-            self._counts["exchanges"] += 1
-            answer = await exchange(self._pool, order, connect_s=self.settings.connect_s, max_bytes=call.max_bytes)
+            answer = await self._undisturbed(order, call)
             if answer.status in (429, 503) and (quiet := _retry_after(answer)):
                 self._hosts.quiet(order.host, quiet, answer.status)
         self._counts["received_bytes"] += answer.body.received
         self._counts["cut"] += answer.body.is_cut
         return answer
+
+    async def _undisturbed(self, order: Order, call: _Call) -> Answer:
+        """What other requests interrupt is no try of this one; each time one of them is done, so it ends."""
+        while True:
+            self._counts["exchanges"] += 1
+            try:
+                return await exchange(self._pool, order, connect_s=self.settings.connect_s, max_bytes=call.max_bytes)
+            except Interrupted:
+                if not call.is_safe:
+                    raise
 
 
 class _Call:

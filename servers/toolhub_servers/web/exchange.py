@@ -17,7 +17,7 @@ import httpcore2
 from toolhub_servers.web.body import Body, read_body
 from toolhub_servers.web.errors import Unreachable
 from toolhub_servers.web.order import Order, is_redirect
-from toolhub_servers.web.pool import Pool, connection_of
+from toolhub_servers.web.pool import Connection, Pool, connection_of
 
 _NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.UnsupportedProtocol)
 # The last three are what a stream that another task has closed under a reader can raise.
@@ -34,6 +34,10 @@ _FAILURES = (
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 # Of a redirect's body: enough to read it to its end, so that its connection can be kept.
 _PASSING_BYTES = 64 << 10
+
+
+class Interrupted(Unreachable):
+    """It was this client that closed the connection, for another request's sake; the host did nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Answer:
 
 
 async def exchange(pool: Pool, order: Order, *, connect_s: float, max_bytes: int) -> Answer:
-    """Send an order and return the answer to it. Raises Unreachable, Forbidden."""
+    """Send an order and return the answer to it. Raises Unreachable, Interrupted, Forbidden."""
     request = httpcore2.Request(
         order.method,
         httpcore2.URL(
@@ -74,11 +78,11 @@ async def exchange(pool: Pool, order: Order, *, connect_s: float, max_bytes: int
                     body = await read_body(chunks, "identity", _PASSING_BYTES)  # nobody looks into it
                 else:
                     body = await read_body(chunks, head.header("content-encoding"), max_bytes)
-            if body.is_cut:
-                await _drop_connection(request)
+            if body.is_cut and (connection := connection_of(request)) is not None:
+                await connection.drop()
             return Answer(head.status, head.headers, body)
     except _FAILURES as exc:
-        raise _in_words(order, exc) from exc
+        raise _in_words(order, exc, connection_of(request)) from exc
     except ValueError as exc:
         raise Unreachable(f"{order.host}: {exc}", sent=True) from exc
 
@@ -92,24 +96,19 @@ async def _answering(pool: Pool, request: httpcore2.Request) -> AsyncIterator[ht
         is_over = True
     finally:
         connection = connection_of(request)
-        if connection is not None and not is_over:
-            connection.retire()  # before the pool looks at it again
+        if connection is not None:
+            pool.carried += connection.was_open
+            if not is_over:
+                connection.retire()  # before the pool looks at it again
         if response is not None:
             await response.aclose()
         if connection is not None:
             await connection.let_go()
 
 
-async def _drop_connection(request: httpcore2.Request) -> None:
-    """So much is left to come that the other streams would starve at once: better that they break and start again."""
-    connection = connection_of(request)
-    if connection is not None:
-        connection.retire()
-        if connection.can_multiplex():
-            await connection.aclose()
-
-
-def _in_words(order: Order, exc: Exception) -> Unreachable:
+def _in_words(order: Order, exc: Exception, connection: Connection | None) -> Unreachable:
+    if connection is not None and connection.is_dropped:
+        return Interrupted(f"the connection to {order.host} was closed: another's answer on it was cut", sent=True)
     cause = _root(exc)
     reason = "it took too long" if isinstance(exc, httpcore2.TimeoutException) else _plainly(cause)
     if isinstance(exc, _NOT_SENT):

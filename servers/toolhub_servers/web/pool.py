@@ -24,6 +24,7 @@ class Connection(httpcore2.AsyncHTTPConnection):
     wait for each other's failures, and a cancelled one would make the pool forget, unclosed, what another is opening.
     """
 
+    is_dropped = False
     _is_retired = False
     _users = 0
 
@@ -53,6 +54,21 @@ class Connection(httpcore2.AsyncHTTPConnection):
         """
         self._is_retired = True
 
+    async def drop(self) -> None:
+        """Retire it, and close it at once if others are on it, too: so much is left to come that they would starve.
+
+        They break then, and have to be sent again.
+        """
+        self.retire()
+        if self.can_multiplex():
+            self.is_dropped = True
+            await self.aclose()
+
+    @property
+    def was_open(self) -> bool:
+        """Whether it has been there for requests, however it ended."""
+        return self._connection is not None
+
     def is_available(self) -> bool:
         return not self._is_retired and self.is_connected() and super().is_available()
 
@@ -79,6 +95,8 @@ class Pool(httpcore2.AsyncConnectionPool):
             network_backend=backend,
         )
         self._settings = settings
+        self.carried = 0
+        """Exchanges that had a connection."""
         self.backend = backend
         self.context = context
 

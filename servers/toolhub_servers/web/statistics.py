@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class WebStatistics:
     """requests: calls of `Web.request`. exchanges: messages sent, with redirects and retries. refused: by the guard.
 
-    reused_share: of the exchanges, those that needed no new connection. received_bytes: bodies as they came.
+    reused_share: of the exchanges that had a connection, those that needed no new one. received_bytes: bodies as they
+    came.
     """
 
     requests: int = 0
