@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 
 from toolhub_agent.model import Completion, Json, ToolOutcome
 from toolhub_agent.replay.trajectory import Trajectory
-from toolhub_agent.run.view import TaskView
+from toolhub_agent.run.view import TaskView, shown
 from toolhub_agent.tasklog import MAIN
 
 NOTICE = "a replay: the model's words are recorded, every tool call below is real"
@@ -17,10 +16,10 @@ def banner(trajectory: Trajectory) -> str:
     """Markup. What is played, and what of it is recorded."""
     lines = [f"[bold]toolhub demo --replay[/], {NOTICE}."]
     if trajectory.note:
-        lines.append(f"[dim]{escape(trajectory.note)}[/]")
+        lines.append(f"[dim]{shown(trajectory.note)}[/]")
     if not trajectory.is_finished:
         lines.append("[yellow]The recorded task did not reach its end; neither will the replay.[/]")
-    lines.append(f"\n[bold]Task[/]  {escape(trajectory.question)}\n")
+    lines.append(f"\n[bold]Task[/]  {shown(trajectory.question)}\n")
     return "\n".join(lines)
 
 

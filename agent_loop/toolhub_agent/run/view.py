@@ -43,27 +43,27 @@ class TaskView:
         if self._status is None:
             return
         self._tail = (self._tail + delta.reasoning + delta.text)[-_WIDTH:]
-        self._status.update(f"[dim]{escape(one_line(self._tail))}[/]")
+        self._status.update(f"[dim]{shown(one_line(self._tail))}[/]")
 
     def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
         self._tail = ""
-        who = "" if agent == MAIN else f"{escape(agent)} "
+        who = "" if agent == MAIN else f"{shown(agent)} "
         if taken_back is not None:
-            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {escape(taken_back[:_WIDTH])}")
+            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {shown(taken_back[:_WIDTH])}")
         elif completion is not None:
-            self._console.print(f"{who}[bold]turn {turn}[/]  {escape(costs(completion))}")
+            self._console.print(f"{who}[bold]turn {turn}[/]  {shown(costs(completion))}")
             if text := one_line(completion.text):
-                self._console.print(f"  [dim]{escape(shortened(text))}[/]")
+                self._console.print(f"  [dim]{shown(shortened(text))}[/]")
 
     def calling(self, agent: str, call: ToolCall) -> None:
         if self._status is not None:
-            self._status.update(f"[cyan]{escape(shown_call(call))}[/]")
+            self._status.update(f"[cyan]{shown(shown_call(call))}[/]")
 
     def called(self, agent: str, outcome: ToolOutcome) -> None:
         mark = "[red]✗[/]" if outcome.is_error else "[green]→[/]"
         early = ", begun while the model wrote" if outcome.started_early else ""
         self._console.print(
-            f"  {mark} {escape(shown_call(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
+            f"  {mark} {shown(shown_call(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
             f"{len(outcome.text):,} characters{early}[/]"
         )
 
@@ -100,7 +100,7 @@ class SweepView:
         note = f"{self._success} answered, {self._failed} failed"
         self._progress.update(self._bar, advance=1, note=note)
         if row.error is not None:
-            self._console.print(f"[red]{escape(row.id)}[/]: {escape(row.error[:300])}")
+            self._console.print(f"[red]{shown(row.id)}[/]: {shown(row.error[:300])}")
 
 
 def result_panel(result: TaskResult, prefix: PrefixReport | None = None) -> Table:
@@ -109,14 +109,14 @@ def result_panel(result: TaskResult, prefix: PrefixReport | None = None) -> Tabl
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     color = "green" if result.status == "success" else "red"
-    table.add_row("answer", f"[{color}]{escape(result.answer)}[/]")
+    table.add_row("answer", f"[{color}]{shown(result.answer)}[/]")
     if result.error:
-        table.add_row("error", escape(result.error))
+        table.add_row("error", shown(result.error))
     table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} taken back")
-    table.add_row("tokens", escape(tokens(result.usage)))
+    table.add_row("tokens", shown(tokens(result.usage)))
     table.add_row("time", f"{result.seconds:.1f} s")
     if result.log is not None:
-        table.add_row("log", escape(str(result.log)))
+        table.add_row("log", shown(str(result.log)))
     return table
 
 
@@ -164,3 +164,8 @@ def shortened(text: str) -> str:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def shown(text: str) -> str:
+    """For rich's markup. What a model or a page wrote must neither be markup nor move the terminal's cursor."""
+    return escape("".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text))
