@@ -63,7 +63,7 @@ from toolhub.miroflow import ToolManager
 manager = ToolManager([config("echo", echo_params())])
 print(asyncio.run(manager.execute_tool_call("echo", "echo", {"text": "hi"}))["result"])
 """
-    done = agent(script, PYTHONPATH=str(HERE.parent), TMPDIR=str(tmp_path), PYTHONDEVMODE="1")
+    done = agent(script, PYTHONPATH=str(HERE.parent), TMPDIR=str(tmp_path), PYTHONWARNINGS="always")
     assert (done.stdout, done.stderr, done.returncode) == ("hi\n", "", 0)
     assert list(tmp_path.iterdir()) == []
 
