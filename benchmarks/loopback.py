@@ -58,11 +58,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # What a client does not close would keep its thread, and with it the end, waiting.
     block_on_close = False
+    # A crowd connects at the same moment; beyond the backlog connections are reset.
+    request_queue_size = 256
 
-    def __init__(self, tls: ssl.SSLContext | None, delay_s: float) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, delay_s: float, answer_s: float) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.tls = tls
         self.delay_s = delay_s
+        self.answer_s = answer_s
         self.counts = Counts()
 
     def handle_error(self, *_: Any) -> None:
@@ -88,6 +91,7 @@ class _Connection(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Serper's `/search`."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        time.sleep(self._endpoint.answer_s)
         hits = [
             {
                 "title": f"Result {number} for {asked['q']}",
@@ -137,17 +141,18 @@ def _page() -> str:
 
 @asynccontextmanager
 async def open_endpoint(
-    certificate: str | None = None, key: str | None = None, delay_s: float = 0.0
+    certificate: str | None = None, key: str | None = None, delay_s: float = 0.0, answer_s: float = 0.0
 ) -> AsyncIterator[Act]:
     """Answers anything with the port and the counts since the last time. Role of `worker`.
 
     delay_s: of every new connection, before TLS, where certificate and key (files) say that there is any.
+    answer_s: of every search.
     """
     tls = None
     if certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate, key)
-    server = _Server(tls, delay_s)
+    server = _Server(tls, delay_s, answer_s)
     Thread(target=server.serve_forever, daemon=True).start()
 
     async def act(_: Json) -> Json:

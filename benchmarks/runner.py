@@ -16,12 +16,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import idle, init, overhead, recover, report, sandbox, servers
+from benchmarks import idle, init, kv, loop, overhead, recover, report, sandbox, servers
+from benchmarks.engine.install import EngineSetupError
 from benchmarks.machine import NoiseWatch, describe, git_revision
 from benchmarks.result import ROOT, Json, Question
 
 QUESTIONS: dict[str, Question[Any]] = {
-    module.QUESTION.name: module.QUESTION for module in (overhead, init, recover, idle, sandbox, servers)
+    module.QUESTION.name: module.QUESTION for module in (overhead, init, recover, idle, sandbox, servers, kv, loop)
 }
 HERE = ROOT / "benchmarks"
 _WIDTH = 160
@@ -36,7 +37,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     names = list(QUESTIONS) if arguments.name == "all" else [arguments.name]
     for name in names:
-        result = measure(QUESTIONS[name], quick=arguments.quick)
+        try:
+            result = measure(QUESTIONS[name], quick=arguments.quick)
+        except EngineSetupError as problem:
+            if arguments.name != "all":
+                sys.exit(f"{name}: {problem}")
+            print(f"{name} is left out: {problem}", file=sys.stderr)
+            continue
         if arguments.json:
             print(json.dumps(result, indent=1))
         else:

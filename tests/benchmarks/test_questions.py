@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from stand_in_engine import TINY_KV, TINY_LOOP
 
 from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers
 from benchmarks.result import Outcome, Question
@@ -40,6 +41,8 @@ TINY: dict[str, Any] = {
         browser_rounds=1,
         browser_settle_s=0.0,
     ),
+    "kv": TINY_KV,
+    "loop": TINY_LOOP,
 }
 
 
