@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,8 +26,8 @@ from benchmarks.result import ROOT, Json
 from benchmarks.scripted import SERVER, TOOL, Served, open_side
 from toolhub import connect
 from toolhub.hosting import DOORS
-from toolhub.spawn.exec import child_environment
 
+_INHERITED = ("HOME", "PATH", "TMPDIR", "LANG")
 _STARTS_WITHIN_S = 60.0
 _STOPS_WITHIN_S = 20.0
 _LOOK_S = 0.1
@@ -92,7 +93,12 @@ async def _serve(served: Served, sizes: Sizes, text: str) -> AsyncIterator[Hub]:
         config.write_text(json.dumps(document))
         config.chmod(0o600)
         command = [sys.executable, "-m", "toolhub.cli", "serve", "--config", str(config), "--port", "0"]
-        environment = child_environment({"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"})
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | {
+            "PYTHONPATH": str(ROOT),
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "COLUMNS": "200",
+        }
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=environment

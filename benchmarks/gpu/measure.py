@@ -39,7 +39,7 @@ try:
     import httpx2
     from rich.console import Console
 
-    from benchmarks import kv, loop, report, runner
+    from benchmarks import kv, kv_found, loop, report, runner
     from benchmarks.kv_keep import Talk
     from benchmarks.kv_mix import Mix
     from benchmarks.kv_waits import Sizes
@@ -129,7 +129,7 @@ def questions(machine: Machine, *, pins: bool, quick: bool) -> list[Question[Any
     small = functools.partial(_engine, machine, cache=machine.cache_tokens)
     pinning = functools.partial(_engine, machine, cache=machine.cache_tokens, pins=True)
     whole = functools.partial(_engine, machine)
-    engines = kv.Engines(about, machine.cache_tokens, small, pinning if _can_pin(machine, pins) else None, whole)
+    engines = kv_found.Engines(about, machine.cache_tokens, small, pinning if _can_pin(machine, pins) else None, whole)
     scaled = {name: _scaled(scale, machine, engines) for name, scale in _both(kv.QUESTION).items()}
     found.append(replace(kv.QUESTION, full=scaled["full"], quick=scaled["quick"]))
     loops = {
@@ -147,7 +147,7 @@ def _can_pin(machine: Machine, wanted: bool) -> bool:
     return wanted and machine.kind == "vllm"
 
 
-def _scaled(scale: kv.Scale, machine: Machine, engines: kv.Engines) -> kv.Scale:
+def _scaled(scale: kv_found.Scale, machine: Machine, engines: kv_found.Engines) -> kv_found.Scale:
     by = machine.scale
 
     def longer(sizes: Sizes) -> Sizes:

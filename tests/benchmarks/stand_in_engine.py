@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from llm_stand_in.answers import Answer, said
 from llm_stand_in.model_server import Seen, open_model_server
 
-from benchmarks import kv, loop
+from benchmarks import kv_found, loop
 from benchmarks.kv_keep import Talk
 from benchmarks.kv_mix import Mix
 from benchmarks.kv_waits import Sizes
@@ -47,7 +47,7 @@ async def open_large() -> AsyncIterator[Served]:
 
 
 _SIZES = Sizes(prompt=100, result=20, filler=400, fillers=5, tool_s=0.05)
-TINY_KV = kv.Scale(
+TINY_KV = kv_found.Scale(
     rounds=1,
     calm_rounds=1,
     mix_rounds=1,
@@ -56,7 +56,7 @@ TINY_KV = kv.Scale(
     calm=_SIZES,
     mix=Mix(tasks=2, turns=2, prompts=(50,), tools_s=(0.01,), result=10),
     talk=Talk(turns=14, system=50, result=60),
-    engines=kv.Engines("A stand-in", CACHE_BLOCKS * 16, open_small, open_small, open_large),
+    engines=kv_found.Engines("A stand-in", CACHE_BLOCKS * 16, open_small, open_small, open_large),
 )
 TINY_LOOP = loop.Scale(
     rounds=1,

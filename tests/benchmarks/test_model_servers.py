@@ -14,7 +14,7 @@ from stand_in_engine import TINY_KV, TINY_LOOP
 from toolhub_agent.model import Completion, Usage
 from toolhub_agent.protocol.xml import XmlReader
 
-from benchmarks import kv, loop, runner
+from benchmarks import kv, kv_found, kv_tables, loop, runner
 from benchmarks.engine.install import EngineSetupError
 from benchmarks.gpu.measure import Machine, questions
 from benchmarks.kv_keep import EXACT, STRIDE, computed_of, metric_in
@@ -39,7 +39,7 @@ def loop_outcome() -> Outcome:
 
 def test_fillers_push_a_prompt_out_of_the_cache_and_without_them_it_stays(kv_outcome: Outcome) -> None:
     trials = kv_outcome.raw["waits"]["trials"]
-    (kept,), (lost,) = trials[kv.REFERENCE], trials[kv.NOTHING]
+    (kept,), (lost,) = trials[kv_found.REFERENCE], trials[kv_found.NOTHING]
     assert kept["cached"] > 0.8 * kept["prompt"]
     assert lost["cached"] < 0.5 * lost["prompt"]  # the description of the tools is in every prompt
     assert abs(kept["prompt"] - lost["prompt"]) < 0.1 * kept["prompt"]
@@ -48,7 +48,7 @@ def test_fillers_push_a_prompt_out_of_the_cache_and_without_them_it_stays(kv_out
 def test_every_way_to_wait_was_measured_or_says_why_not(kv_outcome: Outcome) -> None:
     ways = set(kv_outcome.raw["waits"]["trials"]) | set(kv_outcome.raw["pinned"]["trials"])
     left_out = [note for note in kv_outcome.notes if note.startswith("Left out")]
-    assert ways | ({kv.DOOR} if left_out else set()) == set(kv.WAYS)
+    assert ways | ({kv_found.DOOR} if left_out else set()) == set(kv_tables.WAYS)
 
 
 def test_strides_have_less_computed_than_exact_keeping_for_the_same_turns(kv_outcome: Outcome) -> None:

@@ -1,0 +1,62 @@
+"""What the benchmark of KV hints measures with, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from benchmarks.kv_keep import Talk
+from benchmarks.kv_mix import Mix, Throughput
+from benchmarks.kv_waits import Sizes, Waits
+from benchmarks.measure import median
+from benchmarks.result import Json
+from benchmarks.scripted import Served
+
+REFERENCE, NOTHING, AHEAD, PIN, DOOR = "reference", "nothing", "ahead", "pin", "door"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What opens an engine for each part. small_cache: of cache_tokens, which the fillers fill. pinning: the same with
+    toolhub's scheduler; None leaves that part out. about: the engine and its model, as the first words of a sentence.
+    """
+
+    about: str
+    cache_tokens: int
+    small_cache: Callable[[], AbstractAsyncContextManager[Served]]
+    pinning: Callable[[], AbstractAsyncContextManager[Served]] | None
+    small_blocks: Callable[[], AbstractAsyncContextManager[Served]]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """rounds: of each way. calm_rounds: of the waits without eviction, whose times are short."""
+
+    rounds: int
+    calm_rounds: int
+    mix_rounds: int
+    keep_rounds: int
+    sizes: Sizes = field(default_factory=Sizes)
+    calm: Sizes = field(default_factory=lambda: Sizes(tool_s=2.0))
+    mix: Mix = field(default_factory=Mix)
+    talk: Talk = field(default_factory=Talk)
+    engines: Engines | None = None
+    """None: vLLM on this machine's CPU."""
+
+
+@dataclass
+class Found:
+    """calm: nothing evicted. pinned: on an engine with toolhub's scheduler. no_door: why none was measured."""
+
+    waits: Waits
+    calm: Waits
+    mix: Throughput
+    keep: dict[str, list[Json]]
+    pinned: Waits | None = None
+    no_door: str | None = None
+
+    def median(self, part: str, way: str, key: str) -> float | None:
+        waits: Waits | None = getattr(self, part)
+        trials = waits.trials.get(way, []) if waits is not None else []
+        return median([each[key] for each in trials]) if trials else None
