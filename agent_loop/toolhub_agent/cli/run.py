@@ -126,6 +126,6 @@ async def _run_sweep(reach: _Reach, plan: Plan, results: Results, console: Conso
         if not left:
             return
         with SweepView(console, total, done) as view:
-            await sweep.run(lambda run, task: view.of_task(), view.done)
+            await sweep.run(view.done)
         if sweep.resumed:
             console.print(f"{sweep.resumed} tasks went on from where they had stopped")

@@ -81,20 +81,17 @@ async def open_session(
             )
         )
         if hub is not None:
-            open_task = _remote(await stack.enter_async_context(connect(hub, token=token)))
+            open_task = _opener(await stack.enter_async_context(connect(hub, token=token)))
         else:
             local = await stack.enter_async_context(Hub(config))
             local.observers.append(hints.durations)
-            open_task = _local(local)
+            open_task = _opener(local)
         secrets = frozenset({llm.api_key.get_secret_value()} if llm.api_key else ())
         yield Session(client, hints, config.agent, open_task, secrets)
 
 
-def _local(hub: Hub) -> OpenTask:
-    return lambda task_id, run: hub.task(task_id, run=run)
-
-
-def _remote(hub: Any) -> OpenTask:
+def _opener(hub: Any) -> OpenTask:
+    """hub: a `Hub` of this process, or one that `connect()` reaches."""
     return lambda task_id, run: hub.task(task_id, run=run)
 
 

@@ -19,7 +19,6 @@ from toolhub_agent.llm.warm import together
 from toolhub_agent.loop.agent import Agent
 from toolhub_agent.loop.answer import NO_ANSWER
 from toolhub_agent.loop.task import Task, TaskResult
-from toolhub_agent.loop.watch import Viewer
 from toolhub_agent.run.results import Results, Row, row_of
 from toolhub_agent.run.session import Session
 from toolhub_agent.tasklog import LogUnreadable, Replay, TaskLog, read_log
@@ -65,7 +64,7 @@ class Sweep:
         done = self._results.done()
         return [(run, task) for run, task in self._plan.pairs() if (run, task.id) not in done]
 
-    async def run(self, viewer: Callable[[int, Task], Viewer], on_done: OnDone) -> None:
+    async def run(self, on_done: OnDone) -> None:
         """Run what is left; a task that fails is a row like the others, and the rest goes on."""
         left = self.left()
         if len(left) > 1:
@@ -74,7 +73,7 @@ class Sweep:
             for run, task in left:
                 # The place is taken here: a thousand waiting tasks would be a thousand coroutines.
                 await self._places.acquire()
-                tasks.start_soon(self._run_one, run, task, viewer(run, task), on_done)
+                tasks.start_soon(self._run_one, run, task, on_done)
 
     async def _warm(self) -> None:
         try:
@@ -82,21 +81,21 @@ class Sweep:
         except ToolhubError as exc:
             logger.warning("the tasks' common prefix was not computed beforehand: %s", exc)
 
-    async def _run_one(self, run: int, task: Task, viewer: Viewer, on_done: OnDone) -> None:
+    async def _run_one(self, run: int, task: Task, on_done: OnDone) -> None:
         self.started += 1
         try:
-            row = row_of(run, await self._result(run, task, viewer))
+            row = row_of(run, await self._result(run, task))
             self._results.add(row)
             on_done(row)
         finally:
             self._places.release()
 
-    async def _result(self, run: int, task: Task, viewer: Viewer) -> TaskResult:
+    async def _result(self, run: int, task: Task) -> TaskResult:
         log, replay = self._log(run, task)
         try:
             async with self._session.open_task(f"{task.id}-run{run}", f"run_{run}") as tools:
                 timeout = self._session.settings.tool_timeout_s
-                agent = Agent(self._session.surroundings(viewer), HubTools(tools, timeout=timeout))
+                agent = Agent(self._session.surroundings(), HubTools(tools, timeout=timeout))
                 return await agent.run(task, log=log, replay=replay)
         except Exception as exc:  # one task's trouble must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)

@@ -10,9 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-from toolhub_agent.context.prefix import PrefixReport
 from toolhub_agent.loop.task import TaskResult
-from toolhub_agent.loop.watch import NoViewer
 from toolhub_agent.model import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
 from toolhub_agent.run.results import Row
 from toolhub_agent.tasklog import MAIN
@@ -91,9 +89,6 @@ class SweepView:
     def __exit__(self, *exc: object) -> None:
         self._progress.stop()
 
-    def of_task(self) -> NoViewer:
-        return NoViewer()
-
     def done(self, row: Row) -> None:
         self._success += row.status == "success"
         self._failed += row.status != "success"
@@ -103,7 +98,7 @@ class SweepView:
             self._console.print(f"[red]{shown(row.id)}[/]: {shown(row.error[:300])}")
 
 
-def result_panel(result: TaskResult, prefix: PrefixReport | None = None) -> Table:
+def result_panel(result: TaskResult) -> Table:
     """One task's end."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
