@@ -109,6 +109,15 @@ async def test_credentials_stay_on_their_side(server, tmp_path, caplog):
     assert not any("private matter" in line or "sk-the" in line for line in [*ours, metrics])
 
 
+@pytest.mark.parametrize("configured", ["", "engine.example"])
+async def test_an_engine_is_named_once_as_its_address_says_or_the_config(server, tmp_path, configured):
+    headers = {"Host": configured} if configured else {}
+    async with open_stage(server, folder=tmp_path, headers=headers) as stage, stage.http() as http:
+        answer = await http.post("/llm/v1/chat/completions?a=b%20c", json=chat(), headers={"host": "localhost"})
+    assert answer.status_code == 200
+    assert server.chats[0].headers["host"] == (configured or f"127.0.0.1:{server.port}")
+
+
 async def test_without_a_configured_key_the_hub_s_token_is_not_sent_either(server, tmp_path):
     async with open_stage(server, folder=tmp_path, token="hub-token") as stage, stage.client() as client:
         await client.chat.completions.create(model="m", messages=HELLO)

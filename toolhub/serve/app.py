@@ -119,7 +119,7 @@ class Application:
             for open_door in find_doors():
                 if (door := await stack.enter_async_context(open_door(self._hub))) is not None:
                     self.doors.append(door)
-                    self._starlette.router.routes.append(Mount(door.path, door.app))
+                    self._starlette.router.routes.insert(0, Mount(door.path, door.app))  # the busiest
             await stack.enter_async_context(self.mcp.running())
             self.is_ready = True
             try:

@@ -1,6 +1,6 @@
 """The LLM door: `toolhub serve` as an OpenAI-compatible reverse proxy before the model servers (`llm:` in the config).
 
-    OpenAI(base_url="http://127.0.0.1:7411/llm/v1", api_key=TOOLHUB_TOKEN)
+    OpenAI(base_url="http://127.0.0.1:8765/llm/v1", api_key=TOOLHUB_TOKEN)
 
 The hub then sees both sides of an agent it does not run: what the model was asked, and which tools run for it. So the
 agent gets session affinity, back-pressure and prefill-ahead by changing one address. Nothing of a conversation is

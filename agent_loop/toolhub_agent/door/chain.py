@@ -50,13 +50,13 @@ class Chain:
 
 def chain_of(messages: Sequence[Message], *, group: str = "") -> Chain:
     """group: requests of different groups have nothing in common."""
-    digest = digest_of(group.encode())
+    running = blake2b(digest_of(group.encode()), key=_KEY, digest_size=_SIZE)
     digests, marks = bytearray(), []
     for number, message in enumerate(messages):
         if number and message.get("role") == "assistant":
             marks += [number, number + 1]
-        digest = blake2b(_written(message), key=digest, digest_size=_SIZE).digest()
-        digests += digest
+        running.update(_written(message))  # JSON objects show where they end, so one hash runs over all of them
+        digests += running.digest()
     return Chain(bytes(digests), tuple(dict.fromkeys([*marks, len(messages)])))
 
 

@@ -33,10 +33,14 @@ class LlmDoor:
         self._hints = hints
         self._registry = registry
         self._counts = Counts()
-        self.app = App(Exchange(fleet, settings, hints, self._counts), registry, self._counts)
+        self._exchange = Exchange(fleet, settings, hints, self._counts)
+        self.app = App(self._exchange, registry, self._counts)
 
     def __repr__(self) -> str:
         return f"<LlmDoor {self.app!r}>"
+
+    async def aclose(self) -> None:
+        await self._exchange.aclose()
 
     def announcement(self) -> str:
         return "LLM door"
@@ -66,4 +70,6 @@ async def open_door(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmDoor]:
         for observer in (hints.durations, registry):
             hub.observers.append(observer)
             stack.callback(hub.observers.remove, observer)
-        yield LlmDoor(fleet, hints, registry, settings)
+        door = LlmDoor(fleet, hints, registry, settings)
+        stack.push_async_callback(door.aclose)
+        yield door

@@ -37,6 +37,11 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange over {self.fleet!r}>"
 
+    async def aclose(self) -> None:
+        """Close the connections to the endpoints."""
+        for passage in self._passages.values():
+            await passage.aclose()
+
     async def run(self, turn: Turn, reply: Reply) -> None:
         """Answer it. Raises Refusal where no model server does."""
         deadline = anyio.current_time() + self._settings.total_timeout_s

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter  # uvloop's own clock ticks in milliseconds
 
 import anyio
+import httpcore2
 import httpx2
 
+from toolhub_agent.door.connections import Connections
 from toolhub_agent.door.conversation import Conversation
 from toolhub_agent.door.copy import AnswerCopy
 from toolhub_agent.door.events import EventSplitter, is_usage_only
-from toolhub_agent.door.headers import Raw, to_client, to_engine
+from toolhub_agent.door.headers import Raw, to_client, to_engine, value_of
+from toolhub_agent.door.joined import JoiningBackend
 from toolhub_agent.door.pace import Pace
 from toolhub_agent.door.reply import Reply
 from toolhub_agent.door.request import Asked, Unreadable, read_object
 from toolhub_agent.door.statistics import Counts
 from toolhub_agent.hints.signals import Fields
-from toolhub_agent.llm.fleet import Fleet
+from toolhub_agent.llm.fleet import KEPT_CONNECTIONS, Fleet
 from toolhub_agent.llm.headers import LONGEST_TOKEN, SESSION_HEADERS, SESSION_TOKEN
 from toolhub_agent.llm.retry import is_passing, parse_retry_after
 from toolhub_agent.model import Usage
 
-# For closing a connection in the middle of an answer; it is local work.
-CLOSE_S = 1.0
 # An answer that is not streamed is held until it is whole; no model writes that much.
 LARGEST_ANSWER = 64 << 20
 # What an engine says that does not know a field.
 _UNKNOWN_FIELD = (400, 422)
 _SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN.encode()})
+_FAILURES = (
+    (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError, httpcore2.TimeoutException)
+    + (httpcore2.UnsupportedProtocol, httpcore2.ConnectionNotAvailable, httpx2.InvalidURL)
+)  # fmt: skip
 
 
 class BrokenError(Exception):
@@ -76,7 +81,16 @@ class Passage:
         raw = [(name.lower(), value) for name, value in client.headers.raw]
         self._own = [(name, value) for name, value in raw if name.decode("latin-1") in self.configured]
         self._extensions = {"timeout": client.timeout.as_dict()}
-        self._urls: dict[str, httpx2.URL] = {}
+        self._host = [] if "host" in self.configured else [(b"host", httpx2.URL(self.url).netloc)]
+        self._urls: dict[str, httpcore2.URL] = {}
+        self._connections = Connections(
+            self.fleet.connector(self.url, JoiningBackend()),
+            most=self.fleet.most_connections,
+            most_idle=KEPT_CONNECTIONS,
+        )
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
 
     async def run(self, turn: Turn, sent: Sent, reply: Reply, *, may_be_refused: bool) -> int:
         """Answer the request; return the engine's status.
@@ -85,12 +99,13 @@ class Passage:
         """
         sent_at = perf_counter()
         async with self._response(turn, sent) as response:
-            status = response.status_code
+            status = response.status
             if may_be_refused and status in _UNKNOWN_FIELD:
                 return status
-            self._note(response, turn.conversation)
-            headers = to_client(response.headers.raw, secrets=self.fleet.secrets)
-            if status == 200 and turn.asked.is_stream and _is_events(response):
+            given = [(name.lower(), value) for name, value in response.headers]
+            self._note(status, given, turn.conversation)
+            headers = to_client(given, secrets=self.fleet.secrets)
+            if status == 200 and turn.asked.is_stream and _is_events(given):
                 await reply.start(status, headers)
                 await self._pass_on(response, turn, sent, reply, sent_at)
             else:
@@ -101,29 +116,27 @@ class Passage:
         return status
 
     @asynccontextmanager
-    async def _response(self, turn: Turn, sent: Sent) -> AsyncIterator[httpx2.Response]:
+    async def _response(self, turn: Turn, sent: Sent) -> AsyncIterator[httpcore2.Response]:
+        what = "could not be asked"
         try:
-            response = await self.fleet.client(self.url).send(self._request(turn, sent), stream=True)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
-            raise BrokenError(f"could not be asked ({type(exc).__name__})") from None
-        try:
-            yield response
-        except (httpx2.HTTPError, httpx2.StreamError) as exc:
-            raise BrokenError(f"broke off its answer ({type(exc).__name__})") from None
-        finally:
-            with anyio.move_on_after(CLOSE_S, shield=True):
-                await response.aclose()
+            async with self._connections.send(self._request(turn, sent)) as response:
+                what = "broke off its answer"
+                yield response
+        except _FAILURES as exc:
+            raise BrokenError(f"{what} ({type(exc).__name__})") from None
 
-    def _request(self, turn: Turn, sent: Sent) -> httpx2.Request:
-        """As the pool would build it, at a third of the cost: its headers and addresses are the same every time."""
+    def _request(self, turn: Turn, sent: Sent) -> httpcore2.Request:
         asked = turn.asked
-        url = self._urls.get(asked.path) or self._urls.setdefault(asked.path, httpx2.URL(self.url + asked.path))
-        return httpx2.Request(
-            "POST" if asked.raw else "GET",
-            url.copy_with(query=asked.query) if asked.query else url,
-            headers=self._headers(turn, sent.fields),
+        url = self._urls.get(asked.path) or self._urls.setdefault(asked.path, _target(self.url + asked.path))
+        headers = [*self._host, *self._headers(turn, sent.fields)]
+        if sent.content:
+            headers.append((b"content-length", str(len(sent.content)).encode()))
+        return httpcore2.Request(
+            b"POST" if asked.raw else b"GET",
+            _target(self.url + asked.path, asked.query) if asked.query else url,
+            headers=headers,
             content=sent.content or None,
-            extensions=dict(self._extensions),
+            extensions=self._extensions,
         )
 
     def _headers(self, turn: Turn, fields: Fields) -> list[Raw]:
@@ -136,44 +149,50 @@ class Passage:
             headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in own.items()]
         return [*headers, *self._own, (b"accept-encoding", b"identity")]
 
-    def _note(self, response: httpx2.Response, conversation: Conversation | None) -> None:
+    def _note(self, status: int, headers: Sequence[Raw], conversation: Conversation | None) -> None:
         """What the head tells: is the endpoint well, and does its router want to know something again?"""
-        if is_passing(response.status_code):
-            self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(response.headers.get("retry-after")))
-        elif response.status_code < 400:
+        if is_passing(status):
+            self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(value_of(headers, b"retry-after") or None))
+        elif status < 400:
             self.fleet.endpoints.worked(self.url)
-        token = response.headers.get(SESSION_TOKEN)
+        token = value_of(headers, SESSION_TOKEN.encode())
         if conversation is not None and token and len(token) <= LONGEST_TOKEN:
             conversation.token = token
 
-    async def _pass_on(self, response: httpx2.Response, turn: Turn, sent: Sent, reply: Reply, sent_at: float) -> None:
+    async def _pass_on(
+        self, response: httpcore2.Response, turn: Turn, sent: Sent, reply: Reply, sent_at: float
+    ) -> None:
         """Each event as soon as it is whole: a client could not read half of one, and after a break need not."""
         copy, events = AnswerCopy(is_chat=turn.conversation is not None), EventSplitter()
         ttft: float | None = None
         is_first = True
-        async for piece in response.aiter_raw():
-            came_at = perf_counter()
-            whole = events.feed(piece)
-            shown = [each for each in whole if not is_usage_only(each)] if sent.is_stripped else whole
-            if shown:
-                await reply.body(b"".join(shown), more=True)
-                if is_first:
+        async with aclosing(response.aiter_stream()) as pieces:
+            async for piece in pieces:
+                came_at = perf_counter()
+                whole = events.feed(piece)
+                shown = [each for each in whole if not is_usage_only(each)] if sent.is_stripped else whole
+                if shown:
+                    await reply.body(b"".join(shown), more=True)
+                if shown and is_first:
                     is_first = False
                     after = perf_counter() - came_at
                     self.counts.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
-            for event in whole:
-                if copy.take_event(event) and ttft is None:
-                    ttft = came_at - sent_at
-                    self.counts.ttft.observe(ttft)
+                    # uvloop writes when the loop comes round: what follows must not hold the first bytes back.
+                    await anyio.lowlevel.checkpoint()
+                for event in whole:
+                    if copy.take_event(event) and ttft is None:
+                        ttft = came_at - sent_at
+                        self.counts.ttft.observe(ttft)
         await reply.body(events.take_rest(), more=False)
         self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
 
-    async def _whole(self, response: httpx2.Response) -> bytes:
+    async def _whole(self, response: httpcore2.Response) -> bytes:
         content = bytearray()
-        async for piece in response.aiter_raw():
-            content += piece
-            if len(content) > LARGEST_ANSWER:
-                raise BrokenError(f"answered more than {LARGEST_ANSWER} bytes")
+        async with aclosing(response.aiter_stream()) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) > LARGEST_ANSWER:
+                    raise BrokenError(f"answered more than {LARGEST_ANSWER} bytes")
         return bytes(content)
 
     def _scrubbed(self, content: bytes) -> bytes:
@@ -204,6 +223,12 @@ class Passage:
         conversation.finish(answer, messages, asked.prompt_body(), self.url, is_turn=asked.has_one_answer)
 
 
-def _is_events(response: httpx2.Response) -> bool:
-    kind: str = response.headers.get("content-type", "")
-    return kind.partition(";")[0].strip().lower() == "text/event-stream"
+def _target(url: str, query: bytes = b"") -> httpcore2.URL:
+    parsed = httpx2.URL(url)
+    if query:
+        parsed = parsed.copy_with(query=query)
+    return httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path)
+
+
+def _is_events(headers: Sequence[Raw]) -> bool:
+    return value_of(headers, b"content-type").partition(";")[0].strip().lower() == "text/event-stream"
