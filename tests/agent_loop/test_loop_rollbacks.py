@@ -72,6 +72,29 @@ async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: Stage):
     assert stage.prompts[2][-1]["content"] == 'google_search of {"q": "a"}'
 
 
+async def test_what_was_found_before_a_turn_showed_itself_worthless_is_kept_too(stage: Stage):
+    found = anyio.Event()
+
+    async def search_then_tell(arguments):
+        if arguments["q"] == "b":
+            found.set()
+        return f"found {arguments['q']}"
+
+    stage.tools.answers["google_search"] = search_then_tell
+    worthless = said(search("b"), search("a"), hold=True, after=1)
+    stage.server.script(said(search("a")), worthless, said(search("b")), said(r"\boxed{x}"))
+
+    async def go_on_when_found():
+        await found.wait()
+        stage.server.release()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on_when_found)
+        await stage.run()
+    assert [arguments["q"] for _, _, arguments in stage.tools.calls] == ["a", "b"]
+    assert stage.prompts[3][-1]["content"] == "found b"
+
+
 async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage: Stage):
     cancelled = anyio.Event()
 

@@ -223,7 +223,7 @@ class Conversation:
             self._length_retries += 1
         else:
             self.rollbacks.note_rollback()
-        for outcome in turn.outcomes:
+        for outcome in turn.executed:
             if outcome.is_error or reason_to_retry(outcome):
                 continue
             if self._parts.catalog.is_read_only(outcome.call.server, outcome.call.tool):
@@ -298,6 +298,8 @@ class _Running:
 
     def __init__(self, conversation: Conversation, *, may_go_back: bool) -> None:
         self.outcomes: list[ToolOutcome] = []
+        self.executed: list[ToolOutcome] = []
+        """Also those that nobody has taken yet."""
         self.reason: str | None = None
         self.is_cut_off = False
         self.endpoint = ""
@@ -311,7 +313,10 @@ class _Running:
     async def execute(self, call: ToolCall) -> ToolOutcome:
         if self._refuses(call):
             return ToolOutcome(call, self.reason or "", is_error=True)
-        return await self._conversation.execute(call, turn=self._number, early=call.index in self._early)
+        early = call.index in self._early
+        outcome = await self._conversation.execute(call, turn=self._number, early=early)
+        self.executed.append(outcome)
+        return outcome
 
     def note(self, event: Event) -> None:
         """The dispatcher says so just before it executes a call."""
