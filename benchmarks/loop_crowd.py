@@ -213,6 +213,10 @@ async def _run_plain(stage: Stage) -> Json:
             for query in queries:
                 group.start_soon(agent, query)
         wall = anyio.current_time() - began
+    return _plain_sums(wall, usages)
+
+
+def _plain_sums(wall: float, usages: list[Any]) -> Json:
     return {
         "wall_s": wall,
         "prefix_s": 0.0,

@@ -52,7 +52,6 @@ class Turn:
     completion: Completion | None
     outcomes: tuple[ToolOutcome, ...] = ()
     taken_back: str | None = None
-    format_error: bool = False
 
     @property
     def is_last(self) -> bool:
@@ -123,7 +122,7 @@ class Conversation:
             self._signal(HistoryRewritten(self.session, len(self.history)))
             return self._taken_back(completion, turn)
         self._stand(turn)
-        return Turn(completion, tuple(turn.outcomes), format_error=calls.format_error)
+        return Turn(completion, tuple(turn.outcomes))
 
     async def answer(self, request: str) -> Completion:
         """Ask for a text without tools, as a message of its own; both stay in the history. Raises LlmError."""
