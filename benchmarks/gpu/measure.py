@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ except ModuleNotFoundError as exc:
 START_S = 1800.0
 STOP_S = 60.0
 _LOOK_S = 1.0
+_PAUSE_S = 0.1
 NAME = "m"
 VLLM_BLOCK = 16
 # On a CPU the cache holds 96 blocks of 128 tokens; see `kv.cpu_engines`.
@@ -207,16 +209,27 @@ async def _wait_healthy(process: subprocess.Popen[bytes], served: Served, log: P
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to all of it, then SIGKILL to whatever of its group is left."""
+    """SIGTERM to all of it, then SIGKILL to whatever of its group is left.
+
+    The first process may end before the others, and those that are killed leave their shared memory behind.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(STOP_S)
-        except ProcessLookupError:
+        if _has_ended(process, number):
             break
-        except subprocess.TimeoutExpired:
-            continue
+        until = time.monotonic() + STOP_S
+        while time.monotonic() < until and not _has_ended(process):
+            time.sleep(_PAUSE_S)
     process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes], number: int = 0) -> bool:
+    """Send a signal to its group, by default none; return whether nobody was there to get it."""
+    process.poll()  # one that has ended is in its group until somebody knows
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def _gpus() -> str:
