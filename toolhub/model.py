@@ -93,6 +93,16 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimant:
+    """On whose behalf a place is asked for. Runs share fairly, and within a run its tasks; weights multiply a share."""
+
+    task: str = ""
+    run: str = ""
+    weight: float = 1.0
+    run_weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One tool call on its way through the layers. `deadline` is absolute on the anyio clock."""
 
@@ -107,6 +117,7 @@ class Call:
     on_progress: ProgressFn | None = None
     on_log: LogFn | None = None
     delivery: Delivery = field(default_factory=Delivery)
+    claimant: Claimant = Claimant()
 
 
 @dataclass(frozen=True, slots=True)

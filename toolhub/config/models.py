@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 from toolhub.config.agent import AgentSettings
 from toolhub.config.llm import LlmSettings
 from toolhub.config.sandbox import SandboxSettings
-from toolhub.config.section import Count, Length, Pause, Seconds, Section
+from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
 from toolhub.config.server import ServerSpec
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
@@ -73,6 +73,16 @@ class Limits(Section):
     """Calls in flight."""
     queue: Length = 1024
     """Calls waiting; 0 refuses what cannot run at once."""
+    task_concurrency: Count = 64
+    """Calls in flight per task."""
+    run_weights: dict[str, Weight] = Field(default_factory=dict)
+    """Shares of runs beside each other, by their label; 1 for those not named."""
+    processes: Count | None = None
+    """Servers' processes; idle ones are ended to make room."""
+    memory_bytes: Count | None = None
+    """Of everything below the hub, shared pages counted once."""
+    open_files: Count | None = None
+    """Descriptors of the hub's process; None: nine tenths of what the system allows."""
     max_tasks: Count = 1000
     max_result_bytes: Count = 64 * 1024 * 1024
 

@@ -48,8 +48,22 @@ def broken_rules(entry: Mapping[str, Any], *, has_task_variables: bool) -> Itera
     instances = entry.get("instances", 1)
     if isinstance(instances, int) and instances > 1 and entry.get("share") == "call":
         yield Problem(("instances",), "must be 1 with 'share: call': every call has a process of its own")
+    yield from _sharing_rules(entry)
     if entry.get("share") == "hub" and has_task_variables:
         yield Problem(("share",), "a server shared by all tasks cannot use ${task.*}; use 'share: task'")
+
+
+def _sharing_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:
+    if entry.get("preload") and entry.get("spawn", "exec") != "fork":
+        yield Problem(("preload",), "can only be used with 'spawn: fork'")
+    if entry.get("spawn") == "fork" and entry.get("command") is None:
+        yield Problem(("spawn",), "can only be used with 'command'")
+    is_stateful = entry.get("share", "task") == "task" if entry.get("stateful") is None else entry["stateful"]
+    cache = entry.get("cache")
+    scope = cache.get("scope") if isinstance(cache, Mapping) else getattr(cache, "scope", None)
+    for key, value in ((("cache", "scope"), scope), (("coalesce",), entry.get("coalesce"))):
+        if is_stateful and value == "hub":
+            yield Problem(key, "would show one task what another's session keeps; say 'stateful: false' if it keeps nothing")
 
 
 def _reach_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:

@@ -81,6 +81,17 @@ class ToolRules(Section):
     policy: dict[str, ToolSettings] = Field(default_factory=dict)
 
 
+class CacheSettings(Section):
+    """Answers of read-only tools, kept for `ttl_s`. Errors are never kept.
+
+    scope: who may be given an answer that somebody else's call brought: nobody, or every task of the hub.
+    """
+
+    ttl_s: Seconds = 300
+    max_bytes: Count = 64 * 1024 * 1024
+    scope: Literal["task", "hub"] = "task"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What only the loader knows about the texts of a server; travels as the validation context."""
@@ -113,7 +124,10 @@ class ServerSpec(Section):
     """Processes behind one name, for servers that answer one call at a time."""
     stateful: bool | None = None
     keep_warm: bool = False
-    spawn: Literal["exec"] = "exec"
+    spawn: Literal["exec", "fork"] = "exec"
+    """How a process is made: `fork` takes it from an interpreter that has the libraries of the server loaded."""
+    preload: list[str] = Field(default_factory=list)
+    """With `spawn: fork`: modules to load before the fork, beside those that it finds out by itself."""
     protocol: Literal["legacy", "auto"] = "legacy"
     start_timeout_s: Seconds = 30
     call_timeout_s: Seconds = 300
@@ -121,6 +135,13 @@ class ServerSpec(Section):
     idle_s: Seconds | None = 600
     concurrency: Count = 64
     """Calls in flight per session."""
+    hub_concurrency: Count | None = None
+    """Calls in flight to this server by all tasks together, whatever their sessions; None: the hub's limit only."""
+    adaptive: bool = False
+    """Find `hub_concurrency` by measuring: fewer calls at once when answers get slower or the server says 429 or 503."""
+    coalesce: Literal["off", "task", "hub"] | None = None
+    """Whose equal calls in flight are made once, of tools declared safe; None: `hub`, or `task` for a stateful server."""
+    cache: CacheSettings | None = None
     restart: RestartSettings = Field(default_factory=RestartSettings)
     tools: ToolRules = Field(default_factory=ToolRules)
     disabled: bool = False
@@ -128,6 +149,8 @@ class ServerSpec(Section):
 
     _inserted: frozenset[str] = PrivateAttr(default=frozenset())
     _templates: Mapping[Key, Template] = PrivateAttr(default_factory=dict)
+    _task_variables: frozenset[str] = PrivateAttr(default=frozenset())
+    _template_fingerprint: str = PrivateAttr(default="")
 
     @model_validator(mode="before")
     @classmethod
@@ -151,8 +174,23 @@ class ServerSpec(Section):
         return self.share == "task" if self.stateful is None else self.stateful
 
     @property
+    def sharing(self) -> Literal["off", "task", "hub"]:
+        """Whose equal calls may be one call: `coalesce`, or what follows from the state the server keeps."""
+        return self.coalesce or ("task" if self.is_stateful else "hub")
+
+    @property
     def uses_task_variables(self) -> bool:
         return bool(self._templates)
+
+    @property
+    def task_variables(self) -> frozenset[str]:
+        """The environment variables that differ from task to task."""
+        return self._task_variables
+
+    @property
+    def template_fingerprint(self) -> str:
+        """`fingerprint()` before the task's values were filled in: the same for every task."""
+        return self._template_fingerprint or self.fingerprint()
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -174,6 +212,8 @@ class ServerSpec(Section):
 
         filled = self.model_copy(update=map_texts(self._task_texts(), replace))
         filled._templates = {}
+        filled._task_variables = frozenset(str(key[1]) for key in self._templates if key[0] == "env")
+        filled._template_fingerprint = self.fingerprint()
         return filled
 
     def fingerprint(self) -> str:
