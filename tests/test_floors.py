@@ -17,9 +17,9 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    ["errors", "model", "wire"],
-    ["lifecycle", "policy", "owned", "commons", "hosting", "config"],
-    ["channel", "spawn", "layers", "catalog", "journal"],
+    ["errors", "model", "wire", "pressure"],
+    ["lifecycle", "policy", "adaptive", "fair_queue", "owned", "commons", "hosting", "config"],
+    ["channel", "spawn", "layers", "budget", "catalog", "journal"],
     ["session"],
     ["slot"],
     ["scope", "server"],

@@ -15,7 +15,10 @@ from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
+from toolhub.adaptive import AdaptiveLimit
+from toolhub.budget import Budget
 from toolhub.catalog import Catalog
 from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
@@ -28,19 +31,22 @@ from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
 from toolhub.layers.admission import Gate
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import HubStatistics, SandboxCounts
+from toolhub.model import Claimant, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
 from toolhub.server import HostedOpener, Server, Shared
 from toolhub.session import ChannelOpener
-from toolhub.slot import Counters, Slot
+from toolhub.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.starts import StartLimiter
+from toolhub.spawn.usage import memory_below
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
 _PATROL_S = 1.0
 _IDLE_JITTER = 0.05
+# Reading the memory of some hundred processes takes a large part of a second of another thread.
+_MEASURE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +67,7 @@ class Hub:
         self._scopes: dict[str, Held[TaskScope]] = {}
         self._opening: dict[str, anyio.Event] = {}
         self._shared_servers: dict[str, Server] = {}
+        self._server_gates: dict[str, Gate] = {}
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
@@ -76,26 +83,40 @@ class Hub:
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:
             starts = StartLimiter(settings.start_limit)
+            open_channel = await self._hosted_opener(stack)
+            commons = await stack.enter_async_context(open_commons())
+            self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             self._shared = Shared(
-                open_channel=await self._hosted_opener(stack),
+                open_channel=open_channel,
                 starts=starts,
                 catalog=Catalog(),
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
                 observers=self.observers,
-                budget=RetryBudget(),
+                retry_budget=RetryBudget(),
                 on_replay=self._count_replay,
                 shared_server=self._shared_server,
                 on_tools_changed=self.on_tools_changed,
                 queue=limits.queue,
-                commons=await stack.enter_async_context(open_commons()),
+                task_concurrency=limits.task_concurrency,
+                run_weights=limits.run_weights,
+                budget=Budget(
+                    processes=limits.processes,
+                    memory_bytes=limits.memory_bytes,
+                    open_files=limits.open_files or usable_descriptors(),
+                    slots=self._slots,
+                    owners=owners,
+                ),
+                server_gate=self._server_gate,
+                commons=commons,
             )
-            self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             if (open_sandboxes := find_sandboxes()) is not None:
                 sandboxes = open_sandboxes(self.config.sandbox, start_place=lambda: starts.place(owners))
                 self._shared.sandboxes = await stack.enter_async_context(sandboxes)
             self._owners.start_soon(self._patrol)
+            if limits.memory_bytes is not None:
+                self._owners.start_soon(self._measure_memory)
             self._stack = stack.pop_all()
         for spec in self.config.servers.values():
             if spec.share == "hub" and spec.keep_warm:
@@ -140,13 +161,15 @@ class Hub:
         run: str = "",
         labels: Mapping[str, str] | None = None,
         servers: Mapping[str, ServerSpec] | None = None,
+        weight: float = 1.0,
     ) -> AsyncIterator[TaskScope]:
         """Hold a task's tools; leaving ends every process of the task.
 
-        run: groups the tasks of one evaluation run. labels: more values for `${task.<label>}` in the config.
+        run: groups the tasks of one evaluation run; runs share what is scarce fairly, and within a run its tasks.
+        weight: the task's share beside the others of its run. labels: more values for `${task.<label>}` in the config.
         servers: the task's own servers beside (or instead of same-named) configured ones.
         """
-        scope = await self.open_task(task_id, run=run, labels=labels, servers=servers)
+        scope = await self.open_task(task_id, run=run, labels=labels, servers=servers, weight=weight)
         try:
             yield scope
         finally:
@@ -162,6 +185,7 @@ class Hub:
         servers: Mapping[str, ServerSpec] | None = None,
         only_these: bool = False,
         lease: float = math.inf,
+        weight: float = 1.0,
     ) -> TaskScope:
         """Open a task that lives until `close_task()`, or until `lease` seconds pass without a sign of life.
 
@@ -177,7 +201,7 @@ class Hub:
         chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
         values = dict(labels or {}) | {"id": task_id, "run": run}
         specs = {name: spec.for_task(values) for name, spec in chosen.items()}
-        scope = self._scope(task_id, specs, run=run, lease=lease)
+        scope = self._scope(task_id, specs, run=run, lease=lease, weight=weight)
         self._opening[task_id] = anyio.Event()  # before the first await, or two callers could open the same id
         try:
             held = self._scopes[task_id] = await hold(owners, scope, name=f"task {task_id}")
@@ -187,10 +211,12 @@ class Hub:
 
     @asynccontextmanager
     async def _scope(
-        self, task_id: str, specs: Mapping[str, ServerSpec], *, run: str, lease: float
+        self, task_id: str, specs: Mapping[str, ServerSpec], *, run: str, lease: float, weight: float
     ) -> AsyncIterator[TaskScope]:
         async with anyio.create_task_group() as owners:
-            scope = TaskScope(task_id, specs=specs, owners=owners, shared=self._shared, run=run, lease=lease)
+            scope = TaskScope(
+                task_id, specs=specs, owners=owners, shared=self._shared, run=run, lease=lease, weight=weight
+            )
             scope.warm_soon()
             try:
                 yield scope
@@ -250,9 +276,10 @@ class Hub:
         return self._shared.commons
 
     @property
-    def gate(self) -> Gate:
-        """The hub-wide limit on calls."""
-        return self._shared.gate
+    def gates(self) -> list[Gate]:
+        """The limits that tasks share: on all calls, on starts, and those of servers."""
+        of_shared = [server.gates[0] for server in self._shared_servers.values()]
+        return [self._shared.gate, self._shared.starts.gate, *self._server_gates.values(), *of_shared]
 
     # --- what scopes borrow -----------------------------------------------------------------------------------------
 
@@ -261,9 +288,24 @@ class Hub:
         key = f"{spec.name}:{spec.fingerprint()}"
         server = self._shared_servers.get(key)
         if server is None:
-            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared)
+            everybody = Claimant("hub")
+            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared, claimant=everybody)
             self._shared_servers[key] = server
         return server
+
+    def _server_gate(self, spec: ServerSpec) -> Gate | None:
+        """One limit for all tasks that use the same server, whatever its environment is for each."""
+        limits = self.config.limits
+        if not spec.adaptive and spec.hub_concurrency is None:
+            return None
+        key = f"{spec.name}:{spec.template_fingerprint}"
+        gate = self._server_gates.get(key)
+        if gate is None:
+            most = spec.hub_concurrency or limits.concurrency
+            adaptive = AdaptiveLimit(maximum=most) if spec.adaptive else None
+            gate = Gate(f"server {spec.name!r} in the whole hub", most, limits.queue, adaptive=adaptive)
+            self._server_gates[key] = gate
+        return gate
 
     def _host(self) -> Host:
         """What servers that all tasks share are given."""
@@ -283,10 +325,17 @@ class Hub:
                 if scope.lease_left <= 0:
                     logger.warning("task %s was silent for %.0f s and is closed", scope.id, scope.lease)
                     self._ready().start_soon(self.close_task, scope.id)
+            if self._shared.budget.waiting:
+                self._shared.budget.check()  # descriptors and memory are given back without telling
             for slot in self._slots():
                 limit = idle_limit(slot.spec)
                 if limit is not None and slot.idle_seconds > limit * random.uniform(1, 1 + _IDLE_JITTER):  # noqa: S311
                     self._ready().start_soon(slot.stop_if_idle, limit)
+
+    async def _measure_memory(self) -> None:
+        while True:
+            self._shared.budget.measured(await anyio.to_thread.run_sync(memory_below, os.getpid()))
+            await anyio.sleep(_MEASURE_S)
 
     def _slots(self) -> list[Slot]:
         own = [slot for scope in self.tasks for slot in scope.own_slots()]
@@ -304,6 +353,8 @@ class Hub:
             replays=self.replays,
             started_at=self._started_at,
             sandboxes=self._sandbox_counts(),
+            gates=tuple(gate.statistics() for gate in self.gates),
+            budget=self._shared.budget.statistics(),
         )
 
     def _sandbox_counts(self) -> SandboxCounts | None:
@@ -311,13 +362,6 @@ class Hub:
             return None
         counted = self._shared.sandboxes.statistics()
         return SandboxCounts(counted.live, counted.ready, counted.created, counted.memory_bytes)
-
-
-def idle_limit(spec: ServerSpec) -> float | None:
-    """Seconds until an unused session is stopped; what it remembers is thrown away only if that was asked for."""
-    if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
-        return None
-    return spec.idle_s
 
 
 async def _warm(slot: Slot) -> None:
@@ -338,6 +382,12 @@ def channel_opener(spawner: Spawner, limit: int) -> HostedOpener:
         return open_http(spec, limit=limit)
 
     return open_channel
+
+
+def usable_descriptors() -> int:
+    """Nine tenths of the limit on open files: the rest is for clients' connections, logs and the like."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft * 9 // 10 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def raise_fd_limit() -> None:

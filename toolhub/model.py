@@ -90,6 +90,8 @@ class Delivery:
 
     sent: Sent = "no"
     attempts: int = 0
+    sent_at: float | None = None
+    """When it was last sent, on the anyio clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,37 @@ class SlotStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class GateStatistics:
+    """One limit at one moment. waits: how often somebody had to wait, waited_seconds: for how long altogether."""
+
+    name: str
+    limit: int
+    in_use: int
+    waiting: int
+    refusals: int
+    waits: int
+    waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatistics:
+    """What the sessions of a hub use together. A limit of None is none; memory_bytes is None where it is not measured.
+
+    waiting: starts that wait for room; evictions: idle sessions that were ended to make some.
+    """
+
+    processes: int
+    processes_limit: int | None
+    memory_bytes: int | None
+    memory_limit: int | None
+    open_files: int
+    open_files_limit: int | None
+    waiting: int
+    evictions: int
+    refusals: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatistics:
     """One task scope at one moment."""
 
@@ -177,6 +210,10 @@ class TaskStatistics:
     errors: int
     in_flight: int
     slots: tuple[SlotStatistics, ...]
+    waiting: int = 0
+    """Calls that wait at a gate."""
+    refusals: int = 0
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +240,5 @@ class HubStatistics:
     replays: int
     started_at: float
     sandboxes: SandboxCounts | None = None
+    gates: tuple[GateStatistics, ...] = ()
+    budget: BudgetStatistics | None = None

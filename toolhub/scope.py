@@ -18,12 +18,12 @@ from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
 from toolhub.hosting import SandboxScope
 from toolhub.layers import Handler, stack
-from toolhub.layers.admission import admission
+from toolhub.layers.admission import Gate, Waits, admission
 from toolhub.layers.authorize import authorize, server_named
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
-from toolhub.model import Call, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
+from toolhub.model import Call, Claimant, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
 from toolhub.server import Server, Shared
 from toolhub.slot import Slot
 
@@ -40,9 +40,11 @@ class TaskScope:
         shared: Shared,
         run: str = "",
         lease: float = math.inf,
+        weight: float = 1.0,
     ) -> None:
         self.id = task_id
         self.run = run
+        self.claimant = Claimant(task_id, run, weight, shared.run_weights.get(run, 1.0))
         self.lease = lease
         self.counts = CallCounts()
         self.opened_at = self._renewed_at = anyio.current_time()
@@ -53,13 +55,17 @@ class TaskScope:
         self.host = shared.host(task_id)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
+        self._gate = Gate(f"task {task_id!r}", shared.task_concurrency, shared.queue)
+        self._gates = {name: (self._gate, *server.gates, shared.gate) for name, server in self._servers.items()}
+        self._waits = Waits()
         self._handle: Handler = stack(
             trace(shared.counts, self.counts, observers=shared.observers),
             deadline,
             authorize(specs),
-            retry(shared.budget, on_replay=shared.on_replay),
-            admission(shared.gate, lambda call: self._servers[call.server].gate),
+            retry(shared.retry_budget, on_replay=shared.on_replay),
+            admission(self._gates_of, self._waits),
         )(self._dispatch)
+        self._handle_request: Handler = stack(deadline, admission(self._gates_of, self._waits))(self._relay)
 
     def __repr__(self) -> str:
         return f"<TaskScope {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
@@ -67,7 +73,10 @@ class TaskScope:
     def _bind(self, spec: ServerSpec) -> Server:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
-        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared)
+        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared, claimant=self.claimant)
+
+    def _gates_of(self, call: Call) -> tuple[Gate, ...]:
+        return self._gates[call.server]
 
     @property
     def servers(self) -> Mapping[str, ServerSpec]:
@@ -104,18 +113,7 @@ class TaskScope:
         policy = self._shared.catalog.policy(bound.key, bound.spec, tool) if bound else ToolPolicy()
         limits = (timeout, policy.timeout, bound.spec.call_timeout_s if bound else 0.0)
         seconds = next(limit for limit in limits if limit is not None)
-        call = Call(
-            id=f"{self.id}-{next(self._numbers)}",
-            task_id=self.id,
-            server=server,
-            tool=tool,
-            arguments=arguments if arguments is not None else {},
-            deadline=anyio.current_time() + seconds,
-            timeout=seconds,
-            policy=policy,
-            on_progress=on_progress,
-            on_log=on_log,
-        )
+        call = self._call(server, tool, arguments or {}, seconds, policy, on_progress, on_log)
         try:
             return await self._handle(call)
         except (CallError, HubClosed) as exc:
@@ -127,6 +125,30 @@ class TaskScope:
             raise
         finally:
             self._renewed_at = anyio.current_time()
+
+    def _call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        seconds: float,
+        policy: ToolPolicy,
+        on_progress: ProgressFn | None = None,
+        on_log: LogFn | None = None,
+    ) -> Call:
+        return Call(
+            id=f"{self.id}-{next(self._numbers)}",
+            task_id=self.id,
+            server=server,
+            tool=tool,
+            arguments=arguments,
+            deadline=anyio.current_time() + seconds,
+            timeout=seconds,
+            policy=policy,
+            on_progress=on_progress,
+            on_log=on_log,
+            claimant=self.claimant,
+        )
 
     async def _dispatch(self, call: Call) -> Result:
         async with self._servers[call.server].lease() as session:
@@ -160,11 +182,19 @@ class TaskScope:
         return found
 
     async def request(self, server: str, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send any MCP request to a server and return its wire result."""
+        """Send any MCP request to a server and return its wire result; it waits its turn as a call does.
+
+        Raises ToolNotFound, CallError.
+        """
         self._touch()
-        server_named(self.servers, server)
-        async with self._servers[server].lease() as session:
-            return await session.request(method, params)
+        spec = server_named(self.servers, server)
+        call = self._call(server, method, params or {}, spec.call_timeout_s, ToolPolicy())
+        return (await self._handle_request(call)).raw
+
+    async def _relay(self, call: Call) -> Result:
+        async with self._servers[call.server].lease() as session:
+            call.delivery.sent = "maybe"
+            return Result(await session.request(call.tool, call.arguments or None))
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -241,6 +271,9 @@ class TaskScope:
             errors=self.counts.errors,
             in_flight=self.counts.in_flight,
             slots=tuple(slot.statistics() for slot in self.own_slots()),
+            waiting=self._waits.waiting,
+            refusals=self.counts.outcomes.get("Overloaded", 0),
+            waited_seconds=self._waits.seconds,
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
 
+from toolhub.budget import Budget
 from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.commons import Commons
@@ -18,7 +19,7 @@ from toolhub.hosting import Host, SandboxProvider
 from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import Json, SlotKey, ToolInfo
+from toolhub.model import Claimant, Json, SlotKey, ToolInfo
 from toolhub.policy import RetryBudget
 from toolhub.session import Session
 from toolhub.slot import Counters, Slot
@@ -38,12 +39,17 @@ class Shared:
     counts: CallCounts
     totals: Counters
     observers: list[Observer]
-    budget: RetryBudget
+    retry_budget: RetryBudget
     on_replay: Callable[[], None]
     shared_server: Callable[[ServerSpec], Server]
     on_tools_changed: list[Callable[[str], None]]
     queue: int
+    task_concurrency: int
+    run_weights: Mapping[str, float]
     commons: Commons
+    budget: Budget
+    server_gate: Callable[[ServerSpec], Gate | None]
+    """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None
 
     def host(self, owner: str) -> Host:
@@ -60,13 +66,19 @@ class Server:
     host: Host
     owners: anyio.abc.TaskGroup
     shared: Shared
-    gate: Gate
+    claimant: Claimant
+    gates: tuple[Gate, ...]
+    """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
     slots: list[Slot] = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared) -> Server:
-        gate = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
-        return cls(spec, spec.fingerprint(), host, owners, shared, gate)
+    def of(
+        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared, claimant: Claimant
+    ) -> Server:
+        own = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
+        wide = shared.server_gate(spec)
+        gates = (own,) if wide is None else (own, wide)
+        return cls(spec, spec.fingerprint(), host, owners, shared, claimant, gates)
 
     @property
     def owner(self) -> str:
@@ -94,6 +106,8 @@ class Server:
             starts=self.shared.starts,
             on_session=self._watch_tools,
             totals=self.shared.totals,
+            budget=self.shared.budget,
+            claimant=self.claimant,
         )
 
     def _open_channel(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:

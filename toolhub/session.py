@@ -91,6 +91,7 @@ class Session:
         self.in_flight += 1
         self.calls += 1
         call.delivery.sent = "maybe"
+        call.delivery.sent_at = anyio.current_time()
         try:
             raw = await self._channel.call_tool(
                 call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)

@@ -8,16 +8,17 @@ tear down what the other's call started: nobody but the slot ends a session.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
 
+from toolhub.budget import Budget
 from toolhub.config import ServerSpec
-from toolhub.errors import HubClosed, ServerGaveUp, SessionLost, StartError
+from toolhub.errors import HubClosed, Overloaded, ServerGaveUp, SessionLost, StartError
 from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
-from toolhub.model import SlotKey, SlotStatistics
+from toolhub.model import Claimant, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
 from toolhub.policy import Backoff, RestartIntensity
 from toolhub.session import ChannelOpener, Session, open_session
@@ -30,6 +31,7 @@ class _Start:
 
     done: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
+    has_begun: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -55,7 +57,10 @@ class Slot:
         starts: StartLimiter,
         on_session: Callable[[Session], None] | None = None,
         totals: Counters | None = None,
+        budget: Budget | None = None,
+        claimant: Claimant | None = None,
     ) -> None:
+        """budget: what its processes count against; None: nothing. claimant: on whose behalf it starts."""
         self.key = key
         self.spec = spec
         self.state = SlotState.IDLE
@@ -68,6 +73,8 @@ class Slot:
         self._starts = starts
         self._on_session = on_session
         self._totals = totals or Counters()
+        self._budget = budget if spec.transport == "stdio" else None
+        self._claimant = claimant or Claimant(key.owner)
         self._held: Held[Session] | None = None
         self._start: _Start | None = None
         self._closed = False
@@ -108,6 +115,8 @@ class Slot:
                 self._settle_loss(session)
             self.leases -= 1
             self._last_used = anyio.current_time()
+            if not self.leases and self._budget is not None and self._budget.waiting:
+                self._budget.check()
 
     async def warm(self) -> None:
         """Start the session if there is none."""
@@ -120,6 +129,7 @@ class Slot:
             if self.state is SlotState.LIVE and self._held is not None:
                 return self._held.value
             start = self._start or self._begin_start()
+            self._refuse_if_hopeless(start)
             await start.done.wait()
             if start.error is not None:
                 raise _for_this_caller(start.error)
@@ -135,6 +145,17 @@ class Slot:
         self._start = start = _Start()
         self._owners.start_soon(self._run_start, start, name=f"start {self.spec.name}")
         return start
+
+    def _refuse_if_hopeless(self, start: _Start) -> None:
+        """A caller whose time is up before its server's start is even begun need not wait for that."""
+        expected = 0.0 if start.has_begun else self._starts.expected_wait(self._claimant)
+        if expected > 0 and anyio.current_time() + expected > anyio.current_effective_deadline():
+            raise Overloaded(
+                f"server {self.spec.name!r} would begin to start in about {expected:.1f} s, after the deadline of "
+                f"this call: {self._starts.in_use} others are starting (hub.max_starts)",
+                server=self.spec.name,
+                retry_after=expected,
+            )
 
     def _refuse_unless_cooled_down(self) -> None:
         cooldown = self.spec.restart.cooldown_s
@@ -153,7 +174,10 @@ class Slot:
     async def _run_start(self, start: _Start) -> None:
         try:
             with start.scope:
-                self._went_live(await self._open())
+                self._went_live(await self._open(start))
+        except Overloaded as exc:
+            start.error = exc  # it was not even tried: no death
+            self.state = advance(self.state, SlotEvent.STOPPED)
         except StartError as exc:
             self._died(str(exc))
             start.error = exc
@@ -169,21 +193,28 @@ class Slot:
             self._start = None
             start.done.set()
 
-    async def _open(self) -> Held[Session]:
+    async def _open(self, start: _Start) -> Held[Session]:
         # The first start after a death is immediate; each further one within the window waits longer.
         await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
-        async with self._starts.place(self._owners):
-            began = anyio.current_time()
-            self.counters.starts += 1
-            self._totals.starts += 1
-            held = await hold(
-                self._owners,
-                open_session(self.spec, self._open_channel),
-                until=Session.wait_dead,
-                name=f"session {self.spec.name}",
-            )
-        self.start_seconds = anyio.current_time() - began
-        return held
+        return await hold(
+            self._owners, self._incarnation(start), until=Session.wait_dead, name=f"session {self.spec.name}"
+        )
+
+    @asynccontextmanager
+    async def _incarnation(self, start: _Start) -> AsyncIterator[Session]:
+        """A session with the room that it takes, from before its start until it is gone."""
+        async with AsyncExitStack() as stack:
+            if self._budget is not None:
+                patience = self.spec.start_timeout_s
+                await stack.enter_async_context(self._budget.room(self.spec.name, self._claimant, patience))
+            async with self._starts.place(self._owners, self._claimant):
+                began = anyio.current_time()
+                start.has_begun = True
+                self.counters.starts += 1
+                self._totals.starts += 1
+                session = await stack.enter_async_context(open_session(self.spec, self._open_channel))
+                self.start_seconds = anyio.current_time() - began
+            yield session
 
     def _went_live(self, held: Held[Session]) -> None:
         self._held = held
@@ -245,6 +276,13 @@ class Slot:
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     @property
+    def may_be_evicted(self) -> bool:
+        """Whether it has a session that nobody uses and that loses nothing by ending."""
+        if self.leases or self._held is None or self.spec.keep_warm:
+            return False
+        return self._held.value.calls == 0 or idle_limit(self.spec) is not None
+
+    @property
     def idle_seconds(self) -> float:
         """Seconds since the last call ended; 0 while one runs."""
         return 0.0 if self.leases else anyio.current_time() - self._last_used
@@ -292,6 +330,13 @@ class Slot:
             protocol=session.info.protocol if session else None,
             era=session.info.era if session else None,
         )
+
+
+def idle_limit(spec: ServerSpec) -> float | None:
+    """Seconds until an unused session is stopped; what it remembers is thrown away only if that was asked for."""
+    if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
+        return None
+    return spec.idle_s
 
 
 def _for_this_caller(error: Exception) -> Exception:

@@ -11,13 +11,13 @@ from stage import PATIENCE_S, Running, a_call
 
 from toolhub.errors import Overloaded
 from toolhub.layers.admission import Gate, admission
-from toolhub.model import Result
+from toolhub.model import Claimant, Result
 
 pytestmark = pytest.mark.anyio
 
 
 async def stay(gate: Gate, leave: anyio.Event) -> str:
-    async with gate.enter(a_call()):
+    async with gate.place(Claimant()):
         await leave.wait()
     return "left"
 
@@ -26,7 +26,7 @@ async def test_at_most_limit_are_inside_and_the_rest_enters_in_order():
     gate, order = Gate("g", limit=2, queue=10), []
 
     async def visit(number: int) -> None:
-        async with gate.enter(a_call()):
+        async with gate.place(Claimant()):
             order.append(number)
             await leave[number].wait()
 
@@ -52,7 +52,7 @@ async def test_a_full_queue_refuses_at_once_and_says_so():
         await anyio.wait_all_tasks_blocked()
         assert refused.is_done
         assert "the hub is full: 1 calls run and 1 wait" in str(refused.outcome)
-        assert (type(refused.outcome), refused.outcome.sent, refused.outcome.call_id) == (Overloaded, "no", "c1")
+        assert (type(refused.outcome), refused.outcome.sent) == (Overloaded, "no")
         leave.set()
         assert [await visitor.wait() for visitor in visitors] == ["left", "left"]
         assert await stay(gate, leave) == "left"
@@ -88,7 +88,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_the_place_on(
     gate, leave = Gate("g", limit=1, queue=5), anyio.Event()
     leave.set()
     async with anyio.create_task_group() as tasks:
-        async with gate.enter(a_call()):
+        async with gate.place(Claimant()):
             unlucky = Running(tasks, stay, gate, leave)
             await anyio.wait_all_tasks_blocked()
             last = Running(tasks, stay, gate, leave)
@@ -103,7 +103,7 @@ async def test_no_place_is_lost_under_random_cancellation(seed):
     rng, gate, crowd = random.Random(seed), Gate("g", limit=3, queue=1000), []
 
     async def visit(steps: int) -> None:
-        async with gate.enter(a_call()):
+        async with gate.place(Claimant()):
             assert gate.in_use <= 3
             for _ in range(steps):
                 await anyio.lowlevel.checkpoint()
@@ -131,7 +131,7 @@ async def test_a_call_waits_for_its_server_before_it_takes_a_place_in_the_hub():
         await leave.wait()
         return Result({})
 
-    handle = admission(hub, lambda call: gates[call.tool])(work)
+    handle = admission(lambda call: (gates[call.tool], hub))(work)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(handle, a_call("busy"))

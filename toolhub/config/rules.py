@@ -63,7 +63,9 @@ def _sharing_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:
     scope = cache.get("scope") if isinstance(cache, Mapping) else getattr(cache, "scope", None)
     for key, value in ((("cache", "scope"), scope), (("coalesce",), entry.get("coalesce"))):
         if is_stateful and value == "hub":
-            yield Problem(key, "would show one task what another's session keeps; say 'stateful: false' if it keeps nothing")
+            yield Problem(
+                key, "would show one task what another's session keeps; say 'stateful: false' if it keeps nothing"
+            )
 
 
 def _reach_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:

@@ -29,7 +29,7 @@ Seconds = Annotated[float, _refuse_boolean("float_type"), Field(gt=0, allow_inf_
 Pause = Annotated[float, _refuse_boolean("float_type"), Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, _refuse_boolean("int_type"), Field(ge=1)]
 Length = Annotated[int, _refuse_boolean("int_type"), Field(ge=0)]
-Weight = Annotated[float, _refuse_boolean("float_type"), Field(gt=0, le=1000, allow_inf_nan=False)]
+Weight = Annotated[float, _refuse_boolean("float_type"), Field(ge=0.01, le=100, allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(_as_text)]
 """A string; numbers and booleans are taken as they are written."""
 

@@ -138,9 +138,9 @@ class ServerSpec(Section):
     hub_concurrency: Count | None = None
     """Calls in flight to this server by all tasks together, whatever their sessions; None: the hub's limit only."""
     adaptive: bool = False
-    """Find `hub_concurrency` by measuring: fewer calls at once when answers get slower or the server says 429 or 503."""
+    """Find `hub_concurrency` by measuring: fewer calls at once when answers get slower, or at a 429 or 503."""
     coalesce: Literal["off", "task", "hub"] | None = None
-    """Whose equal calls in flight are made once, of tools declared safe; None: `hub`, or `task` for a stateful server."""
+    """Whose equal calls in flight are one call, for tools declared safe; None: `hub`, or `task` if stateful."""
     cache: CacheSettings | None = None
     restart: RestartSettings = Field(default_factory=RestartSettings)
     tools: ToolRules = Field(default_factory=ToolRules)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from toolhub.hosting import Door
 from toolhub.hub import Hub
-from toolhub.model import Call, SandboxCounts
+from toolhub.model import BudgetStatistics, Call, HubStatistics, SandboxCounts
 
 # From a cached look-up to a long reasoning call.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -36,9 +36,9 @@ class HubCollector:
         for labels, count in sorted(counts.items()):
             sessions.add_metric(labels, count)
         yield sessions
-        gate = self._hub.gate
-        yield GaugeMetricFamily("toolhub_calls_in_flight", "Calls being executed", value=gate.in_use)
-        yield GaugeMetricFamily("toolhub_calls_waiting", "Calls waiting for the hub's limit", value=gate.waiting)
+        yield from _of_gates(statistics)
+        if statistics.budget is not None:
+            yield from _of_budget(statistics.budget)
         yield CounterMetricFamily("toolhub_session_starts", "Sessions started", value=statistics.starts)
         yield CounterMetricFamily(
             "toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths
@@ -49,6 +49,49 @@ class HubCollector:
         yield _of_shared(self._hub.commons.statistics())
         for door in self._doors:
             yield from door.collect()
+
+
+def _of_gates(statistics: HubStatistics) -> Iterator[Metric]:
+    """What waits where; what waits at the gates of tasks is counted by run."""
+    limit = GaugeMetricFamily("toolhub_gate_limit", "May be in at once", labels=["gate"])
+    in_use = GaugeMetricFamily("toolhub_gate_in_use", "Are in", labels=["gate"])
+    waiting = GaugeMetricFamily("toolhub_gate_waiting", "Wait", labels=["gate"])
+    refusals = CounterMetricFamily("toolhub_gate_refusals", "Were refused", labels=["gate"])
+    waits = CounterMetricFamily("toolhub_gate_waits", "Had to wait", labels=["gate"])
+    waited = CounterMetricFamily("toolhub_gate_wait_seconds", "Spent waiting", labels=["gate"])
+    families: tuple[GaugeMetricFamily | CounterMetricFamily, ...]
+    families = (limit, in_use, waiting, refusals, waits, waited)
+    for gate in statistics.gates:
+        values = (gate.limit, gate.in_use, gate.waiting, gate.refusals, gate.waits, gate.waited_seconds)
+        for family, value in zip(families, values, strict=True):
+            family.add_metric([gate.name], value)
+    yield from families
+    runs = GaugeMetricFamily("toolhub_run_waiting", "Calls that wait, by run", labels=["run"])
+    queued: dict[str, int] = {}
+    for task in statistics.tasks:
+        queued[task.run] = queued.get(task.run, 0) + task.waiting
+    for run, count in sorted(queued.items()):
+        runs.add_metric([run], count)
+    yield runs
+
+
+def _of_budget(budget: BudgetStatistics) -> Iterator[Metric]:
+    used = GaugeMetricFamily("toolhub_budget_used", "What sessions use together", labels=["thing"])
+    limits = GaugeMetricFamily("toolhub_budget_limit", "What they may use; not there: no limit", labels=["thing"])
+    for thing, value, limit in (
+        ("processes", budget.processes, budget.processes_limit),
+        ("memory_bytes", budget.memory_bytes, budget.memory_limit),
+        ("open_files", budget.open_files, budget.open_files_limit),
+    ):
+        if value is not None:
+            used.add_metric([thing], value)
+        if limit is not None:
+            limits.add_metric([thing], limit)
+    yield used
+    yield limits
+    yield GaugeMetricFamily("toolhub_budget_waiting", "Starts that wait for room", value=budget.waiting)
+    yield CounterMetricFamily("toolhub_evictions", "Idle sessions ended to make room", value=budget.evictions)
+    yield CounterMetricFamily("toolhub_budget_refusals", "Starts refused for want of room", value=budget.refusals)
 
 
 def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:

@@ -1,0 +1,252 @@
+"""How many calls a backend that tells nothing of itself should get at once, found out from how it answers. Pure.
+
+Too many calls show in their times: they queue at the backend or get into each other's way. So times are compared with
+those of a quiet hour, and the limit follows (the gradient of Envoy's adaptive concurrency and of Netflix's Gradient2):
+
+- What is usual is kept for each tool, since those of one server may differ twentyfold. It is the mean of the times when
+  few calls ran. If there are always many, the limit goes down to a third now and then, for a few dozen calls.
+- The calls of a window are `ratio` times as slow as usual, on average. The limit shrinks when that is more than
+  `TOLERANCE`, and grows by about its square root when it is less, but only if it was reached.
+- Averages, with single calls cut off, rather than medians: where half the answers come out of a cache, a median jumps
+  between two values a thousandfold apart. An average hardly moves, and one call that hung says little.
+- A backend that says itself that it is too much (429, 503) is believed at once. What it did not stand is tried again
+  after a while only, in small steps that double while they do no harm.
+
+Times are seconds; every `now` is on whichever monotonic clock the caller uses.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+# So much slower than usual, on average, is no reason to shrink: times scatter, and a short queue keeps a backend busy.
+TOLERANCE = 1.5
+# Of the limit that is left by the worst window, and by a backend's word.
+LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7
+# Calls in a window: about two for each place.
+FEWEST_CALLS, MOST_CALLS = 10, 64
+# One call counts at most so many times what is usual.
+CUT_OFF = 8.0
+# Calls that make a tool's first usual time, and over how many it is averaged later.
+FIRST_CALLS, REMEMBERED_CALLS = 16, 40
+# Seconds between two quiet times, at random up to twice that; and a quiet time may take a twentieth of all time.
+QUIET_EVERY_S, QUIET_SHARE = 30.0, 0.05
+# What a backend refused is not tried again before; doubles with each refusal up to the second.
+HOLD_S, LONGEST_HOLD_S = 10.0, 60.0
+# A backend may not stop a hub for longer.
+LONGEST_PAUSE_S = 60.0
+# Names of tools come from servers; those beyond are not measured.
+MOST_TOOLS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatistics:
+    """A limit at one moment. ratio: of the last window's times to the usual ones. quiet_times: how often it went down
+    to measure those. paused_until: on the caller's clock, 0.0 if the backend did not ask for a pause.
+    """
+
+    limit: int
+    ratio: float
+    decreases: int
+    overloads: int
+    quiet_times: int
+    paused_until: float
+
+
+@dataclass(slots=True)
+class _Usual:
+    """What one tool's calls take when few run."""
+
+    seconds: float = 0.0
+    _first: list[float] = field(default_factory=list)
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._first) == FIRST_CALLS
+
+    def begin(self, seconds: float) -> None:
+        """Take one of the first calls. The slowest of them counts for less: it often pays for a cold start."""
+        self._first.append(seconds)
+        if self.is_known:
+            slowest = max(self._first)
+            others = sum(self._first) - slowest
+            self.seconds = max(1e-6, (others + min(slowest, 4 * others / (FIRST_CALLS - 1))) / FIRST_CALLS)
+
+    def follow(self, seconds: float) -> None:
+        """Take a call that ran while it was quiet."""
+        self.seconds += (min(seconds, CUT_OFF * self.seconds) - self.seconds) / REMEMBERED_CALLS
+        self.seconds = max(1e-6, self.seconds)
+
+
+@dataclass(slots=True)
+class _Window:
+    """ratios: the sum of them. peak: most calls in flight."""
+
+    calls: int = 0
+    ratios: float = 0.0
+    peak: int = 0
+
+
+class AdaptiveLimit:
+    """How many calls one backend gets at once, always from `minimum` to `maximum`."""
+
+    def __init__(
+        self, *, maximum: int, minimum: int = 1, initial: int = 4, rng: random.Random | None = None
+    ) -> None:
+        if not 1 <= minimum <= maximum:
+            raise ValueError(f"a limit cannot lie between {minimum} and {maximum}")
+        self.paused_until = 0.0
+        self._least, self._most = minimum, maximum
+        self._limit = float(min(max(initial, minimum), maximum))
+        self._random = rng or random.Random()  # noqa: S311  # spreads measurements, guards nothing
+        self._usual: dict[str, _Usual] = {}
+        self._seconds = 0.0  # of a call, averaged over all tools
+        self._ratio = 1.0
+        self._window = _Window()
+        self._passing = 0  # calls that began under another limit: their times tell nothing about this one
+        self._is_draining = False
+        self._quiet_run = 0
+        self._quiet_left = 0
+        self._quiet_since = 0.0
+        self._next_quiet: float | None = None
+        self._may_be_quiet = -math.inf
+        self._highest = self._limit  # since it was quiet last
+        self._ceiling = math.inf
+        self._step = 1
+        self._hold = HOLD_S
+        self._held_until = self._believed_from = -math.inf
+        self._decreases = self._overloads = self._quiet_times = 0
+
+    def __repr__(self) -> str:
+        return f"<AdaptiveLimit {self.limit} of {self._least}..{self._most} ratio={self._ratio:.2f}>"
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be in flight now."""
+        return self._quiet_level if self._quiet_left else int(self._limit)
+
+    def observe(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
+        """A call ended well after `seconds`. in_flight: calls that ran when it ended, itself included."""
+        if now >= self.paused_until:
+            self.paused_until = 0.0
+        usual = self._usual_of(tool)
+        if usual is None or not 0 <= seconds < math.inf:
+            return
+        if self._next_quiet is None:
+            self._next_quiet = self._when_quiet(now, 0.0)
+        self._seconds += (seconds - self._seconds) / 16 if self._seconds else seconds
+        if not usual.is_known:
+            usual.begin(seconds / max(1.0, self._ratio))
+            return
+        self._measure(usual, seconds, in_flight, now)
+        self._count(seconds / usual.seconds, in_flight, now)
+
+    def failed(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
+        """A call was given up after `seconds` without an answer. It counts only if that is long for its tool."""
+        usual = self._usual.get(tool)
+        if usual is not None and usual.is_known and seconds > TOLERANCE * usual.seconds:
+            self._count(seconds / usual.seconds, in_flight, now)
+
+    def overloaded(self, now: float, retry_after: float | None) -> None:
+        """The backend refused a call because it has too many. retry_after: seconds that it asked for, if it did."""
+        self._overloads += 1
+        if retry_after is not None and retry_after > 0:  # not for NaN either
+            self.paused_until = max(self.paused_until, now + min(retry_after, LONGEST_PAUSE_S))
+        if now < self._believed_from:  # what was sent before the last cut is refused for the same reason
+            return
+        self._hold = min(LONGEST_HOLD_S, 2 * self._hold) if now < self._held_until + self._hold else HOLD_S
+        self._held_until = now + self._hold
+        self._ceiling, self._step = max(self._least, int(self._limit) - 1), 1
+        self._quiet_left = 0
+        self._shrink(self._limit * LEFT_BY_OVERLOAD)
+        self._believed_from = max(now, self.paused_until) + (self._seconds or 1.0)
+
+    def statistics(self) -> LimitStatistics:
+        return LimitStatistics(
+            self.limit, self._ratio, self._decreases, self._overloads, self._quiet_times, self.paused_until
+        )
+
+    @property
+    def _quiet_level(self) -> int:
+        """So few calls do not slow each other down, or hardly."""
+        return max(self._least, int(self._limit) // 3)
+
+    def _usual_of(self, tool: str) -> _Usual | None:
+        if tool not in self._usual:
+            if len(self._usual) >= MOST_TOOLS:
+                return None
+            self._usual[tool] = _Usual()
+        return self._usual[tool]
+
+    def _measure(self, usual: _Usual, seconds: float, in_flight: int, now: float) -> None:
+        """Learn from a call if all that ran beside it were few."""
+        level = self._quiet_level
+        self._quiet_run = self._quiet_run + 1 if in_flight <= level else 0
+        if self._quiet_run <= level:  # it may have begun in a crowd
+            return
+        usual.follow(seconds)
+        if not self._quiet_left:
+            self._next_quiet = self._when_quiet(now, 0.0)
+            return
+        self._quiet_left -= 1
+        if not self._quiet_left:
+            self._next_quiet = self._when_quiet(now, now - self._quiet_since)
+            self._highest = self._limit
+            self._start_window(in_flight)
+
+    def _when_quiet(self, now: float, taken: float) -> float:
+        self._may_be_quiet = now + taken / QUIET_SHARE
+        return max(self._may_be_quiet, now + QUIET_EVERY_S * (1 + self._random.random()))
+
+    def _count(self, ratio: float, in_flight: int, now: float) -> None:
+        """Take a call into the window, if it began under this limit."""
+        if self._quiet_left:
+            return
+        if self._is_draining:
+            self._is_draining = in_flight > self.limit
+            self._passing = in_flight
+            return
+        if self._passing:
+            self._passing -= 1
+            return
+        window = self._window
+        window.calls += 1
+        window.ratios += min(ratio, CUT_OFF)
+        window.peak = max(window.peak, in_flight)
+        if window.calls >= min(max(2 * self.limit, FEWEST_CALLS), MOST_CALLS):
+            self._close_window(now)
+
+    def _close_window(self, now: float) -> None:
+        window, self._window = self._window, _Window()
+        self._ratio = window.ratios / window.calls
+        gradient = max(LEAST_LEFT, min(1.0, TOLERANCE / max(self._ratio, 1e-9)))
+        is_used = window.peak >= self.limit
+        # Only what was in flight can have slowed it down.
+        base = self._limit if is_used else min(self._limit, window.peak)
+        fitting = base * gradient + math.sqrt(base) * (2 * gradient - 1)
+        if fitting < self._limit and gradient < 1:
+            self._shrink(fitting)
+        elif is_used:
+            self._grow(fitting, now)
+        self._highest = max(self._highest, self._limit)
+        # If fewer calls are as slow, it is not their number: what is usual has changed, or was taken wrong.
+        due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet or math.inf
+        if now >= due and window.peak > self._quiet_level:
+            self._quiet_left, self._quiet_since, self._quiet_run = REMEMBERED_CALLS, now, 0
+            self._quiet_times += 1
+
+    def _grow(self, fitting: float, now: float) -> None:
+        if fitting > self._ceiling and now >= self._held_until:
+            self._ceiling, self._step = self._ceiling + self._step, 2 * self._step
+        self._limit = max(self._limit, min(fitting, self._ceiling, self._most))
+
+    def _shrink(self, fitting: float) -> None:
+        before = self.limit
+        self._limit = max(float(self._least), min(self._limit, fitting))
+        self._decreases += self.limit < before
+        self._is_draining = True
+
+    def _start_window(self, passing: int) -> None:
+        self._window, self._passing, self._is_draining = _Window(), passing, False

@@ -1,0 +1,177 @@
+"""Who is next: deficit round robin between runs, and within a run between its tasks.
+
+Every turn of a run or task adds its weight to its credit; one unit of credit takes one item. So whoever waits gets a
+share in proportion to its weight, however many items somebody else has queued, and an item waits at most one round for
+each one of its own before it. Pure: no clock, no event loop.
+
+Deficit round robin: M. Shreedhar and G. Varghese, SIGCOMM 1995; here every item costs one unit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from toolhub.model import Claimant
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Flow(Generic[T]):
+    """One task's items, the oldest first."""
+
+    weight: float
+    credit: float = 0.0
+    items: OrderedDict[int, T] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(eq=False)
+class _Group(Generic[T]):
+    """One run's tasks that have items, in the order of their turns."""
+
+    weight: float
+    credit: float = 0.0
+    flows: OrderedDict[str, _Flow[T]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A place in the queue, for whoever does not want to wait any longer."""
+
+    run: str
+    task: str
+    number: int
+
+
+class FairQueue(Generic[T]):
+    """Items by claimant; `pop()` decides whose turn it is."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[str, _Group[T]] = OrderedDict()
+        self._number = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"<FairQueue {self._size} of {len(self._groups)} runs>"
+
+    def push(self, item: T, claimant: Claimant) -> Ticket:
+        """Queue an item behind those of the same task. The newest weights count."""
+        group = self._groups.setdefault(claimant.run, _Group(claimant.run_weight))
+        flow = group.flows.setdefault(claimant.task, _Flow(claimant.weight))
+        group.weight, flow.weight = claimant.run_weight, claimant.weight
+        self._number += 1
+        flow.items[self._number] = item
+        group.size += 1
+        self._size += 1
+        return Ticket(claimant.run, claimant.task, self._number)
+
+    def pop(self) -> T:
+        """Take the item whose turn it is. Raises IndexError when there is none."""
+        if not self._size:
+            raise IndexError("the queue is empty")
+        run, group = _turn(self._groups)
+        task, flow = _turn(group.flows)
+        _, item = flow.items.popitem(last=False)
+        _spend(self._groups, run, group)
+        _spend(group.flows, task, flow)
+        self._shrink(run, group, task, flow)
+        return item
+
+    def __iter__(self) -> Iterator[T]:
+        """Every item, in no order that means anything."""
+        for group in self._groups.values():
+            for flow in group.flows.values():
+                yield from flow.items.values()
+
+    def remove(self, ticket: Ticket) -> bool:
+        """Take an item out before its turn; False when it has been taken."""
+        group = self._groups.get(ticket.run)
+        flow = group.flows.get(ticket.task) if group is not None else None
+        if group is None or flow is None or flow.items.pop(ticket.number, None) is None:
+            return False
+        self._shrink(ticket.run, group, ticket.task, flow)
+        return True
+
+    def _shrink(self, run: str, group: _Group[T], task: str, flow: _Flow[T]) -> None:
+        """One item is gone; what has none left loses its credit with its place in the round."""
+        self._size -= 1
+        group.size -= 1
+        if not flow.items:
+            del group.flows[task]
+        if not group.flows:
+            del self._groups[run]
+
+    def waiting(self, claimant: Claimant) -> int:
+        """How many items of that task are queued."""
+        group = self._groups.get(claimant.run)
+        flow = group.flows.get(claimant.task) if group is not None else None
+        return len(flow) if flow is not None else 0
+
+    def ahead_of(self, claimant: Claimant) -> int:
+        """About how many items are taken before one that this claimant would queue now."""
+        own = self.waiting(claimant)
+        group = self._groups.get(claimant.run)
+        rounds = (own + 1) / claimant.weight
+        ahead = float(own)
+        if group is not None:
+            others = (flow for task, flow in group.flows.items() if task != claimant.task)
+            ahead += sum(min(len(flow), rounds * flow.weight) for flow in others)
+        rounds = (ahead + 1) / claimant.run_weight
+        rivals = (other for run, other in self._groups.items() if run != claimant.run)
+        return int(ahead + sum(min(len(rival), rounds * rival.weight) for rival in rivals))
+
+    def push_out(self, claimant: Claimant) -> T | None:
+        """Take out the newest item of the task that has most queued for its weight, to make room for this claimant.
+
+        None when it is the claimant itself, with the item it would add, that has most.
+        """
+        candidates = [
+            (len(flow) / flow.weight / group.weight, run, task)
+            for run, group in self._groups.items()
+            for task, flow in group.flows.items()
+        ]
+        if not candidates:
+            return None
+        most, run, task = max(candidates)
+        if (self.waiting(claimant) + 1) / claimant.weight / claimant.run_weight >= most:
+            return None
+        group = self._groups[run]
+        flow = group.flows[task]
+        _, item = flow.items.popitem(last=True)
+        self._shrink(run, group, task, flow)
+        return item
+
+
+_Turning = TypeVar("_Turning", bound="_Flow[Any] | _Group[Any]")
+
+
+def _turn(ring: OrderedDict[str, _Turning]) -> tuple[str, _Turning]:
+    """Whose turn it is: the first whose credit buys an item; those before it go to the end of the round."""
+    while True:
+        name, first = next(iter(ring.items()))
+        if first.credit >= 1:
+            return name, first
+        first.credit += first.weight
+        if first.credit >= 1:
+            return name, first
+        ring.move_to_end(name)
+
+
+def _spend(ring: OrderedDict[str, _Turning], name: str, taker: _Turning) -> None:
+    """One item was taken; whose credit buys no other one has had its turn."""
+    taker.credit -= 1
+    if taker.credit < 1:
+        ring.move_to_end(name)
