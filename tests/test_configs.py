@@ -19,7 +19,7 @@ from toolhub import Hub, TaskScope
 from toolhub.config import AgentSettings, LlmSettings, SubAgentSettings, load_config, parse_config
 from toolhub.config.models import HubSettings, Limits
 from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
-from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings
+from toolhub.config.server import CacheSettings, RestartSettings, ServerSpec, ToolRules, ToolSettings
 from toolhub.errors import StartError, ToolNotFound
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -144,6 +144,7 @@ def test_the_complete_config_shows_every_key_of_a_server(shown: dict[str, Any]) 
     files = servers["files"]
     assert keys_of(ServerSpec) - set(files) == {"name", "url", "headers", "builtin", "options"}
     assert set(files["restart"]) == keys_of(RestartSettings)
+    assert set(files["cache"]) == keys_of(CacheSettings)
     assert set(files["tools"]) == keys_of(ToolRules)
     assert set(files["tools"]["policy"]["read_file"]) == keys_of(ToolSettings)
 
@@ -165,7 +166,10 @@ def test_values_that_are_said_to_be_defaults_are(shown: dict[str, Any]) -> None:
         "env",
         "inherit_env",
         "stateful",
+        "cache",
         "restart",
+        "spawn",
+        "preload",
         "tools",
     }
     assert set(shown["servers"]["files"]) - same == marked

@@ -31,8 +31,9 @@ FEWEST_CALLS, MOST_CALLS = 10, 64
 CUT_OFF = 8.0
 # Calls that make a tool's first usual time, and over how many it is averaged later.
 FIRST_CALLS, REMEMBERED_CALLS = 16, 40
-# Seconds between two quiet times, at random up to twice that; and a quiet time may take a twentieth of all time.
-QUIET_EVERY_S, QUIET_SHARE = 30.0, 0.05
+# Between two quiet times, in seconds and in calls that follow one another, at random up to twice that; and the share of
+# all time that they may take.
+QUIET_EVERY_S, QUIET_EVERY_CALLS, QUIET_SHARE = 30.0, 30, 0.05
 # What a backend refused is not tried again before; doubles with each refusal up to the second.
 HOLD_S, LONGEST_HOLD_S = 10.0, 60.0
 # A backend may not stop a hub for longer.
@@ -82,19 +83,33 @@ class _Usual:
 
 @dataclass(slots=True)
 class _Window:
-    """ratios: the sum of them. peak: most calls in flight."""
+    """ratios, squares: sums of them. peak: most calls in flight."""
 
     calls: int = 0
     ratios: float = 0.0
+    squares: float = 0.0
     peak: int = 0
+
+    def add(self, ratio: float, in_flight: int) -> None:
+        self.calls += 1
+        self.ratios += ratio
+        self.squares += ratio * ratio
+        self.peak = max(self.peak, in_flight)
+
+    @property
+    def mean(self) -> float:
+        return self.ratios / self.calls
+
+    @property
+    def doubt(self) -> float:
+        """The standard error of the mean: so far off may it be by chance."""
+        return math.sqrt(max(0.0, self.squares / self.calls - self.mean**2) / self.calls)
 
 
 class AdaptiveLimit:
     """How many calls one backend gets at once, always from `minimum` to `maximum`."""
 
-    def __init__(
-        self, *, maximum: int, minimum: int = 1, initial: int = 4, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, *, maximum: int, minimum: int = 1, initial: int = 4, rng: random.Random | None = None) -> None:
         if not 1 <= minimum <= maximum:
             raise ValueError(f"a limit cannot lie between {minimum} and {maximum}")
         self.paused_until = 0.0
@@ -134,9 +149,9 @@ class AdaptiveLimit:
         usual = self._usual_of(tool)
         if usual is None or not 0 <= seconds < math.inf:
             return
+        self._seconds += (seconds - self._seconds) / 16 if self._seconds else seconds
         if self._next_quiet is None:
             self._next_quiet = self._when_quiet(now, 0.0)
-        self._seconds += (seconds - self._seconds) / 16 if self._seconds else seconds
         if not usual.is_known:
             usual.begin(seconds / max(1.0, self._ratio))
             return
@@ -147,10 +162,15 @@ class AdaptiveLimit:
         """A call was given up after `seconds` without an answer. It counts only if that is long for its tool."""
         usual = self._usual.get(tool)
         if usual is not None and usual.is_known and seconds > TOLERANCE * usual.seconds:
+            if self._quiet_left:  # it ends, though nothing was learned
+                self._pass_quiet(in_flight, now)
             self._count(seconds / usual.seconds, in_flight, now)
 
-    def overloaded(self, now: float, retry_after: float | None) -> None:
-        """The backend refused a call because it has too many. retry_after: seconds that it asked for, if it did."""
+    def overloaded(self, now: float, retry_after: float | None, in_flight: int | None = None) -> None:
+        """The backend refused a call because it has too many. retry_after: seconds that it asked for, if it did.
+
+        in_flight: calls that ran then, the refused one included; without it as many as were allowed.
+        """
         self._overloads += 1
         if retry_after is not None and retry_after > 0:  # not for NaN either
             self.paused_until = max(self.paused_until, now + min(retry_after, LONGEST_PAUSE_S))
@@ -158,9 +178,9 @@ class AdaptiveLimit:
             return
         self._hold = min(LONGEST_HOLD_S, 2 * self._hold) if now < self._held_until + self._hold else HOLD_S
         self._held_until = now + self._hold
-        self._ceiling, self._step = max(self._least, int(self._limit) - 1), 1
-        self._quiet_left = 0
-        self._shrink(self._limit * LEFT_BY_OVERLOAD)
+        stood = self._limit if in_flight is None else min(self._limit, max(1, in_flight))
+        self._ceiling, self._step = max(self._least, int(stood) - 1), 1
+        self._shrink(stood * LEFT_BY_OVERLOAD)
         self._believed_from = max(now, self.paused_until) + (self._seconds or 1.0)
 
     def statistics(self) -> LimitStatistics:
@@ -171,7 +191,7 @@ class AdaptiveLimit:
     @property
     def _quiet_level(self) -> int:
         """So few calls do not slow each other down, or hardly."""
-        return max(self._least, int(self._limit) // 3)
+        return max(self._least, math.ceil(int(self._limit) / 3))
 
     def _usual_of(self, tool: str) -> _Usual | None:
         if tool not in self._usual:
@@ -181,24 +201,29 @@ class AdaptiveLimit:
         return self._usual[tool]
 
     def _measure(self, usual: _Usual, seconds: float, in_flight: int, now: float) -> None:
-        """Learn from a call if all that ran beside it were few."""
+        """Learn from a call what is usual, if it ran beside few others from beginning to end."""
         level = self._quiet_level
         self._quiet_run = self._quiet_run + 1 if in_flight <= level else 0
         if self._quiet_run <= level:  # it may have begun in a crowd
             return
         usual.follow(seconds)
-        if not self._quiet_left:
+        if self._quiet_left:
+            self._pass_quiet(in_flight, now)
+        else:
             self._next_quiet = self._when_quiet(now, 0.0)
-            return
+
+    def _pass_quiet(self, in_flight: int, now: float) -> None:
+        """One call less until the quiet time is over."""
         self._quiet_left -= 1
         if not self._quiet_left:
             self._next_quiet = self._when_quiet(now, now - self._quiet_since)
             self._highest = self._limit
-            self._start_window(in_flight)
+            self._window, self._passing, self._is_draining = _Window(), in_flight, False
 
     def _when_quiet(self, now: float, taken: float) -> float:
         self._may_be_quiet = now + taken / QUIET_SHARE
-        return max(self._may_be_quiet, now + QUIET_EVERY_S * (1 + self._random.random()))
+        pause = max(QUIET_EVERY_S, QUIET_EVERY_CALLS * self._seconds)
+        return max(self._may_be_quiet, now + pause * (1 + self._random.random()))
 
     def _count(self, ratio: float, in_flight: int, now: float) -> None:
         """Take a call into the window, if it began under this limit."""
@@ -211,17 +236,14 @@ class AdaptiveLimit:
         if self._passing:
             self._passing -= 1
             return
-        window = self._window
-        window.calls += 1
-        window.ratios += min(ratio, CUT_OFF)
-        window.peak = max(window.peak, in_flight)
-        if window.calls >= min(max(2 * self.limit, FEWEST_CALLS), MOST_CALLS):
+        self._window.add(min(ratio, CUT_OFF), in_flight)
+        if self._window.calls >= min(max(2 * self.limit, FEWEST_CALLS), MOST_CALLS):
             self._close_window(now)
 
     def _close_window(self, now: float) -> None:
         window, self._window = self._window, _Window()
-        self._ratio = window.ratios / window.calls
-        gradient = max(LEAST_LEFT, min(1.0, TOLERANCE / max(self._ratio, 1e-9)))
+        self._ratio = window.mean
+        gradient = max(LEAST_LEFT, min(1.0, TOLERANCE / max(window.mean - window.doubt, 1e-9)))
         is_used = window.peak >= self.limit
         # Only what was in flight can have slowed it down.
         base = self._limit if is_used else min(self._limit, window.peak)
@@ -232,9 +254,10 @@ class AdaptiveLimit:
             self._grow(fitting, now)
         self._highest = max(self._highest, self._limit)
         # If fewer calls are as slow, it is not their number: what is usual has changed, or was taken wrong.
-        due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet or math.inf
-        if now >= due and window.peak > self._quiet_level:
-            self._quiet_left, self._quiet_since, self._quiet_run = REMEMBERED_CALLS, now, 0
+        due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet
+        if due is not None and now >= due and window.peak > self._quiet_level:
+            self._quiet_left = min(REMEMBERED_CALLS, 8 * self._quiet_level)  # many would take long one by one
+            self._quiet_since, self._quiet_run = now, 0
             self._quiet_times += 1
 
     def _grow(self, fitting: float, now: float) -> None:
@@ -247,6 +270,3 @@ class AdaptiveLimit:
         self._limit = max(float(self._least), min(self._limit, fitting))
         self._decreases += self.limit < before
         self._is_draining = True
-
-    def _start_window(self, passing: int) -> None:
-        self._window, self._passing, self._is_draining = _Window(), passing, False

@@ -7,7 +7,6 @@ waits its turn: until a session ends, falls idle, or memory is given back. A ses
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import anyio.abc
 from toolhub.errors import Overloaded
 from toolhub.fair_queue import FairQueue
 from toolhub.model import BudgetStatistics, Claimant
+from toolhub.spawn.usage import open_descriptors
 
 # The hub's ends of three pipes and of the line to the keeper.
 FILES_PER_SESSION = 4
@@ -178,13 +178,3 @@ class Budget:
             evictions=self.evictions,
             refusals=self._refusals,
         )
-
-
-def open_descriptors() -> int:
-    """Descriptors of this process; 0 where nobody tells."""
-    for directory in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return len(os.listdir(directory))
-        except OSError:
-            continue
-    return 0

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import random
-import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -17,7 +16,6 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolhub.adaptive import AdaptiveLimit
 from toolhub.budget import Budget
 from toolhub.catalog import Catalog
 from toolhub.channel.base import Channel
@@ -35,12 +33,12 @@ from toolhub.model import Claimant, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
-from toolhub.server import HostedOpener, Server, Shared
+from toolhub.server import HostedOpener, Server, ServerGates, Shared
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.starts import StartLimiter
-from toolhub.spawn.usage import memory_below
+from toolhub.spawn.usage import memory_below, raise_fd_limit, usable_descriptors
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
 _PATROL_S = 1.0
@@ -67,7 +65,7 @@ class Hub:
         self._scopes: dict[str, Held[TaskScope]] = {}
         self._opening: dict[str, anyio.Event] = {}
         self._shared_servers: dict[str, Server] = {}
-        self._server_gates: dict[str, Gate] = {}
+        self._server_gates = ServerGates(self.config.limits)
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
@@ -108,7 +106,7 @@ class Hub:
                     slots=self._slots,
                     owners=owners,
                 ),
-                server_gate=self._server_gate,
+                server_gate=self._server_gates,
                 commons=commons,
             )
             if (open_sandboxes := find_sandboxes()) is not None:
@@ -279,7 +277,7 @@ class Hub:
     def gates(self) -> list[Gate]:
         """The limits that tasks share: on all calls, on starts, and those of servers."""
         of_shared = [server.gates[0] for server in self._shared_servers.values()]
-        return [self._shared.gate, self._shared.starts.gate, *self._server_gates.values(), *of_shared]
+        return [self._shared.gate, self._shared.starts.gate, *self._server_gates.all, *of_shared]
 
     # --- what scopes borrow -----------------------------------------------------------------------------------------
 
@@ -292,20 +290,6 @@ class Hub:
             server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared, claimant=everybody)
             self._shared_servers[key] = server
         return server
-
-    def _server_gate(self, spec: ServerSpec) -> Gate | None:
-        """One limit for all tasks that use the same server, whatever its environment is for each."""
-        limits = self.config.limits
-        if not spec.adaptive and spec.hub_concurrency is None:
-            return None
-        key = f"{spec.name}:{spec.template_fingerprint}"
-        gate = self._server_gates.get(key)
-        if gate is None:
-            most = spec.hub_concurrency or limits.concurrency
-            adaptive = AdaptiveLimit(maximum=most) if spec.adaptive else None
-            gate = Gate(f"server {spec.name!r} in the whole hub", most, limits.queue, adaptive=adaptive)
-            self._server_gates[key] = gate
-        return gate
 
     def _host(self) -> Host:
         """What servers that all tasks share are given."""
@@ -382,20 +366,3 @@ def channel_opener(spawner: Spawner, limit: int) -> HostedOpener:
         return open_http(spec, limit=limit)
 
     return open_channel
-
-
-def usable_descriptors() -> int:
-    """Nine tenths of the limit on open files: the rest is for clients' connections, logs and the like."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft * 9 // 10 if soft != resource.RLIM_INFINITY else 1 << 20
-
-
-def raise_fd_limit() -> None:
-    """A session costs four descriptors; the usual soft limit of 1024 would end a sweep at 250 sessions."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
-    if soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ValueError, OSError):
-            logger.debug("the limit on open files stays at %d", soft)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
+from toolhub.adaptive import AdaptiveLimit
 from toolhub.budget import Budget
 from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.commons import Commons
-from toolhub.config import ServerSpec
+from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout
 from toolhub.hosting import Host, SandboxProvider
 from toolhub.layers.admission import Gate
@@ -55,6 +56,31 @@ class Shared:
     def host(self, owner: str) -> Host:
         """What an owner's builtin servers are given."""
         return Host(owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.commons)
+
+
+class ServerGates:
+    """The hub-wide limits of servers: one for all tasks, whatever the environment of a server is for each."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._gates: dict[str, Gate] = {}
+
+    @property
+    def all(self) -> list[Gate]:
+        return list(self._gates.values())
+
+    def __call__(self, spec: ServerSpec) -> Gate | None:
+        """The gate of a server; None if only the hub limits it."""
+        if not spec.adaptive and spec.hub_concurrency is None:
+            return None
+        key = f"{spec.name}:{spec.template_fingerprint}"
+        gate = self._gates.get(key)
+        if gate is None:
+            most = spec.hub_concurrency or self._limits.concurrency
+            adaptive = AdaptiveLimit(maximum=most) if spec.adaptive else None
+            gate = Gate(f"server {spec.name!r} in the whole hub", most, self._limits.queue, adaptive=adaptive)
+            self._gates[key] = gate
+        return gate
 
 
 @dataclass(eq=False)

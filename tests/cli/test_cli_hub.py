@@ -73,7 +73,8 @@ def test_tasks_are_shown_whole_in_80_columns(shell: Shell, hub: ServedHub) -> No
     assert done.returncode == 0 and "…" not in done.stdout
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    columns = ["task", "run", "age", "lease", "left", "calls", "errors", "in", "flight", "servers"]
+    columns = ["task", "run", "age", "lease", "left", "calls", "errors", "in", "flight"]
+    columns += ["waiting", "servers"]
     assert next(line for line in lines if line.startswith("task ")).split() == columns
     assert name in "".join(line.split("  ")[0] for line in lines)  # the first column, which is folded
 
@@ -83,6 +84,15 @@ def test_tasks_as_json_are_the_hub_s_statistics(shell: Shell, hub: ServedHub) ->
         told = shell.json("tasks", "--hub", f"unix://{hub.uds}")
     assert told["pid"] == hub.process.pid
     assert [(task["id"], task["run"]) for task in told["tasks"]] == [("t1", "r1")]
+
+
+def test_what_tasks_wait_for_is_shown_with_its_limit(shell: Shell, hub: ServedHub) -> None:
+    lines = shell("tasks", "--hub", f"unix://{hub.uds}").stdout.splitlines()
+    gates = lines[next(number for number, line in enumerate(lines) if line.startswith("limit on")) :]
+    assert gates[0].split("  ")[0] == "limit on" and gates[0].split()[-2:] == ["mean", "wait"]
+    assert gates[1].split() == ["the", "hub", "256", "0", "0", "0", "-"]
+    assert any(line.startswith("the start of processes") for line in gates)
+    assert any(line.startswith("processes ") and "descriptors" in line for line in gates)
 
 
 def test_no_tasks_are_said_to_be_none(shell: Shell, hub: ServedHub) -> None:

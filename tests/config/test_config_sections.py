@@ -56,8 +56,8 @@ def test_a_wrong_setting_is_refused_with_what_was_expected(sections: dict[str, A
 
 def test_limits_have_the_documented_defaults() -> None:
     assert parse().limits.model_dump() == {
-        "task_lease_s": 900, "concurrency": 256, "queue": 1024, "max_tasks": 1000,
-        "max_result_bytes": 67_108_864,
+        "task_lease_s": 900, "concurrency": 256, "queue": 1024, "max_tasks": 1000, "task_concurrency": 64,
+        "run_weights": {}, "max_result_bytes": 67_108_864, "processes": None, "memory_bytes": None, "open_files": None,
     }  # fmt: skip
 
 

@@ -79,7 +79,11 @@ def test_the_transport_follows_from_the_keys(keys: dict[str, Any], transport: st
         ({"command": "x", "env": ["A=1"]}, "s.env: expected a mapping, found a list"),
         ({"command": "x", "env": {"A=B": "1"}}, "s.env.A=B: the name of an environment variable"),
         ({"command": "x", "inherit_env": [""]}, "s.inherit_env[0]: the name of an environment variable"),
-        ({"command": "x", "spawn": "fork"}, "s.spawn: expected 'exec'"),
+        ({"command": "x", "spawn": "vfork"}, "s.spawn: expected 'exec' or 'fork'"),
+        ({"url": "http://h", "spawn": "fork"}, "s.spawn: can only be used with 'command'"),
+        ({"command": "x", "preload": ["json"]}, "s.preload: can only be used with 'spawn: fork'"),
+        ({"command": "x", "coalesce": "hub"}, "s.coalesce: would show one task what another's session keeps"),
+        ({"command": "x", "cache": {"scope": "hub"}}, "s.cache.scope: would show one task what another's"),
         ({"command": "x", "name": "y"}, "s.name: unknown key 'name'"),
         ({"command": "x", "enabled": False}, "s.enabled: unknown key 'enabled'"),
         ({"command": "x", "tools": {"policy": {"t": {"readonly": True}}}}, "did you mean 'read_only'?"),
@@ -94,7 +98,7 @@ def test_a_wrong_entry_is_refused_with_what_was_expected(keys: dict[str, Any], c
 def test_an_unknown_key_is_refused_with_the_nearest_valid_one() -> None:
     message = refusal(command="x", calltimeout_s=3)
     assert "servers.s.calltimeout_s: unknown key 'calltimeout_s'; did you mean 'call_timeout_s'?" in message
-    assert "known keys: args, builtin, call_timeout_s, command," in message
+    assert "known keys: adaptive, args, builtin, cache, call_timeout_s, coalesce, command," in message
 
 
 def test_rules_between_keys_are_reported_beside_wrong_types() -> None:
@@ -185,3 +189,27 @@ def test_an_inline_server_comes_back_even_when_disabled() -> None:
 def test_an_inline_server_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"servers\.s: expected a mapping, found a list"):
         parse_server("s", [])  # type: ignore[arg-type]  # what a careless client sends
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, "task"),
+        ({"share": "hub"}, "hub"),
+        ({"stateful": False}, "hub"),
+        ({"share": "hub", "stateful": True}, "task"),
+        ({"share": "hub", "coalesce": "off"}, "off"),
+    ],
+)
+def test_equal_calls_are_shared_between_tasks_only_where_no_state_could_differ(keys, expected) -> None:
+    (spec,) = parse_config({"servers": {"s": {"command": "x", **keys}}}).servers.values()
+    assert spec.sharing == expected
+
+
+def test_the_tasks_values_do_not_change_the_fingerprint_of_the_template() -> None:
+    entry = {"command": "x", "env": {"TASK": "${task.id}", "PLAIN": "y"}}
+    (spec,) = parse_config({"servers": {"s": entry}}, environ={}).servers.values()
+    one, two = (spec.for_task({"id": name}) for name in ("one", "two"))
+    assert one.fingerprint() != two.fingerprint()
+    assert one.template_fingerprint == two.template_fingerprint == spec.fingerprint()
+    assert one.task_variables == {"TASK"} and spec.task_variables == frozenset()

@@ -60,7 +60,11 @@ def test_tasks_slots_starts_and_deaths_are_counted(client: httpx2.Client, task: 
     task.call("pid")
     assert value(client, "toolhub_tasks") == 1
     assert value(client, "toolhub_slots", server="echo", state="LIVE") == 1
-    assert value(client, "toolhub_gate_in_use", gate="the hub") == value(client, "toolhub_gate_waiting", gate="the hub") == 0
+    assert (
+        value(client, "toolhub_gate_in_use", gate="the hub")
+        == value(client, "toolhub_gate_waiting", gate="the hub")
+        == 0
+    )
     assert value(client, "toolhub_session_starts_total") == before["toolhub_session_starts_total"] + 2
     assert value(client, "toolhub_session_deaths_total") == before["toolhub_session_deaths_total"] + 1
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import anyio
 import anyio.lowlevel
 import pytest
-from stage import PATIENCE_S, Running, a_call
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stage import PATIENCE_S, Running, a_call, virtual_time
 
 from toolhub.errors import Overloaded
 from toolhub.layers.admission import Gate, admission
@@ -142,3 +145,189 @@ async def test_a_call_waits_for_its_server_before_it_takes_a_place_in_the_hub():
             await anyio.wait_all_tasks_blocked()
         assert (hub.in_use, hub.waiting, gates["busy"].waiting) == (2, 0, 4)
         leave.set()
+
+
+# --- fairness -------------------------------------------------------------------------------------------------------
+
+
+async def crowd(gate: Gate, queued: dict[str, int], runs: dict[str, Claimant]) -> list[str]:
+    """The order in which calls are let in that all wait when the only place becomes free."""
+    order: list[str] = []
+
+    async def visit(name: str) -> None:
+        async with gate.place(runs[name]):
+            order.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        async with gate.place(Claimant("first")):
+            for name, length in queued.items():
+                for _ in range(length):
+                    tasks.start_soon(visit, name)
+            await anyio.wait_all_tasks_blocked()
+            assert gate.waiting == sum(queued.values())
+    return order
+
+
+async def test_a_burst_of_one_task_does_not_keep_another_waiting():
+    runs = {"noisy": Claimant("noisy", "r"), "quiet": Claimant("quiet", "r")}
+    order = await crowd(Gate("g", 1, 9999), {"noisy": 1000, "quiet": 3}, runs)
+    assert order[:6].count("quiet") == 3
+
+
+async def test_runs_share_by_weight_however_many_tasks_they_have():
+    runs = {f"a{number}": Claimant(f"a{number}", "a") for number in range(8)}
+    runs["b"] = Claimant("b", "b", run_weight=2)
+    order = await crowd(Gate("g", 1, 9999), {**dict.fromkeys(runs, 10), "b": 60}, runs)
+    assert Counter("b" if name == "b" else "a" for name in order[:60]) == {"a": 20, "b": 40}
+
+
+async def test_a_full_queue_makes_room_for_who_queued_less():
+    gate, leave = Gate("g", limit=1, queue=3), anyio.Event()
+    noisy, quiet = Claimant("noisy"), Claimant("quiet")
+
+    async def visit(who: Claimant) -> str:
+        async with gate.place(who):
+            await leave.wait()
+        return "left"
+
+    async with anyio.create_task_group() as tasks:
+        crowd_of_noisy = []
+        for _ in range(4):
+            crowd_of_noisy.append(Running(tasks, visit, noisy))
+            await anyio.wait_all_tasks_blocked()
+        late = Running(tasks, visit, quiet)
+        await anyio.wait_all_tasks_blocked()
+        assert [visitor.is_done for visitor in crowd_of_noisy] == [False, False, False, True]
+        assert isinstance(crowd_of_noisy[-1].outcome, Overloaded)
+        assert "your task has most in it" in str(crowd_of_noisy[-1].outcome)
+        another = Running(tasks, visit, noisy)
+        await anyio.wait_all_tasks_blocked()
+        assert "its queue of 3 is full" in str(another.outcome)
+        leave.set()
+        assert await late.wait() == "left"
+    assert gate.statistics().refusals == 2
+    assert (gate.in_use, gate.waiting) == (0, 0)
+
+
+# --- deadlines ------------------------------------------------------------------------------------------------------
+
+
+async def experienced(gate: Gate, seconds: float) -> None:
+    """Let the gate learn that a place is held for so long."""
+    for _ in range(20):
+        assert gate.try_enter()
+        gate.leave(seconds)
+
+
+async def test_a_call_whose_turn_would_come_too_late_is_refused_at_once_with_an_estimate():
+    gate, leave = Gate("g", limit=2, queue=100), anyio.Event()
+    await experienced(gate, 4.0)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(stay, gate, leave)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Overloaded, match=r"would come in about 8\.0 s, after its deadline") as refusal:
+            await gate.wait(Claimant(), anyio.current_time() + 7)
+        assert refusal.value.retry_after == 8.0
+        patient = Running(tasks, gate.wait, Claimant(), anyio.current_time() + 9)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.waiting == 4
+        leave.set()
+        assert await patient.wait() is None
+        gate.leave()
+
+
+async def test_another_tasks_burst_does_not_count_against_ones_own_deadline():
+    gate, leave = Gate("g", limit=1, queue=2000), anyio.Event()
+    await experienced(gate, 1.0)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(1000):
+            tasks.start_soon(stay, gate, leave)
+        await anyio.wait_all_tasks_blocked()
+        assert gate.expected_wait(Claimant("quiet")) == 2.0
+        assert gate.expected_wait(Claimant()) == 1000.0
+        leave.set()
+
+
+async def test_a_gate_that_knows_too_little_refuses_nobody_for_lateness():
+    gate, leave = Gate("g", limit=1, queue=9), anyio.Event()
+    gate.try_enter()
+    gate.leave(1000.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stay, gate, leave)
+        await anyio.wait_all_tasks_blocked()
+        waiter = Running(tasks, gate.wait, Claimant(), anyio.current_time() + 1)
+        await anyio.wait_all_tasks_blocked()
+        assert not waiter.is_done
+        leave.set()
+        assert await waiter.wait() is None
+        gate.leave()
+
+
+async def test_a_refusal_says_which_call_it_was():
+    gate = Gate("the hub", limit=1, queue=0)
+    gate.try_enter()
+
+    async def never(call) -> Result:
+        raise AssertionError("it was let in")
+
+    with pytest.raises(Overloaded, match="the hub is full") as refusal:
+        await admission(lambda call: (gate,))(never)(a_call("search"))
+    assert (refusal.value.call_id, refusal.value.server, refusal.value.tool) == ("c1", "memory", "search")
+
+
+# --- no permit is ever lost -----------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "enter", "leave", "fail", "cancel", "pause"]),
+        st.sampled_from("ab"),
+        st.integers(0, 99),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps, st.integers(1, 3), st.integers(0, 4))
+def test_no_permit_is_ever_lost_or_made_whatever_happens_when(steps, limit, queue):
+    name, options = virtual_time()
+    anyio.run(act, steps, limit, queue, backend=name, backend_options=options)
+
+
+async def act(steps, limit, queue) -> None:
+    gates = [Gate("first", limit, queue), Gate("second", 2, queue)]
+    inside: list[tuple[anyio.Event, Running]] = []
+
+    async def visit(who: Claimant, leave: anyio.Event, errors: list[str]) -> Result:
+        async def work(call) -> Result:
+            assert all(gate.in_use <= gate.limit for gate in gates)
+            await leave.wait()
+            if errors:
+                raise ValueError(errors[0])
+            return Result({})
+
+        return await admission(lambda call: gates)(work)(a_call(claimant=who))
+
+    async with anyio.create_task_group() as tasks:
+        failing: list[list[str]] = []
+        for step, run, choice in steps:
+            if step == "enter":
+                leave, errors = anyio.Event(), []
+                failing.append(errors)
+                inside.append((leave, Running(tasks, visit, Claimant(f"{run}{choice % 3}", run), leave, errors)))
+            elif step == "pause":
+                await anyio.wait_all_tasks_blocked()
+            elif inside:
+                number = choice % len(inside)
+                if step == "cancel":
+                    inside[number][1].cancel()
+                else:
+                    failing[number] += ["broken"] * (step == "fail")
+                    inside[number][0].set()
+        for leave, _ in inside:
+            leave.set()
+        for _, visitor in inside:
+            await visitor.wait()
+            assert isinstance(visitor.outcome, Result | Overloaded | ValueError | None)
+    assert [(gate.in_use, gate.waiting) for gate in gates] == [(0, 0), (0, 0)]

@@ -153,7 +153,7 @@ def call(
 @app.command()
 def tasks(hub: HubOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
     """Show the open tasks of a running hub (default http://127.0.0.1:8765) and what their servers do."""
-    _work("use").show_tasks(hub, token, as_json)
+    _work("tasks").show_tasks(hub, token, as_json)
 
 
 @app.command()

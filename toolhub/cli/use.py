@@ -1,4 +1,4 @@
-"""`toolhub tools`, `call` and `tasks`."""
+"""`toolhub tools` and `call`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from toolhub.cli.shared import DEFAULT_HUB, console, open_task, print_json, run
-from toolhub.client import connect
+from toolhub.cli.shared import console, open_task, print_json, run
 from toolhub.errors import ConfigError, ToolhubError
 from toolhub.model import Result, ToolInfo
 from toolhub.wire import error_to_wire, tool_to_wire
@@ -157,50 +156,3 @@ def _print_result(result: Result) -> None:
             sys.stdout.write(
                 f"[{block.get('type')} block, {block.get('mimeType', '?')}, {size} characters; see --json]\n"
             )
-
-
-def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
-    """Print the tasks of a running hub."""
-    address = hub or DEFAULT_HUB
-    statistics = run(functools.partial(_statistics, address, token))
-    if as_json:
-        print_json(statistics)
-        return
-    out = console()
-    out.print(
-        f"hub {escape(address)}  pid {statistics['pid']}  calls {statistics['calls']}  errors {statistics['errors']}  "
-        f"starts {statistics['starts']}  deaths {statistics['deaths']}  replays {statistics['replays']}"
-    )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("task", "run", "age", "lease left", "calls", "errors", "in flight", "servers"):
-        is_text = column in ("task", "run", "servers")
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold", min_width=len(column))
-    for task in statistics["tasks"]:
-        table.add_row(*_task_row(task))
-    out.print(table if statistics["tasks"] else "no open tasks")
-
-
-async def _statistics(address: str, token: str | None) -> dict[str, Any]:
-    async with connect(address, token=token) as remote:
-        return dict(await remote.statistics())
-
-
-def _task_row(task: dict[str, Any]) -> list[str]:
-    lease = task["lease_seconds"]
-    servers = ", ".join(f"{slot['server']} {slot['state'].lower()}" for slot in task["slots"])
-    return [
-        escape(task["id"]),
-        escape(task["run"]),
-        _duration(task["age_seconds"]),
-        "-" if lease is None else _duration(lease),
-        str(task["calls"]),
-        str(task["errors"]),
-        str(task["in_flight"]),
-        escape(servers),
-    ]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -48,10 +48,11 @@ class RemoteHub:
         servers: Mapping[str, Mapping[str, Any]] | None = None,
         only_these: bool = False,
         lease: float | None = None,
+        weight: float = 1.0,
     ) -> AsyncIterator[RemoteTask]:
         """Hold a task's tools; leaving ends every process of the task. Arguments as in `open_task()`."""
         task = await self.open_task(
-            task_id, run=run, labels=labels, servers=servers, only_these=only_these, lease=lease
+            task_id, run=run, labels=labels, servers=servers, only_these=only_these, lease=lease, weight=weight
         )
         try:
             yield task
@@ -68,14 +69,15 @@ class RemoteHub:
         servers: Mapping[str, Mapping[str, Any]] | None = None,
         only_these: bool = False,
         lease: float | None = None,
+        weight: float = 1.0,
     ) -> RemoteTask:
         """Open a task that lives until it is closed, dropped, or this process is silent for its lease.
 
         servers: the task's own servers, as entries of the config. only_these: leave the hub's configured servers
-        out. lease: seconds; default is the hub's. Raises ConfigError when the id is taken or a server cannot be
-        understood, Unauthorized, Overloaded, HubUnreachable.
+        out. lease: seconds; default is the hub's. weight: the task's share beside the others of its run. Raises
+        ConfigError when the id is taken or a server cannot be understood, Unauthorized, Overloaded, HubUnreachable.
         """
-        body = _opening(task_id, run, labels, servers, only_these, lease)
+        body = _opening(task_id, run, labels, servers, only_these, lease) | {"weight": weight}
         return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
 
     def open_task_blocking(

@@ -73,6 +73,7 @@ class TaskApi:
             servers={name: spec for name, spec in specs.items() if not spec.disabled},
             only_these=body.only_these,
             lease=body.lease_s or self._lease,
+            weight=body.weight,
         )
         return json_response(
             {

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolhub.config.section import Seconds
+from toolhub.config.section import Seconds, Weight
 
 
 class Body(BaseModel):
@@ -24,6 +24,8 @@ class OpenTask(Body):
     only_these: bool = False
     """Leave the hub's configured servers out."""
     lease_s: Seconds | None = None
+    weight: Weight = 1
+    """The task's share of what is scarce, beside the other tasks of its run."""
 
 
 class CallTool(Body):

@@ -59,8 +59,7 @@ def _of_gates(statistics: HubStatistics) -> Iterator[Metric]:
     refusals = CounterMetricFamily("toolhub_gate_refusals", "Were refused", labels=["gate"])
     waits = CounterMetricFamily("toolhub_gate_waits", "Had to wait", labels=["gate"])
     waited = CounterMetricFamily("toolhub_gate_wait_seconds", "Spent waiting", labels=["gate"])
-    families: tuple[GaugeMetricFamily | CounterMetricFamily, ...]
-    families = (limit, in_use, waiting, refusals, waits, waited)
+    families: list[GaugeMetricFamily | CounterMetricFamily] = [limit, in_use, waiting, refusals, waits, waited]
     for gate in statistics.gates:
         values = (gate.limit, gate.in_use, gate.waiting, gate.refusals, gate.waits, gate.waited_seconds)
         for family, value in zip(families, values, strict=True):
