@@ -213,7 +213,7 @@ def admission(gates_of: Callable[[Call], Sequence[Gate]], counts: Waits | None =
         async def handle(call: Call) -> Result:
             gates = gates_of(call)
             entered = 0
-            began = 0.0
+            began: float | None = None
             try:
                 for gate in gates:
                     if not gate.try_enter():
@@ -245,12 +245,12 @@ async def _wait(gate: Gate, call: Call, waits: Waits) -> None:
         waits.seconds += anyio.current_time() - began
 
 
-def _leave(gates: Sequence[Gate], call: Call, began: float, result: Result | None) -> None:
+def _leave(gates: Sequence[Gate], call: Call, began: float | None, result: Result | None) -> None:
     now = anyio.current_time()
     for gate in reversed(gates):
-        if gate.adaptive is not None and began:
+        if gate.adaptive is not None and began is not None:
             _learn(gate, gate.adaptive, call, result, now)
-        gate.leave(now - began if began else None)
+        gate.leave(now - began if began is not None else None)
 
 
 def _learn(gate: Gate, limit: AdaptiveLimit, call: Call, result: Result | None, now: float) -> None:
