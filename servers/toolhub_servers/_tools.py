@@ -18,6 +18,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
+from toolhub_servers._pressure import telling
+
 # Parameters that may be null, though the schema knows only the type.
 MaybeText = str | SkipJsonSchema[None]
 MaybeNumber = int | SkipJsonSchema[None]
@@ -49,8 +51,8 @@ def make_tool(
 
 
 def read_only_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> Tool:
-    """A tool that changes nothing and looks at the world outside; see `make_tool`."""
-    return make_tool(function, annotations=_READS_WEB, is_titled=is_titled)
+    """A tool that changes nothing and looks at the world outside, whose load it tells of; see `make_tool`."""
+    return make_tool(telling(function), annotations=_READS_WEB, is_titled=is_titled)
 
 
 def make_server(name: str, tools: Sequence[Tool], **options: Any) -> MCPServer:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from toolhub_servers.web import BadStatus, Unreachable, WebTimeout
 from toolhub_servers.web.hosts import Hosts
-from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, is_passing, next_try, parse_retry_after
+from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, is_passing, next_try
 from trio.testing import MockClock
 from web_stage import Asked, Hangup, http, open_client, open_origin, script
 
@@ -63,16 +63,6 @@ def test_a_host_that_says_when_is_asked_then_unless_that_is_too_late():
     told = BadStatus("", status=503, retry_after=30)
     assert 30 <= next_try(told, is_safe=True, left=60) <= 30 + JITTER_S
     assert next_try(told, is_safe=True, left=30) is False
-
-
-def test_retry_after_is_seconds_or_a_date():
-    now = datetime(2026, 11, 1, 12, tzinfo=UTC)
-    assert parse_retry_after("120") == 120
-    assert parse_retry_after("Sun, 01 Nov 2026 12:01:30 GMT", now) == 90
-    assert parse_retry_after("Sun, 01 Nov 2026 11:00:00 GMT", now) == 0
-    assert parse_retry_after("Sun, 01 Nov 2026 12:00:05 -0000", now) == 5
-    for nothing in ("", "soon", "-5", "1.5", "١٢", "Sun, 99 Nov 2026", "1 Jan 1 1:1:1 +9" + "9" * 30):
-        assert parse_retry_after(nothing, now) is None
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class Gate:
         """The other side said that this was too much, and perhaps for how many seconds it wants none."""
         if self.adaptive is None:
             return
-        self.adaptive.overloaded(anyio.current_time(), retry_after)
+        self.adaptive.overloaded(anyio.current_time(), retry_after, self.in_use)
         for waiter in self._waiting:  # each has to wait until the pause ends, though nobody may leave meanwhile
             waiter.news.set()
 
@@ -260,7 +260,7 @@ def _learn(gate: Gate, limit: AdaptiveLimit, call: Call, result: Result | None, 
         return
     if result is None:
         if now >= call.deadline:
-            gate.slow_down(None)
+            limit.failed(call.tool, now - sent_at, gate.in_use, now)
         return
     pressure = pressure_of(result.raw)
     if pressure is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from toolhub_servers.scrape.model import Page, Unreadable
+from toolhub_servers.scrape.model import Page, ReaderBusy, Unreadable
 from toolhub_servers.scrape.settings import JINA
 from toolhub_servers.web import BadStatus, Web, decode_text
 
@@ -42,6 +42,8 @@ class JinaReader:
         except BadStatus as exc:
             if is_out_of_balance(exc.text):
                 raise Unreadable(NO_BALANCE) from exc
+            if exc.status == 429 or (exc.status == 503 and exc.retry_after is not None):  # else 503 may be the page's
+                raise ReaderBusy(str(exc), status=exc.status, text=exc.text, retry_after=exc.retry_after) from exc
             raise
         text = decode_text(reply.body, reply.headers.get("content-type", ""))
         if not text.strip():

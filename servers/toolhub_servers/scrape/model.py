@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolhub.errors import ToolhubError
+from toolhub_servers.web import BadStatus
 
 DATASET_REFUSAL = (
     "You are trying to scrape a Hugging Face dataset for answers, please do not use the scrape tool for this purpose."
@@ -37,6 +38,10 @@ class Page:
 
 class Unreadable(ToolhubError):
     """This reader has no text for that page; another one may. The message is the reason, for a model to read."""
+
+
+class ReaderBusy(BadStatus):
+    """It is the service that reads pages that has too many requests, not the page's own server."""
 
 
 class DatasetRefused(ToolhubError):

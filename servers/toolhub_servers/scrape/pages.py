@@ -15,12 +15,13 @@ import anyio
 from toolhub_sandbox.proxy_rules import Rule, is_public, parse_authority
 
 from toolhub.commons import Commons
+from toolhub_servers._pressure import pressure_in, tell_pressure
 from toolhub_servers.browser import open_renderer
 from toolhub_servers.scrape.browser import BrowserReader
 from toolhub_servers.scrape.convert import Converter
 from toolhub_servers.scrape.direct import DirectReader
 from toolhub_servers.scrape.jina import JinaReader, unwrapped
-from toolhub_servers.scrape.model import DatasetRefused, Page, Reader, Renderer, Unreadable
+from toolhub_servers.scrape.model import DatasetRefused, Page, Reader, ReaderBusy, Renderer, Unreadable
 from toolhub_servers.scrape.settings import PageSettings, service_settings
 from toolhub_servers.scrape.texts import is_dataset_url
 from toolhub_servers.web import Forbidden, Memo, WebError, WebTimeout, open_memo, open_web
@@ -64,7 +65,11 @@ class Pages:
         check_public(url, self.settings.web.allow_private)
         sent = _checked(headers or {})
         key = (url, *sorted(sent.items()))
-        return await self._memo.get(key, lambda: self._read(url, sent), size=_size)
+        try:
+            return await self._memo.get(key, lambda: self._read(url, sent), size=_size)
+        except ReaderBusy as exc:
+            tell_pressure(pressure_in(exc))
+            raise
 
     def statistics(self) -> Mapping[str, int]:
         """Counts of the cache, and of pages by the reader that had them."""

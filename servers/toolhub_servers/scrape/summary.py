@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from toolhub.config.section import Count, Seconds, Text
 from toolhub_servers._lacks import Lack
+from toolhub_servers._pressure import pressure_in, tell_pressure
 from toolhub_servers.scrape.settings import PageSettings, service_address
 from toolhub_servers.web import BadStatus, Reply, Web, WebError
 
@@ -138,6 +139,7 @@ class Extractor:
                 if is_overflow(exc.text):
                     content = shrunk(content, attempt)
                 elif payload.pop("service_tier", None) is None:
+                    tell_pressure(pressure_in(exc))
                     return extract
                 continue
             except WebError as exc:  # the client has tried again what is worth it

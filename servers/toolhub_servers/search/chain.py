@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -12,6 +12,7 @@ import anyio
 from toolhub.commons import Commons
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
+from toolhub_servers._pressure import tell_pressure
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.exa import open_exa
 from toolhub_servers.search.known import Known
@@ -63,11 +64,12 @@ class Search:
     async def find(self, query: Query) -> Results:
         """Return the results of the first backend that has an answer. Raises SearchFailed with the reasons of all."""
         asking = [(name, self._asking(name)) for name in self.settings.backends]
-        return await first_answer(query, asking, timeout=self.settings.timeout_s)
+        with _pressure_told():
+            return await first_answer(query, asking, timeout=self.settings.timeout_s)
 
     async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
         """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
-        with anyio.move_on_after(self.settings.timeout_s):
+        with anyio.move_on_after(self.settings.timeout_s), _pressure_told():
             sogou = await open_sogou(self.settings, self.lobby.commons)
             return await self._known("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
         raise SearchFailed(_late(self.settings.timeout_s))
@@ -104,7 +106,20 @@ async def first_answer(
         failures.append(SearchFailed(_late(timeout)))
     if len(failures) == 1:
         raise failures[0]
-    raise SearchFailed("; ".join(map(str, failures)) or "no search backend is configured")
+    raise SearchFailed(
+        "; ".join(map(str, failures)) or "no search backend is configured",
+        pressure=next((failure.pressure for failure in failures if failure.pressure is not None), None),
+    )
+
+
+@contextmanager
+def _pressure_told() -> Iterator[None]:
+    """Tell the hub of what is raised here because services have too many requests."""
+    try:
+        yield
+    except SearchFailed as exc:
+        tell_pressure(exc.pressure)
+        raise
 
 
 def _late(seconds: float) -> str:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from toolhub.errors import ToolhubError
+from toolhub.pressure import Pressure
 
 
 class SearchFailed(ToolhubError):
-    """The backend gave no answer; another one may. The text names it, the reason and, if known, the way out."""
+    """The backend gave no answer; another one may. The text names it, the reason and, if known, the way out.
+
+    pressure: the reason is that it has too many requests.
+    """
+
+    def __init__(self, message: str, *, pressure: Pressure | None = None) -> None:
+        super().__init__(message)
+        self.pressure = pressure
 
 
 class ServiceRefused(SearchFailed):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolhub.commons import Commons
+from toolhub_servers._pressure import pressure_in
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
 from toolhub_servers.web import BadStatus, Web, WebError, WebSettings, WebTimeout, open_web, place_of
 
@@ -76,7 +77,8 @@ class Service:
         message = (
             f"{self.name} answered {exc.status}" + (f": {told}" if told else "") + (f" ({notes})" if notes else "")
         )
-        return (ServiceRefused if exc.status < 500 and exc.status != 429 else SearchFailed)(message)
+        kind = ServiceRefused if exc.status < 500 and exc.status != 429 else SearchFailed
+        return kind(message, pressure=pressure_in(exc))
 
 
 async def open_service(

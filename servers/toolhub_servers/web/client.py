@@ -19,6 +19,7 @@ import anyio
 import stamina
 
 from toolhub.commons import Commons
+from toolhub.pressure import parse_retry_after
 from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
 from toolhub_servers.web.exchange import Answer, Interrupted, exchange
 from toolhub_servers.web.guard import GuardedBackend
@@ -26,7 +27,7 @@ from toolhub_servers.web.hosts import Hosts
 from toolhub_servers.web.model import Reply
 from toolhub_servers.web.order import Order, follow, make_order
 from toolhub_servers.web.pool import Pool, open_pool
-from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, next_try, parse_retry_after
+from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, next_try
 from toolhub_servers.web.settings import WebSettings
 from toolhub_servers.web.statistics import WebStatistics
 

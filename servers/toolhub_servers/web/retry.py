@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from toolhub_servers.web.errors import BadStatus, Unreachable
 
@@ -31,16 +29,3 @@ def next_try(exc: Exception, *, is_safe: bool, left: float) -> bool | float:
     if exc.retry_after is None:
         return True
     return exc.retry_after + random.uniform(0, JITTER_S) if exc.retry_after < left else False  # noqa: S311
-
-
-def parse_retry_after(text: str, now: datetime | None = None) -> float | None:
-    """Read a Retry-After, seconds or an HTTP date (RFC 9110 section 10.2.3); None for anything else."""
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError, LookupError, TypeError):  # what its parser raises for one nonsense or another
-        return None
-    if moment.tzinfo is None:  # "-0000"
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

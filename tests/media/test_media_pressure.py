@@ -1,0 +1,37 @@
+"""A model behind an API that has too many requests: the tool's result says so beside its sentence."""
+
+from __future__ import annotations
+
+import pytest
+from mcp import Client
+from mcp.types import CallToolResult
+from media_standins import KEY, Service
+from starlette.responses import PlainTextResponse
+from toolhub_servers import reasoning_os
+
+from toolhub.pressure import Pressure, pressure_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def asked(service: Service) -> CallToolResult:
+    endpoint = {"base_url": f"{service.url}/v1/chat/completions", "model": "some-thinker", "api_key": KEY}
+    async with Client(reasoning_os.create_server(**endpoint)) as client:
+        return await client.call_tool("reasoning", {"question": "why?"})
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(429, Pressure(60)), (503, Pressure(60)), (400, None)],
+)
+async def test_a_model_that_refuses_for_its_load_is_told(
+    service: Service, status: int, expected: Pressure | None
+) -> None:
+    service.stage(*[PlainTextResponse("no", status, headers={"retry-after": "3600"})] * 20)
+    result = await asked(service)
+    assert pressure_of(result.model_dump(by_alias=True)) == expected
+    assert not result.is_error
+
+
+async def test_an_answer_is_no_pressure(service: Service) -> None:
+    assert pressure_of((await asked(service)).model_dump(by_alias=True)) is None
