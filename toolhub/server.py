@@ -117,6 +117,8 @@ class Server:
 
     def slot(self) -> Slot:
         """Return the least busy slot; another instance is opened only while all others work."""
+        if self.spec.instances == 1 and self.slots:
+            return self.slots[0]
         best = min(self.slots, key=lambda slot: slot.leases, default=None)
         if best is None or (best.leases and len(self.slots) < self.spec.instances):
             best = self.new_slot(len(self.slots))
@@ -147,13 +149,12 @@ class Server:
         for listener in self.shared.on_tools_changed:
             listener(self.spec.name)
 
-    @asynccontextmanager
-    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
+    def lease(self, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
         """Hold a session for one call; with `share: call`, one that lives no longer than this."""
-        if self.spec.share != "call":
-            async with self.slot().lease(uses_state=uses_state) as session:
-                yield session
-            return
+        return self._fresh_lease() if self.spec.share == "call" else self.slot().lease(uses_state=uses_state)
+
+    @asynccontextmanager
+    async def _fresh_lease(self) -> AsyncIterator[Session]:
         slot = self.new_slot(0)
         self.slots.append(slot)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import anyio
 import anyio.abc
@@ -42,6 +43,36 @@ class Counters:
     starts: int = 0
     deaths: int = 0
     calls: int = 0
+
+
+class Lease:
+    """One use of a slot's session. A class, since a generator would cost a call some microseconds more."""
+
+    __slots__ = ("_session", "_slot", "_uses_state")
+
+    def __init__(self, slot: Slot, uses_state: bool) -> None:
+        self._slot = slot
+        self._uses_state = uses_state
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> Session:
+        slot = self._slot
+        slot.begin_lease()
+        try:
+            if self._uses_state:
+                slot.tell_state_loss()
+            self._session = await slot.ready_session()
+        except BaseException:
+            slot.end_lease(None)
+            raise
+        return self._session
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._uses_state and self._session is not None and isinstance(exc, SessionLost):
+            self._slot.tell_with(exc, self._session)
+        self._slot.end_lease(self._session)
 
 
 class Slot:
@@ -89,40 +120,35 @@ class Slot:
     def __repr__(self) -> str:
         return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
 
-    @asynccontextmanager
-    async def lease(self, *, uses_state: bool = True) -> AsyncIterator[Session]:
+    def lease(self, *, uses_state: bool = True) -> Lease:
         """Hold a ready session for one call, starting one if there is none; it is not stopped for idleness meanwhile.
 
         uses_state: False for listing tools, which loses nothing when the server forgot everything.
         Raises StartError if it did not come up (nothing was sent), ServerGaveUp if it died too often to be worth
         starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
         """
+        return Lease(self, uses_state)
+
+    def begin_lease(self) -> None:
         self.leases += 1
         self.counters.calls += 1
         self._totals.calls += 1
-        session: Session | None = None
-        try:
-            if uses_state:
-                self._tell_state_loss()
-            session = await self._ready_session()
-            yield session
-        except SessionLost as exc:
-            if session is not None and uses_state:
-                self._tell_with(exc, session)
-            raise
-        finally:
-            if session is not None:
-                self._settle_loss(session)
-            self.leases -= 1
-            self._last_used = anyio.current_time()
-            if not self.leases and self._budget is not None and self._budget.waiting:
-                self._budget.check()
+
+    def end_lease(self, session: Session | None) -> None:
+        """session: the one that was used, if it came to that."""
+        if session is not None:
+            self._settle_loss(session)
+        self.leases -= 1
+        self._last_used = anyio.current_time()
+        if not self.leases and self._budget is not None and self._budget.waiting:
+            self._budget.check()
 
     async def warm(self) -> None:
         """Start the session if there is none."""
-        await self._ready_session()
+        await self.ready_session()
 
-    async def _ready_session(self) -> Session:
+    async def ready_session(self) -> Session:
+        """Return the session, started if there is none. Raises what `lease()` raises."""
         while True:
             if self._closed:
                 raise HubClosed(f"server {self.spec.name!r} is being shut down")
@@ -251,7 +277,8 @@ class Slot:
 
     # --- state loss -------------------------------------------------------------------------------------------------
 
-    def _tell_state_loss(self) -> None:
+    def tell_state_loss(self) -> None:
+        """Raise SessionLost if a death between calls lost something and nobody has been told yet."""
         untold, self._untold_loss = self._untold_loss, False
         if untold:
             raise SessionLost(
@@ -262,7 +289,7 @@ class Slot:
                 state_lost=True,
             )
 
-    def _tell_with(self, exc: SessionLost, session: Session) -> None:
+    def tell_with(self, exc: SessionLost, session: Session) -> None:
         """A call that was in flight is told with its own error, so the next call need not fail too."""
         if self.spec.is_stateful and session.calls > 0:
             exc.state_lost = session.loss_was_told = True
