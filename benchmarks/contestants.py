@@ -29,15 +29,41 @@ _CLIENT = {"name": "bench", "version": "1"}
 
 @dataclass(frozen=True)
 class Caller:
-    """`call` makes one call and checks the answer; `hub_pid` is the process in between, if there is one."""
+    """`call` makes one call and checks the answer; `hub_pid` is the process in between, if there is one.
+
+    hub_lags_ms: how late the loop of that process woke, since it was last asked; see `ticks`.
+    """
 
     call: Callable[[], Awaitable[None]]
     hub_pid: int | None = None
+    hub_lags_ms: Callable[[], Awaitable[list[float]]] | None = None
 
 
-def check(is_error: bool) -> None:
+def check(is_error: bool, text: str = "", expected: str = "") -> None:
     if is_error:
         raise RuntimeError("the tool reported an error; a failed call must not count as a fast one")
+    if expected not in text:
+        raise RuntimeError(f"the answer has no {expected!r}: {text[:200]!r}; a wrong one must not count")
+
+
+def asking(server: Json) -> Callable[[], tuple[Json, str]]:
+    """Return what gives each call its arguments and the text that its answer, and no other call's, must have."""
+    numbers, arguments, numbered = itertools.count(), server["arguments"], server.get("numbered")
+
+    def ask() -> tuple[Json, str]:
+        if not numbered:
+            return arguments, server.get("expected", "")
+        word = f"{arguments[numbered]} <{next(numbers)}>"
+        return {**arguments, numbered: word}, word
+
+    return ask
+
+
+def hub_entry(server: Json) -> Json:
+    """The server in a hub's config: a builtin has no command."""
+    if server.get("builtin"):
+        return {"builtin": server["builtin"]}
+    return {"command": server["argv"][0], "args": server["argv"][1:]}
 
 
 @asynccontextmanager
@@ -65,9 +91,13 @@ async def open_floor(server: Json) -> AsyncIterator[Caller]:
         answer: Json = await future
         return answer
 
+    ask = asking(server)
+
     async def call() -> None:
-        answer = await request("tools/call", {"name": server["tool"], "arguments": server["arguments"]})
+        arguments, expected = ask()
+        answer = await request("tools/call", {"name": server["tool"], "arguments": arguments})
         check("error" in answer or bool(answer["result"].get("isError")))
+        check(False, answer["result"]["content"][0]["text"], expected)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
@@ -95,9 +125,12 @@ async def open_sdk(server: Json) -> AsyncIterator[Caller]:
     """The official SDK, one session for all calls."""
     async with sdk_session(server) as session:
         await session.list_tools()  # the SDK would ask at the first call, to check answers against the schema
+        ask = asking(server)
 
         async def call() -> None:
-            check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+            arguments, expected = ask()
+            result = await session.call_tool(server["tool"], arguments)
+            check(result.is_error, result.content[0].text, expected)
 
         yield Caller(call)
 
@@ -106,9 +139,13 @@ async def open_sdk(server: Json) -> AsyncIterator[Caller]:
 async def open_spawn(server: Json) -> AsyncIterator[Caller]:
     """A process and a handshake for every call, as MiroFlow's ToolManager does."""
 
+    ask = asking(server)
+
     async def call() -> None:
+        arguments, expected = ask()
         async with sdk_session(server) as session:
-            check((await session.call_tool(server["tool"], server["arguments"])).is_error)
+            result = await session.call_tool(server["tool"], arguments)
+            check(result.is_error, result.content[0].text, expected)
 
     yield Caller(call)
 
@@ -119,17 +156,28 @@ async def open_embedded(server: Json) -> AsyncIterator[Caller]:
     from benchmarks.result import hub_config
     from toolhub import Hub
 
-    entry = {"command": server["argv"][0], "args": server["argv"][1:]}
     with tempfile.TemporaryDirectory() as state:
-        async with Hub(hub_config({"echo": entry}, Path(state))) as hub, hub.task("bench") as task:
+        async with Hub(hub_config({"echo": hub_entry(server)}, Path(state))) as hub, hub.task("bench") as task:
             yield Caller(_calls(task, server))
 
 
 def _calls(task: Any, server: Json) -> Callable[[], Awaitable[None]]:
+    ask = asking(server)
+
     async def call() -> None:
-        check((await task.call("echo", server["tool"], server["arguments"])).is_error)
+        arguments, expected = ask()
+        result = await task.call("echo", server["tool"], arguments)
+        check(result.is_error, result.text, expected)
 
     return call
+
+
+def _lags(task: Any) -> Callable[[], Awaitable[list[float]]]:
+    async def lags_ms() -> list[float]:
+        found: list[float] = json.loads((await task.call("ticks", "take", {})).text)
+        return found
+
+    return lags_ms
 
 
 @asynccontextmanager
@@ -139,8 +187,8 @@ async def open_socket(server: Json) -> AsyncIterator[Caller]:
 
     with tempfile.TemporaryDirectory() as directory:
         config, socket = Path(directory, "hub.json"), Path(directory, "hub.sock")
-        entry = {"command": server["argv"][0], "args": server["argv"][1:]}
-        config.write_text(json.dumps({"hub": {"state_dir": directory}, "servers": {"echo": entry}}))
+        entries = {"echo": hub_entry(server), "ticks": {"builtin": "benchmarks.ticks:create_server"}}
+        config.write_text(json.dumps({"hub": {"state_dir": directory}, "servers": entries}))
         command = ["serve", "--private", "--config", str(config), "--uds", str(socket)]
         hub = subprocess.Popen(
             [sys.executable, "-m", "toolhub.cli", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -150,7 +198,7 @@ async def open_socket(server: Json) -> AsyncIterator[Caller]:
             if not await anyio.to_thread.run_sync(hub.stdout.readline):
                 raise RuntimeError("`toolhub serve` ended before it was ready")
             async with toolhub.connect(f"unix://{socket}") as remote, remote.task("bench") as task:
-                yield Caller(_calls(task, server), hub.pid)
+                yield Caller(_calls(task, server), hub.pid, _lags(task))
         finally:
             hub.stdin.close()
             hub.stdout.close()
@@ -167,9 +215,12 @@ async def open_fastmcp(server: Json) -> AsyncIterator[Caller]:
     client = Client(transport)
     try:
         async with client:
+            ask = asking(server)
 
             async def call() -> None:
-                check((await client.call_tool(server["tool"], server["arguments"])).is_error)
+                arguments, expected = ask()
+                result = await client.call_tool(server["tool"], arguments)
+                check(result.is_error, result.content[0].text, expected)
 
             yield Caller(call)
     finally:

@@ -11,6 +11,7 @@ import anyio
 
 from benchmarks import contestants
 from benchmarks.contestants import Caller
+from benchmarks.ticks import open_ticks
 from benchmarks.worker import Act
 
 Json = dict[str, Any]
@@ -18,13 +19,28 @@ Json = dict[str, Any]
 
 @asynccontextmanager
 async def open_load(contestant: str, server: Json) -> AsyncIterator[Act]:
-    """Answers ``{"calls": n, "in_flight": k}`` with ``{"seconds", "client_cpu_s", "hub_cpu_s", "latencies_us"}``."""
+    """Answers ``{"calls": n, "in_flight": k}`` with ``{"seconds", "client_cpu_s", "hub_cpu_s", "latencies_us", ...}``.
+
+    With ``"lags": true`` it tells ``"lags_ms"``, too: of the hub's loop, or of this process's if it has no hub beside.
+    """
     async with getattr(contestants, f"open_{contestant}")(server) as caller:
 
         async def act(request: Json) -> Json:
-            return await measure(caller, request["calls"], request["in_flight"])
+            watched = _watched if request.get("lags") else measure
+            return await watched(caller, request["calls"], request["in_flight"])
 
         yield act
+
+
+async def _watched(caller: Caller, calls: int, in_flight: int) -> Json:
+    async with open_ticks() as ticks:
+
+        async def own_lags_ms() -> list[float]:
+            return ticks.take()
+
+        lags_ms = caller.hub_lags_ms or own_lags_ms
+        await lags_ms()
+        return {**await measure(caller, calls, in_flight), "lags_ms": await lags_ms()}
 
 
 async def measure(caller: Caller, calls: int, in_flight: int) -> Json:

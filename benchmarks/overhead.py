@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from benchmarks.crew import Worker, WorkerFailed
 from benchmarks.measure import interleaved, median, percentile, spread
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
 from benchmarks.specs import ServerCommand, lean_echo, sdk_echo
-
-FASTMCP_PYTHON = "BENCH_FASTMCP_PYTHON"
-
-
-@dataclass(frozen=True)
-class Way:
-    """One row: an opener of `contestants`, the event loop it runs on, and how it is called in the table."""
-
-    opener: str
-    label: str
-    uvloop: bool = False
-
+from benchmarks.ways import Way, fastmcp_note, start
 
 WAYS = (
     Way("floor", "JSON lines by hand (floor)"),
@@ -85,7 +70,7 @@ def run(scale: Scale) -> Outcome:
         "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
         "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
     ])  # fmt: skip
-    if note := _fastmcp_note():
+    if note := fastmcp_note():
         outcome.notes.append(note)
     for server in scale.servers:
         samples = _measure(server, scale, outcome.notes)
@@ -100,7 +85,7 @@ def run(scale: Scale) -> Outcome:
 
 def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way, Samples]:
     with ExitStack() as stack:
-        crew = _start(server, scale.ways, stack, notes)
+        crew = start(server, scale.ways, stack, notes)
         samples = {way: Samples() for way in crew}
         for number, way in interleaved(list(crew), scale.rounds):
             for in_flight in (1, *scale.in_flight):
@@ -111,41 +96,6 @@ def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way,
                 if number > 0:
                     samples[way].add(in_flight, answer)
     return samples
-
-
-def _start(server: ServerCommand, ways: tuple[Way, ...], stack: ExitStack, notes: list[str]) -> dict[Way, Worker]:
-    """All start side by side; a contestant that cannot is named and left out."""
-    crew: dict[Way, Worker] = {}
-    for way in ways:
-        python = _fastmcp_python() if way.opener == "fastmcp" else sys.executable
-        arguments = {"contestant": way.opener, "server": server.to_json()}
-        worker = Worker("benchmarks.load:open_load", arguments, python=python, uvloop=way.uvloop)
-        crew[way] = stack.enter_context(worker)
-    for way in ways:
-        try:
-            crew[way].wait_ready()
-        except WorkerFailed as exc:
-            del crew[way]
-            notes.append(f"Left out of the {server.name} table: {way.label} ({exc}{_advice(way)}).")
-    return crew
-
-
-def _fastmcp_python() -> str:
-    """It may live in an environment of its own."""
-    return os.environ.get(FASTMCP_PYTHON, sys.executable)
-
-
-def _fastmcp_note() -> str:
-    """Its version, which the description of this interpreter cannot know."""
-    show = "from importlib.metadata import version; print(version('fastmcp'), 'beside mcp', version('mcp'))"
-    done = subprocess.run([_fastmcp_python(), "-c", show], capture_output=True, text=True)
-    return f"The fastmcp client is {done.stdout.strip()}." if done.returncode == 0 else ""
-
-
-def _advice(way: Way) -> str:
-    if way.opener != "fastmcp":
-        return ""
-    return f"; pip install 'toolhub[bench]', or name a Python that has it in {FASTMCP_PYTHON}"
 
 
 def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:

@@ -16,13 +16,43 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import idle, init, kv, loop, overhead, recover, report, sandbox, servers
+from benchmarks import (
+    density,
+    idle,
+    init,
+    kv,
+    loop,
+    overhead,
+    overload,
+    recover,
+    report,
+    sandbox,
+    servers,
+    storm,
+    sweep,
+    throughput,
+)
 from benchmarks.engine.install import EngineSetupError
 from benchmarks.machine import NoiseWatch, describe, git_revision
 from benchmarks.result import ROOT, Json, Question
 
 QUESTIONS: dict[str, Question[Any]] = {
-    module.QUESTION.name: module.QUESTION for module in (overhead, init, recover, idle, sandbox, servers, kv, loop)
+    module.QUESTION.name: module.QUESTION
+    for module in (
+        overhead,
+        throughput,
+        init,
+        storm,
+        density,
+        overload,
+        sweep,
+        recover,
+        idle,
+        sandbox,
+        servers,
+        kv,
+        loop,
+    )
 }
 HERE = ROOT / "benchmarks"
 _WIDTH = 160

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,24 @@ _FIXTURE = ROOT / "tests" / "fixtures" / "echo.py"
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """`tool` and `arguments` are a call that every instance of the server answers without network."""
+    """`tool` and `arguments` are a call that every instance of the server answers without network.
+
+    numbered: the argument that gets a number of its own in each call and comes back in its answer.
+    expected: what every answer has. builtin: what a hub runs in its own process instead of the command.
+    """
 
     name: str
     argv: list[str]
     tool: str
     arguments: dict[str, Any]
     env: dict[str, str] = field(default_factory=dict)
+    numbered: str = ""
+    expected: str = ""
+    builtin: str = ""
 
     def to_json(self) -> Json:
-        return {"name": self.name, "argv": self.argv, "tool": self.tool, "arguments": self.arguments}
+        call = {"tool": self.tool, "arguments": self.arguments, "numbered": self.numbered, "expected": self.expected}
+        return {"name": self.name, "argv": self.argv, "builtin": self.builtin, **call}
 
     def config(self, **fields: Any) -> Json:
         """The server's entry in a hub's config."""
@@ -49,7 +57,18 @@ def fixture_echo() -> ServerCommand:
 
 
 def _echo(name: str, argv: list[str]) -> ServerCommand:
-    return ServerCommand(name, argv, "echo", {"text": "hello world"})
+    return ServerCommand(name, argv, "echo", {"text": "hello world"}, numbered="text")
+
+
+def own_clock() -> ServerCommand:
+    """One of toolhub's own servers, over its own stdio transport."""
+    argv = [sys.executable, "-m", "toolhub_servers.clock"]
+    return ServerCommand("clock", argv, "get_current_time", {"timezone": "UTC"}, expected='"UTC"')
+
+
+def builtin_clock() -> ServerCommand:
+    """The same server in the hub's process."""
+    return replace(own_clock(), name="builtin clock", builtin="toolhub_servers.clock:create_server")
 
 
 def third_party(directory: Path) -> list[ServerCommand]:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.quick
 ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["errors", "model", "wire", "pressure"],
-    ["lifecycle", "policy", "adaptive", "fair_queue", "owned", "commons", "hosting", "config"],
-    ["channel", "spawn", "layers", "budget", "catalog", "journal"],
+    ["lifecycle", "policy", "adaptive", "fair_queue", "owned", "commons", "hosting", "config", "private_files"],
+    ["channel", "spawn", "layers", "budget", "catalog", "catalog_store", "journal"],
     ["session"],
     ["slot"],
     ["scope", "server"],

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from mcp.server import MCPServer
 
+from toolhub_servers import _stdio
+
 
 def command(name: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of the server module `name`; its options are to be those of `create_server`."""
@@ -25,6 +27,6 @@ def serve(parser: argparse.ArgumentParser, create_server: Callable[..., MCPServe
     except ValueError as exc:
         parser.error(str(exc))
     try:
-        server.run("stdio")
+        _stdio.run(server)
     except KeyboardInterrupt:
         pass  # Ctrl-C in the terminal of whoever started us needs no traceback

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
 
-from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers
+from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers, throughput
 from benchmarks.result import Outcome, Question
 from benchmarks.specs import fixture_echo, lean_echo
 
@@ -18,6 +18,7 @@ from benchmarks.specs import fixture_echo, lean_echo
 WAYS = tuple(way for way in overhead.WAYS if not way.uvloop)
 TINY: dict[str, Any] = {
     "overhead": overhead.Scale(rounds=1, calls=2, spawns=1, in_flight=(2,), ways=WAYS, servers=(lean_echo(),)),
+    "throughput": throughput.Scale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
     "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
     "recover": recover.Scale(rounds=2, callers=4, sdk_too=False),
     "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),

@@ -1,0 +1,125 @@
+"""The benchmarks of overload and of long sweeps: their models, and both end to end with as little work as they can."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tiny_crowds import TINY_OVERLOAD, TINY_SWEEP
+
+from benchmarks import overload, sweep
+from benchmarks.crowded import ALONE_S, AT_ONCE, CROWDED_S, Crowd, fitted_k
+from benchmarks.growth import Sample, Watch, least_squares
+from benchmarks.result import Outcome
+
+
+def ends(crowd: Crowd) -> list[tuple[Any, float]]:
+    """When each is finished if nobody else comes, to the millisecond."""
+    found = []
+    while (end := crowd.next_end()) is not None:
+        found += [(key, round(end, 3)) for key in crowd.finished(end)]
+    return found
+
+
+# --- the service ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
+def test_the_curve_goes_through_both_known_points(p: float) -> None:
+    crowd = Crowd(fitted_k(p), p)
+    crowd.enter(0, ALONE_S, now=0)
+    assert crowd.next_end() == pytest.approx(ALONE_S)
+    for key in range(1, AT_ONCE):
+        crowd.enter(key, ALONE_S, now=0)
+    assert crowd.next_end() == pytest.approx(CROWDED_S)
+
+
+def test_equal_requests_end_together_and_the_smaller_one_first() -> None:
+    crowd = Crowd(k=1.0, p=1.0)
+    for key, work_s in (("large", 2.0), ("small", 1.0), ("equal", 1.0)):
+        crowd.enter(key, work_s, now=0)
+    # Three at a third of the speed, then one alone.
+    assert ends(crowd) == [("equal", 3.0), ("small", 3.0), ("large", 4.0)]
+
+
+def test_who_comes_later_slows_down_those_that_are_there() -> None:
+    crowd = Crowd(k=1.0, p=1.0)
+    crowd.enter("first", 2.0, now=0)
+    crowd.enter("second", 2.0, now=1)
+    assert ends(crowd) == [("first", 3.0), ("second", 4.0)]
+
+
+def test_what_is_abandoned_no_longer_slows_down_the_others() -> None:
+    crowd = Crowd(k=1.0, p=1.0)
+    crowd.enter("kept", 2.0, now=0)
+    crowd.enter("left", 2.0, now=0)
+    crowd.abandon("left", now=2)
+    assert ends(crowd) == [("kept", 3.0)]
+
+
+def test_a_crowd_that_interferes_in_pairs_finishes_less_the_larger_it_is_and_one_that_shares_does_not() -> None:
+    def rate(p: float, count: int) -> float:
+        crowd = Crowd(fitted_k(p), p)
+        for key in range(count):
+            crowd.enter(key, ALONE_S, now=0)
+        return count / ends(crowd)[-1][1]
+
+    assert rate(2.0, AT_ONCE) < rate(2.0, 29) / 2
+    assert rate(1.0, AT_ONCE) > rate(1.0, 29)
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_jains_index_is_one_for_equals_and_one_nth_when_one_has_all() -> None:
+    assert overload.jain([3, 3, 3]) == 1
+    assert overload.jain([9, 0, 0]) == pytest.approx(1 / 3)
+    assert overload.jain([0, 0]) == 0
+
+
+def test_growth_is_the_slope_of_the_samples_after_the_first_quarter_while_the_tasks_are_open() -> None:
+    def sample(calls: int, rss_kib: float, tasks: int = 10, fds: int = 50) -> Sample:
+        return Sample(0.0, calls, tasks, rss_kib, fds, 1.0)
+
+    working = [sample(1000 * number, 1000 + 3 * number) for number in range(4, 10)]
+    watch = Watch([sample(0, 0.0, tasks=1, fds=5), *working, sample(12_000, 0.0, tasks=0, fds=5)])
+    assert watch.settled == working
+    assert watch.slope() == pytest.approx(3.0)
+    assert watch.fd_growth() == 0
+
+
+def test_the_slope_of_a_single_place_is_none() -> None:
+    assert least_squares([1, 1], [2, 5]) == 0
+
+
+# --- end to end -----------------------------------------------------------------------------------------------------
+
+
+def without_nan(outcome: Outcome) -> Outcome:
+    for row in (row for table in outcome.tables for row in table.rows):
+        assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
+    return outcome
+
+
+def test_overload_asks_both_contestants_in_every_table() -> None:
+    outcome = without_nan(overload.run(TINY_OVERLOAD))
+    everybody, runs, quiet = outcome.tables
+    assert [row["way"] for row in everybody.rows] == [overload.OPEN, overload.OURS]
+    assert [row["way"] for row in runs.rows] == [overload.OPEN, overload.OURS]
+    assert len(quiet.rows) == 3
+    assert quiet.rows[0]["noisy"] == 0
+    assert all(0 <= row["noisy"] <= TINY_OVERLOAD.burst for row in quiet.rows)
+    assert len(outcome.targets) == 4
+
+
+def test_a_small_sweep_answers_every_call_and_leaves_nothing_behind() -> None:
+    outcome = without_nan(sweep.run(TINY_SWEEP))
+    calls, hub, growth = outcome.tables
+    (row,) = calls.rows
+    assert row["made"] == row["answered"] == 2 * (2 * 8 + 1 * 3)
+    counts = {target.claim: target.value for target in outcome.targets if "growth" not in target.claim}
+    assert counts == dict.fromkeys(counts, 0)
+    assert len(counts) == 4
+    assert hub.rows[0]["starts"] > 0
+    assert [each["what"] for each in growth.rows] == ["while the tasks work", "while short tasks come and go"]

@@ -1,0 +1,9 @@
+"""The benchmarks of crowds with as little work as they can."""
+
+from __future__ import annotations
+
+from benchmarks import overload, sweep
+from benchmarks.sweep_agents import Pace
+
+TINY_OVERLOAD = overload.Scale(tasks=2, rounds=1, window_s=1.2, others_s=0.8, quiet_s=1.2, burst=20, variants=False)
+TINY_SWEEP = sweep.Scale(tasks=2, at_once=2, calls=8, pace=Pace(compressed=200), kills=1, short=1)

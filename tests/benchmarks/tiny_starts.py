@@ -1,0 +1,20 @@
+"""The benchmarks of starts and of memory with as little work as they can."""
+
+from __future__ import annotations
+
+from benchmarks import density, storm
+from benchmarks.readiness import Builtin
+from benchmarks.specs import fixture_echo, lean_echo
+
+CLOCK = Builtin("clock", {}, {}, is_shared=True)
+TINY_STORM = storm.Scale(tasks=2, deadline_s=20, servers=(fixture_echo(), lean_echo()))
+TINY_DENSITY = density.Scale(
+    looks=(1, 2),
+    forked=(1, 2),
+    spawned=(1, 2),
+    open_tasks=3,
+    sessions=2,
+    budget_s=20,
+    servers=(CLOCK,),
+    server=fixture_echo(),
+)
