@@ -1,4 +1,4 @@
-"""Our own servers inside the hub's process: no process, no pipe, one memory-stream pair."""
+"""Our own servers inside the hub's process: no process, no pipe, no stream; a call is one task beside the caller's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 
 import anyio
 from mcp.server import MCPServer, Server
-from mcp.shared.memory import create_client_server_memory_streams
+from mcp.server.connection import Connection
+from mcp.server.runner import serve_connection
 
 from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.link import Link, linked
 from toolhub.channel.mcp import McpChannel, conversation
+from toolhub.channel.peer import Peer
 from toolhub.config import ServerSpec
 from toolhub.hosting import Host
 from toolhub.owned import unwrapped
@@ -57,14 +60,19 @@ async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncItera
     server = load_server(spec, host)
     death = PostMortem()
     try:
-        async with (
-            create_client_server_memory_streams() as (client, served),
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(server.run, *served, server.create_initialization_options())
-            async with conversation(spec, client, lambda: death) as channel:
+        async with anyio.create_task_group() as tasks:
+            client, served = linked()
+            tasks.start_soon(_serve, server, served)
+            async with conversation(spec, Peer(client, client), lambda: death) as channel:
                 yield channel
             tasks.cancel_scope.cancel()
     except Exception as exc:
         death.cause = str(unwrapped(exc))
         raise unwrapped(exc) from exc
+
+
+async def _serve(server: Server[Any], link: Link) -> None:
+    """Serve one conversation until it ends. Its era is the handshake, whatever the config prefers over a wire."""
+    peer = Peer(link, link)
+    async with server.lifespan(server) as state:
+        await serve_connection(server, peer, connection=Connection.for_loop(peer), lifespan_state=state)

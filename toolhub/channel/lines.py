@@ -111,6 +111,11 @@ async def decode(line: bytes) -> Any:
     """Return the JSON value of one line; invalid UTF-8 becomes U+FFFD. Raises ValueError when it is not JSON."""
     if len(line) > INLINE_BYTES:
         return await anyio.to_thread.run_sync(_decode_long, line)
+    return decode_inline(line)
+
+
+def decode_inline(line: bytes) -> Any:
+    """Like `decode`, in the caller's thread whatever the length."""
     try:
         return from_json(line)
     except ValueError:

@@ -1,22 +1,32 @@
 """Conversations through the official SDK, whatever carries them.
 
 The SDK's `ClientSession` does the handshake; calls then go through its dispatcher's `send_raw_request`, so that unknown
-fields survive and a sloppy server does not raise. The dispatcher's receive loop ending *is* the end of the connection:
-that one place covers EOF, a crash of the transport and our own closing.
+fields survive and a sloppy server does not raise. That dispatcher is our own `Peer` where messages pass without a
+stream (processes, servers in this process), and the SDK's over HTTP. Its receive loop ending *is* the end of the
+connection: that one place covers EOF, a crash of the transport and our own closing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from functools import partial
+from typing import Any, Protocol, cast
 
 import anyio
 import anyio.abc
 import mcp.shared.jsonrpc_dispatcher
 from mcp import ClientSession, MCPError
-from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.dispatcher import (
+    CallOptions,
+    DispatchContext,
+    Dispatcher,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+)
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
     MCP_NAME_HEADER,
@@ -37,6 +47,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub.channel.base import ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.channel.peer import RawNotified
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
@@ -53,13 +64,20 @@ logger = logging.getLogger(__name__)
 mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _COURTESY_S
 
 
+class Relay(Dispatcher[TransportContext], Protocol):
+    """A dispatcher that makes its end visible and shows its notifications raw."""
+
+    ended: anyio.Event
+    on_raw_notification: RawNotified | None
+
+
 class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher, with its end made visible and its notifications shown raw."""
+    """The SDK's dispatcher as a relay."""
 
     def __init__(self, *streams: Any) -> None:
         super().__init__(*streams)
         self.ended = anyio.Event()
-        self.on_raw_notification: Callable[[str, Mapping[str, Any] | None], Any] | None = None
+        self.on_raw_notification: RawNotified | None = None
 
     async def run(
         self,
@@ -72,8 +90,9 @@ class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
         async def relay(
             context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
         ) -> None:
-            if self.on_raw_notification is not None:
-                await self.on_raw_notification(method, params)
+            show = self.on_raw_notification
+            if show is not None and (work := show(method, params)) is not None:
+                await work()
 
         try:
             await super().run(on_request, relay, on_notify_intercept, task_status=task_status)
@@ -84,14 +103,13 @@ class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
 class McpChannel:
     """A conversation that has been set up. See `channel.base.Channel` for the contract."""
 
-    def __init__(self, session: ClientSession, dispatcher: RelayDispatcher, *, evidence: Callable[[], PostMortem]):
+    def __init__(self, session: ClientSession, dispatcher: Relay, *, evidence: Callable[[], PostMortem]):
         self.info = _server_info(session)
         self.pid: int | None = None
         self.on_tools_changed: Callable[[], None] | None = None
         self._session = session
         self._dispatcher = dispatcher
         self._evidence = evidence
-        self._expired = anyio.Event()
         self._log_listeners: dict[int, LogFn] = {}
         self._next_listener = 0
         self._modern_meta = _modern_meta(self.info)
@@ -132,7 +150,7 @@ class McpChannel:
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> Json:
-        if self._dispatcher.ended.is_set() or self._expired.is_set():
+        if self._dispatcher.ended.is_set():
             raise ChannelClosed(sent="no")
         options: CallOptions = {}
         if on_progress is not None:
@@ -153,7 +171,7 @@ class McpChannel:
             return ChannelClosed(exc.message)
         if exc.code == INVALID_REQUEST and "session" in exc.message.lower() and self.pid is None:
             # A restarted HTTP server does not know our session id: it refused, so it did not execute.
-            self._expired.set()
+            self._dispatcher.ended.set()
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
         return ServerRefused(exc.code, exc.message, exc.error.data)
 
@@ -167,27 +185,26 @@ class McpChannel:
         options["headers"] = headers
         return stamped, options
 
-    async def _notified(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def _notified(self, method: str, params: Mapping[str, Any] | None) -> Callable[[], Awaitable[None]] | None:
         if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
             self.on_tools_changed()
-        elif method == "notifications/message":
-            for listener in list(self._log_listeners.values()):
-                try:
-                    await listener(dict(params or {}))
-                except Exception:
-                    logger.exception("log listener raised")
+        elif method == "notifications/message" and self._log_listeners:
+            return partial(_tell, list(self._log_listeners.values()), params)
+        return None
 
     async def wait_closed(self) -> None:
-        async def either(event: anyio.Event) -> None:
-            await event.wait()
-            tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(either, self._dispatcher.ended)
-            tasks.start_soon(either, self._expired)
+        await self._dispatcher.ended.wait()
 
     def post_mortem(self) -> PostMortem:
         return self._evidence()
+
+
+async def _tell(listeners: list[LogFn], params: Mapping[str, Any] | None) -> None:
+    for listener in listeners:
+        try:
+            await listener(dict(params or {}))
+        except Exception:
+            logger.exception("log listener raised")
 
 
 def _server_info(session: ClientSession) -> ServerInfo:
@@ -236,10 +253,10 @@ async def _negotiate(session: ClientSession, spec: ServerSpec) -> None:
 
 @asynccontextmanager
 async def conversation(
-    spec: ServerSpec, streams: tuple[Any, Any], evidence: Callable[[], PostMortem]
+    spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], PostMortem]
 ) -> AsyncIterator[McpChannel]:
-    """Set up a session over a stream pair; leaving ends it, not the transport."""
-    dispatcher = RelayDispatcher(*streams)
+    """Set up a session over a dispatcher; leaving ends it, not the transport."""
+    dispatcher.on_raw_notification = lambda method, params: None  # nobody listens yet
     async with ClientSession(dispatcher=dispatcher, client_info=CLIENT_INFO) as session:
         await _handshake(session, spec)
         yield McpChannel(session, dispatcher, evidence=evidence)

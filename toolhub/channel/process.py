@@ -9,9 +9,10 @@ import anyio
 
 from toolhub.channel.base import OpenFailed, PostMortem
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
+from toolhub.channel.peer import Peer
 from toolhub.channel.stdio import StdinStream, StdoutStream
 from toolhub.config import ServerSpec
-from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
+from toolhub.spawn.exec import Child, Spawner, SpawnFailed
 from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 
@@ -42,9 +43,7 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
         )
 
     try:
-        child = await spawner.spawn(
-            [spec.command or "", *spec.args], env=child_environment(spec.env, spec.inherit_env), cwd=spec.cwd
-        )
+        child = await spawner.start(spec, [spec.command or "", *spec.args])
     except SpawnFailed as exc:
         raise OpenFailed(str(exc)) from exc
     stdout = StdoutStream(child, limit=limit)
@@ -56,8 +55,9 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
             tasks.start_soon(_watch, child, watching)
             tasks.start_soon(_end_of_process, child, stdout)
             try:
-                async with conversation(spec, (stdout, StdinStream(child, tasks)), evidence) as channel:
+                async with conversation(spec, Peer(stdout, StdinStream(child, tasks)), evidence) as channel:
                     channel.pid = child.pid
+                    child.on_ready()
                     opened = True
                     yield channel
             finally:

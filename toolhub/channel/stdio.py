@@ -1,76 +1,52 @@
-"""The two ends of a server's stdio as the streams that the SDK's dispatcher reads and writes.
+"""The two ends of a server's stdio as the source and the sink of a `Peer`.
 
-No task and no memory stream stands between the pipe and the dispatcher: each hop would cost an event-loop round.
+The event loop calls the reader when there is something to read, and the reader resolves what the messages answer: no
+task, stream or event stands between the pipe and whoever waits. It takes one chunk per round of the loop, and of that a
+bounded number of lines, so that a server which never stops talking cannot keep the loop to itself.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
-from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
-from pydantic import ValidationError
+from pydantic_core import to_json
 
-from toolhub.channel.lines import LineBuffer, LineTooLong, decode
-from toolhub.spawn.exec import Child
+from toolhub.channel.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
+from toolhub.channel.loops import Answer, answers, readable
+from toolhub.model import Json
 
 _READ_BYTES = 1 << 18
+# Some half a millisecond of small messages; other servers' messages and the hub's own work come in between.
+_LINES_PER_ROUND = 64
 # Writers wait while this much is unsent; a server that stops reading stdin then costs its callers, not memory.
 _HIGH_WATER_BYTES = 1 << 20
 NOISE_KEPT, NOISE_CHARS = 20, 200
 
 
-def to_message(value: Any) -> SessionMessage | None:
-    """Build the SDK's message from one decoded line, or None when it is not JSON-RPC."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        if "method" in value:
-            kind = JSONRPCRequest if value.get("id") is not None else JSONRPCNotification
-            return SessionMessage(kind.model_validate(value))
-        if isinstance(value.get("result"), dict) and isinstance(value.get("id"), int | str):
-            # Not validated: the result is opaque here, and may be tens of megabytes.
-            return SessionMessage(
-                JSONRPCResponse.model_construct(jsonrpc="2.0", id=value["id"], result=value["result"])
-            )
-        if "error" in value and value.get("id") is not None:
-            error = ErrorData.model_validate(value["error"])
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=value["id"], error=error))
-    except ValidationError:
-        pass
-    return None
+class Pipes(Protocol):
+    """A process, as far as it matters here: the hub's descriptors of its stdin (negative once closed) and stdout."""
+
+    stdin: int
+    stdout: int
 
 
-class _Closing:
-    """The context-manager half of the dispatcher's stream protocol."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """The pipe belongs to the child's owner, who closes it."""
-
-
-class StdoutStream(_Closing):
+class StdoutStream:
     """Messages a server sends; everything else it prints is counted as noise, kept for diagnosis, and never fatal."""
 
-    def __init__(self, child: Child, *, limit: int) -> None:
+    def __init__(self, child: Pipes, *, limit: int) -> None:
         self._child = child
         self._buffer = LineBuffer(limit)
         self._lines: deque[bytes] = deque()
-        self._scope: anyio.CancelScope | None = None
         self._ended = False
+        self._crash: Exception | None = None
+        self._take: Callable[[Any], bool]
+        self._halt: Answer[bytes | None] | None = None
+        """What interrupts the reading: a line that is too long to be decoded in the loop, or None at the end."""
         self.noise_lines = 0
         self.noise: deque[str] = deque(maxlen=NOISE_KEPT)
         self.failure = ""
@@ -82,80 +58,98 @@ class StdoutStream(_Closing):
     def end(self) -> None:
         """Make the stream end now, although a grandchild may still hold the pipe open."""
         self._ended = True
-        if self._scope is not None:
-            self._scope.cancel()
+        if not self._lines and self._halt is not None and not self._halt.done():
+            self._halt.set_result(None)
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def receive(self) -> SessionMessage:
-        """Return the next message. Raises EndOfStream at EOF, on `end()`, or after a line over the limit."""
+    async def pump(self, take: Callable[[Any], bool]) -> None:
+        """See `ends.Source`; returns at EOF, on `end()`, or after a line over the limit."""
+        self._take, new_answer = take, answers()
         while True:
-            while self._lines:
-                message = await self._to_message(self._lines.popleft())
-                if message is not None:
-                    return message
-            await self._fill()
+            self._halt = new_answer()
+            async with readable(self._child.stdout, self._turn):
+                long_line = await self._halt
+            if self._crash is not None:
+                raise self._crash
+            if long_line is None:
+                return
+            # Nothing is read meanwhile: the messages of one server keep their order, and the server waits.
+            try:
+                message = await decode(long_line)
+            except (ValueError, RecursionError):
+                message = None
+            self._take_message(message, long_line)
 
-    async def _fill(self) -> None:
-        chunk = b""
-        if not self._ended:
-            with anyio.CancelScope() as self._scope:
-                chunk = await self._read()
-            self._scope = None
-        if not chunk:
-            self._ended = True
-            raise anyio.EndOfStream
+    def _turn(self) -> bool:
+        """Take what the server said, a bounded part of it in one round of the loop; True: there is more already."""
+        if self._halt is None or self._halt.done():
+            return False
+        if not self._lines and not self._ended:
+            self._read()
+        for _ in range(min(_LINES_PER_ROUND, len(self._lines))):
+            line = self._lines.popleft()
+            if len(line) > INLINE_BYTES:
+                self._halt.set_result(line)
+                return False
+            try:
+                self._take_message(_decoded(line), line)
+            except Exception as exc:
+                self._crash = exc
+                self._halt.set_result(None)
+                return False
+        if not self._lines and self._ended:
+            self._halt.set_result(None)
+        return bool(self._lines)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._child.stdout, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
         try:
             self._lines.extend(self._buffer.feed(chunk))
         except LineTooLong as exc:
             self.failure = f"it sent {exc} (limits.max_result_bytes)"
             self._ended = True
-            raise anyio.EndOfStream from None
+        self._ended = self._ended or not chunk
 
-    async def _read(self) -> bytes:
-        while True:
-            # Always suspends, so that a server which never stops talking cannot keep the loop to itself.
-            await anyio.wait_readable(self._child.stdout)
-            try:
-                return os.read(self._child.stdout, _READ_BYTES)
-            except BlockingIOError:
-                continue
-
-    async def _to_message(self, line: bytes) -> SessionMessage | None:
-        if not line.strip():
-            return None
-        try:
-            message = to_message(await decode(line))
-        except (ValueError, RecursionError):
-            message = None
-        if message is None:
+    def _take_message(self, message: Any, line: bytes) -> None:
+        if not self._take(message) and line.strip():
             self.noise_lines += 1
             self.noise.append(line[:NOISE_CHARS].decode("utf-8", "replace").rstrip())
-        return message
 
 
-class StdinStream(_Closing):
+def _decoded(line: bytes) -> Any:
+    """The line's JSON value; None, which is no message, when it is not JSON."""
+    try:
+        return decode_inline(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+class StdinStream:
     """Messages to a server, each written whole: a cancelled sender never leaves half a line behind."""
 
-    def __init__(self, child: Child, flushers: anyio.abc.TaskGroup) -> None:
+    def __init__(self, child: Pipes, flushers: anyio.abc.TaskGroup) -> None:
         self._child = child
         self._flushers = flushers
         self._pending = bytearray()
         self._room = anyio.Event()
+        self._is_closed = False
 
-    async def send(self, item: SessionMessage) -> None:
-        """Write one message, waiting while the server is not reading. Raises BrokenResourceError when it is gone."""
-        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        # Only requests wait: a cancellation has to leave at once, or a caller's deadline would wait for a deaf server.
-        while len(self._pending) > _HIGH_WATER_BYTES and isinstance(item.message, JSONRPCRequest):
-            await self._room.wait()
+    @property
+    def is_full(self) -> bool:
+        return len(self._pending) > _HIGH_WATER_BYTES and not self._is_closed
+
+    async def wait_room(self) -> None:
+        await self._room.wait()
+
+    def send(self, message: Json) -> None:
+        """See `ends.Sink`."""
+        if self._is_closed:
+            raise anyio.BrokenResourceError
+        data = to_json(message, inf_nan_mode="null") + b"\n"
         if self._pending:
             self._pending += data
             return
@@ -163,6 +157,10 @@ class StdinStream(_Closing):
         if written < len(data):
             self._pending += memoryview(data)[written:]
             self._flushers.start_soon(self._flush)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._make_room()
 
     def _write(self, data: bytes | memoryview) -> int:
         if self._child.stdin < 0:

@@ -27,6 +27,7 @@ from toolhub.config import Config, ServerSpec, load_config, redact
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
+from toolhub.spawn.forkserver import learned_files
 from toolhub.spawn.supervisor import descendants
 
 EXTRAS = {
@@ -70,7 +71,7 @@ def run(path: Path | None, as_json: bool) -> None:
     log_to_stderr("error")
     config = load_config(find_config(path))
     reports, sandbox = run_async(functools.partial(examine, config))
-    machine = [*check_machine(config), *sandbox]
+    machine = [*check_machine(config), *check_forks(config), *sandbox]
     if as_json:
         print_json({"machine": machine, "servers": [dataclasses.asdict(report) for report in reports]})
     else:
@@ -243,6 +244,20 @@ def check_machine(config: Config) -> list[Finding]:
         ("extras", "ok", ", ".join(name for name, module in EXTRAS.items() if _has(module)) or "none"),
     ]
     return [{"check": name, "status": status, "detail": detail} for name, status, detail in checks]
+
+
+def check_forks(config: Config) -> list[Finding]:
+    """Which servers with `spawn: fork` were executed instead when they were last started, and why."""
+    forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
+    fallbacks = learned_files(config.hub.state_path).fallbacks()
+    found = [
+        {"check": "fork", "status": "weaker", "detail": f"server {name!r} falls back to exec: {fallbacks[name]}"}
+        for name in forked
+        if name in fallbacks
+    ]
+    if forked and not found:
+        return [{"check": "fork", "status": "ok", "detail": ", ".join(forked)}]
+    return found
 
 
 def _state_check(config: Config) -> tuple[str, str, str]:

@@ -52,10 +52,26 @@ def _tell(told: Callable[..., None], *news: object) -> None:
         logger.exception("an observer of calls raised")  # its trouble must not become the call's
 
 
+def _in_span(inner: Handler) -> Handler:
+    """Open a span around the call; where nothing listens, a look at the tracer is all that it costs."""
+
+    async def handle(call: Call) -> Result:
+        attributes = {"toolhub.server": call.server, "toolhub.tool": call.tool}
+        span = _tracer.start_span("toolhub.call", attributes=attributes)
+        if span is otel.INVALID_SPAN:
+            return await inner(call)
+        with otel.use_span(span, end_on_exit=True, record_exception=False):
+            return await inner(call)
+
+    return handle
+
+
 def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
     """Count into every one of `counts` and report to `observers`, which may grow later."""
 
     def layer(inner: Handler) -> Handler:
+        traced = _in_span(inner)
+
         async def handle(call: Call) -> Result:
             began = time.perf_counter()  # uvloop's own clock ticks in milliseconds
             for count in counts:
@@ -64,10 +80,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                 _tell(observer.began, call)
             outcome = "cancelled"
             try:
-                with _tracer.start_as_current_span("toolhub.call", record_exception=False) as span:
-                    span.set_attribute("toolhub.server", call.server)
-                    span.set_attribute("toolhub.tool", call.tool)
-                    result = await inner(call)
+                result = await traced(call)
                 outcome = "tool_error" if result.is_error else "ok"
                 return result
             except Exception as exc:
@@ -79,7 +92,8 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                     count.end(outcome)
                 for observer in observers:
                     _tell(observer.ended, call, outcome, seconds)
-                logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
+                if logger.isEnabledFor(logging.DEBUG):
+                    logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
 
         return handle
 

@@ -28,10 +28,11 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 HEADER = struct.Struct("!I")
-FDS_PER_REQUEST = 4  # stdin, stdout, stderr, control
+MOST_FDS = 5  # stdin, stdout, stderr, control; a zygote may be given one more
 _PR_SET_CHILD_SUBREAPER = 36
 # A killed process disappears within a scheduler tick; a second bounds the wait for one stuck in the kernel.
 _KILL_ROUNDS, _KILL_PAUSE_S = 200, 0.005
@@ -196,11 +197,17 @@ def _tell(control: socket.socket, **message: Any) -> None:
         pass  # the hub is gone; the caller is about to notice
 
 
-def _keep(request: dict[str, Any], stdio: list[int], control: socket.socket, hub: int | None) -> None:
+def _keep(
+    request: dict[str, Any],
+    stdio: list[int],
+    control: socket.socket,
+    hub: int | None,
+    start: Callable[[dict[str, Any], list[int]], tuple[int, str]] = _start_server,
+) -> None:
     """A keeper's life: start the server, obey the hub, end everything below when either is gone."""
     _become_subreaper()
     child_exited = _sigchld_pipe()
-    pid, failed = _start_server(request, stdio)
+    pid, failed = start(request, stdio)
     for fd in stdio:
         os.close(fd)  # the server's ends: keeping one open would hide its EOF from the hub
     if failed:
@@ -251,7 +258,7 @@ def _receive_exactly(requests: socket.socket, size: int) -> bytes:
 def _receive_request(requests: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Read one request and the descriptors that came with it. Raises EOFError when the hub is gone."""
     fds = array.array("i")
-    header, ancillary, _, _ = requests.recvmsg(HEADER.size, socket.CMSG_LEN(FDS_PER_REQUEST * fds.itemsize))
+    header, ancillary, _, _ = requests.recvmsg(HEADER.size, socket.CMSG_LEN(MOST_FDS * fds.itemsize))
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

@@ -1,0 +1,63 @@
+"""A wire inside this process: what one end sends, the other end takes at once, without a stream in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from pydantic_core import to_jsonable_python
+
+from toolhub.model import Json
+
+
+class Link:
+    """One end; both the source and the sink of a `Peer`. Get a pair from `linked()`."""
+
+    is_full = False
+
+    def __init__(self, *, copies: bool) -> None:
+        self.other: Link
+        self._copies = copies
+        self._take: Callable[[Any], bool] | None = None
+        self._early: list[Json] = []
+        self._is_over = anyio.Event()
+
+    async def pump(self, take: Callable[[Any], bool]) -> None:
+        """See `peer.Source`; returns when the other end was closed."""
+        self._take = take
+        try:
+            for message in self._early:
+                take(message)
+            await self._is_over.wait()
+        finally:
+            self._is_over.set()
+
+    def send(self, message: Json) -> None:
+        """See `peer.Sink`. What is sent before the other end takes messages waits there for it."""
+        other = self.other
+        if other._is_over.is_set():
+            raise anyio.BrokenResourceError
+        if self._copies:
+            message = to_jsonable_python(message, inf_nan_mode="null")
+        if other._take is None:
+            other._early.append(message)
+        else:
+            other._take(message)
+
+    async def wait_room(self) -> None:
+        """There always is room: what is sent is taken."""
+
+    def close(self) -> None:
+        self.other._is_over.set()
+
+
+def linked() -> tuple[Link, Link]:
+    """Return (the client's end, the server's end).
+
+    What the client sends is copied, as JSON would copy it: its arguments are its caller's, who may go on changing them.
+    What the server sends was made for the message by the SDK, and is not copied.
+    """
+    client, server = Link(copies=True), Link(copies=False)
+    client.other, server.other = server, client
+    return client, server

@@ -1,0 +1,106 @@
+"""Being woken is most of what a call costs: on asyncio by its own futures and callbacks, elsewhere through anyio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+T = TypeVar("T")
+
+
+class Answer(Protocol[T]):
+    """One value that one task awaits."""
+
+    def done(self) -> bool:
+        """Whether it can no longer be set: it was, or, with some event loops, whoever waited has gone."""
+        ...
+
+    def set_result(self, value: T, /) -> None: ...
+
+    def __await__(self) -> Generator[Any, None, T]: ...
+
+
+class _EventAnswer(Generic[T]):
+    def __init__(self) -> None:
+        self._is_set = anyio.Event()
+        self._value: T
+
+    def done(self) -> bool:
+        return self._is_set.is_set()
+
+    def set_result(self, value: T, /) -> None:
+        self._value = value
+        self._is_set.set()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from self._is_set.wait().__await__()
+        return self._value
+
+
+def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def answers() -> Callable[[], Answer[Any]]:
+    """Return what makes an `Answer` on the event loop that runs."""
+    loop = _asyncio_loop()
+    return loop.create_future if loop is not None else _EventAnswer
+
+
+@asynccontextmanager
+async def readable(fd: int, turn: Callable[[], bool]) -> AsyncIterator[None]:
+    """Call `turn` now and whenever `fd` can be read, and again in the next round of the loop if it returned True.
+
+    It must not raise: nobody would hear of it.
+    """
+    loop = _asyncio_loop()
+    if loop is None:
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(_watch, fd, turn)
+            yield
+            watching.cancel_scope.cancel()
+        return
+    turns = _Turns(loop, turn)
+    loop.add_reader(fd, turns.begin)
+    try:
+        turns.begin()
+        yield
+    finally:
+        loop.remove_reader(fd)
+        turns.are_over = True
+
+
+async def _watch(fd: int, turn: Callable[[], bool]) -> None:
+    while True:
+        while turn():
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_readable(fd)
+
+
+class _Turns:
+    """One turn per round of the loop: a descriptor that stays readable asks in every round."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._turn = turn
+        self._is_due = False
+        self.are_over = False
+
+    def begin(self) -> None:
+        if not self._is_due:
+            self._next()
+
+    def _next(self) -> None:
+        if self.are_over:
+            return
+        self._is_due = self._turn()
+        if self._is_due:
+            self._loop.call_soon(self._next)

@@ -1,0 +1,280 @@
+"""One end of a JSON-RPC conversation: a future per request, a task per request of the other side, nothing else.
+
+It takes the place of the SDK's dispatcher under `ClientSession` (and under a server in this process), and costs a call
+one message out and one event-loop round back: no stream, task, scope, span or model stands between `send_raw_request`
+and the wire. Messages are plain dicts; what they look like between here and there is the wire's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+from mcp import MCPError
+from mcp.shared.dispatcher import (
+    CallOptions,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+    coerce_request_id,
+    run_notify_intercept,
+)
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, ErrorData, RequestId
+from opentelemetry.context import get_current
+from opentelemetry.propagate import inject
+from pydantic import ValidationError
+
+from toolhub.channel.asked import Asked, Params, error_of
+from toolhub.channel.ends import Sink, Source
+from toolhub.channel.loops import Answer, answers
+from toolhub.model import Json
+
+RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
+"""Shown (method, params) of a notification at once and in order; returns what is left to do in a task, if anything."""
+
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+
+logger = logging.getLogger(__name__)
+
+
+class Peer:
+    """The SDK's `Dispatcher` over a source and a sink. `ended` is set once nothing can come any more."""
+
+    def __init__(self, source: Source, sink: Sink) -> None:
+        self.ended = anyio.Event()
+        self.on_raw_notification: RawNotified | None = None
+        """Takes notifications instead of the `on_notify` that `run` was given."""
+        self._source = source
+        self._sink = sink
+        self._number = 0
+        self._waiting: dict[RequestId, Answer[Json | ErrorData]] = {}
+        self._listening: dict[RequestId, ProgressFnT] = {}
+        self._handling: dict[RequestId, Asked] = {}
+        self._new_answer: Callable[[], Answer[Any]] | None = None
+        self._tasks: anyio.abc.TaskGroup
+        self._on_request: OnRequest
+        self._on_notify: OnNotify
+        self._intercept: OnNotifyIntercept | None = None
+
+    def __repr__(self) -> str:
+        return f"<Peer waiting={len(self._waiting)} handling={len(self._handling)} ended={self.ended.is_set()}>"
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def send_raw_request(self, method: str, params: Params, opts: CallOptions | None = None) -> Json:
+        """Return the other side's result. Cancelling tells the other side, without waiting for it.
+
+        Raises MCPError: the other side's error, CONNECTION_CLOSED, or REQUEST_TIMEOUT after `opts["timeout"]` seconds.
+        """
+        if opts is None or (timeout := opts.get("timeout")) is None:
+            return await self._request(method, params, opts or {})
+        with anyio.move_on_after(timeout):
+            return await self._request(method, params, opts)
+        raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
+
+    async def _request(self, method: str, params: Params, opts: CallOptions) -> Json:
+        if self._new_answer is None:
+            raise RuntimeError("a request before run()")
+        await anyio.lowlevel.checkpoint_if_cancelled()  # what is cancelled already must not reach the other side
+        while self._sink.is_full:
+            await self._sink.wait_room()
+        if self.ended.is_set():
+            raise MCPError.from_error_data(_CLOSED)
+        number, on_progress = self._number_for(opts), opts.get("on_progress")
+        key = coerce_request_id(number)
+        answer: Answer[Json | ErrorData] = self._new_answer()
+        self._waiting[key] = answer
+        if on_progress is not None:
+            self._listening[key] = on_progress
+        outcome: Json | ErrorData = _CLOSED
+        try:
+            self._sink.send(_request(number, method, params, wants_progress=on_progress is not None))
+            outcome = await answer
+        except anyio.BrokenResourceError:
+            pass  # its outcome is that the conversation is over
+        except anyio.get_cancelled_exc_class():
+            if self._waiting.get(key) is answer and opts.get("cancel_on_abandon", True):
+                self._send_or_drop(
+                    _message("notifications/cancelled", {"requestId": number, "reason": "caller cancelled"})
+                )
+            raise
+        finally:
+            if self._waiting.get(key) is answer:
+                del self._waiting[key]
+            if on_progress is not None:
+                del self._listening[key]
+        if isinstance(outcome, ErrorData):
+            raise MCPError.from_error_data(outcome)
+        return outcome
+
+    def _number_for(self, opts: CallOptions) -> RequestId:
+        if (given := opts.get("request_id")) is not None:
+            if coerce_request_id(given) in self._waiting:
+                raise ValueError(f"request id {given!r} is already in flight")
+            return given
+        self._number += 1
+        while self._number in self._waiting:
+            self._number += 1
+        return self._number
+
+    async def notify(self, method: str, params: Params, opts: CallOptions | None = None) -> None:
+        """Send a notification; nobody hears of it if the other side is gone."""
+        self._send_or_drop(_message(method, params))
+
+    def _send_or_drop(self, message: Json) -> None:
+        try:
+            self._sink.send(message)
+        except anyio.BrokenResourceError:
+            logger.debug("dropped %s: the other side is gone", message.get("method", "an answer"))
+
+    # --- being told -------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Take messages until the source ends. Runs once."""
+        self._on_request, self._on_notify, self._intercept = on_request, on_notify, on_notify_intercept
+        self._new_answer = answers()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                try:
+                    await self._source.pump(self._take)
+                finally:
+                    self._end()
+                    self._tasks.cancel_scope.cancel()
+        finally:
+            self._sink.close()  # not before the handlers have given their last answers
+
+    def _end(self) -> None:
+        self.ended.set()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(_CLOSED)
+
+    def _take(self, message: Any) -> bool:
+        if not isinstance(message, dict):
+            return False
+        if "method" in message:
+            return self._take_question(message)
+        number, outcome = message.get("id"), message.get("result")
+        if not isinstance(number, int | str):
+            return False
+        if not isinstance(outcome, dict):
+            try:
+                outcome = ErrorData.model_validate(message.get("error"))
+            except ValidationError:
+                return False
+        answer = self._waiting.pop(coerce_request_id(number), None)
+        if answer is not None and not answer.done():
+            # Neither validated nor copied: a result is opaque here, and may be tens of megabytes.
+            answer.set_result(outcome)
+        return True
+
+    def _take_question(self, message: Json) -> bool:
+        method, params, number = message["method"], message.get("params"), message.get("id")
+        if message.get("jsonrpc") != "2.0" or not isinstance(method, str) or not isinstance(params, dict | None):
+            return False
+        if number is None:
+            self._notified(method, params)
+        elif isinstance(number, int | str):
+            asked, key = Asked.of(self, number, params), coerce_request_id(number)
+            self._handling[key] = asked
+            self._tasks.start_soon(self._handle, asked, key, method, params)
+        else:
+            return False
+        return True
+
+    def _notified(self, method: str, params: Params) -> None:
+        if method == "notifications/cancelled":
+            number = (params or {}).get("requestId")
+            if isinstance(number, int | str) and (asked := self._handling.get(coerce_request_id(number))) is not None:
+                asked.cancel()
+        elif method == "notifications/progress":
+            self._progressed(params or {})
+        if run_notify_intercept(self._intercept, method, params):
+            return
+        if (work := self._shown(method, params)) is not None:
+            self._tasks.start_soon(_contained, work)
+
+    def _shown(self, method: str, params: Params) -> Callable[[], Awaitable[None]] | None:
+        if self.on_raw_notification is None:
+            return partial(self._on_notify, Asked(self), method, params)
+        try:
+            return self.on_raw_notification(method, params)
+        except Exception:
+            logger.exception("a listener of notifications raised")
+            return None
+
+    def _progressed(self, params: Mapping[str, Any]) -> None:
+        token, progress, total, text = (params.get(key) for key in ("progressToken", "progress", "total", "message"))
+        listener = self._listening.get(coerce_request_id(token)) if isinstance(token, int | str) else None
+        if listener is None or not isinstance(progress, int | float):
+            return
+        known = float(total) if isinstance(total, int | float) else None
+        said = text if isinstance(text, str) else None
+        self._tasks.start_soon(_contained, partial(listener, float(progress), known, said))
+
+    async def _handle(self, asked: Asked, key: RequestId, method: str, params: Params) -> None:
+        """Answer one request; one that the other side has cancelled is not answered."""
+        answer: Json | None = None
+        try:
+            with asked.scope:
+                answer = {"result": await self._on_request(asked, method, params)}
+        except anyio.get_cancelled_exc_class():
+            answer = _error(_CLOSED)
+            raise
+        except Exception as exc:
+            answer = _error(error_of(exc, method))
+        finally:
+            asked.is_over = True
+            if self._handling.get(key) is asked:
+                del self._handling[key]
+            if answer is not None and not asked.cancel_requested.is_set():
+                self._send_or_drop({"jsonrpc": "2.0", "id": asked.request_id, **answer})
+
+
+def _message(method: str, params: Params) -> Json:
+    message: Json = {"jsonrpc": "2.0", "method": method}
+    if params is not None:
+        message["params"] = params
+    return message
+
+
+def _request(number: RequestId, method: str, params: Params, *, wants_progress: bool) -> Json:
+    """Add what goes into `_meta`, which is nothing at all for most calls: then nothing is copied either."""
+    trace = get_current()  # empty unless somebody traces
+    if wants_progress or trace:
+        meta = dict((params or {}).get("_meta") or {})
+        if wants_progress:
+            meta["progressToken"] = number
+        if trace:
+            inject(meta, trace)
+        params = {**(params or {}), "_meta": meta}
+    message: Json = {"jsonrpc": "2.0", "id": number, "method": method}
+    if params:
+        message["params"] = params
+    return message
+
+
+def _error(error: ErrorData) -> Json:
+    return {"error": error.model_dump(exclude_none=True)}
+
+
+async def _contained(work: Callable[[], Awaitable[None]]) -> None:
+    """A listener's trouble must not end the conversation."""
+    try:
+        await work()
+    except Exception:
+        logger.exception("a listener of notifications raised")

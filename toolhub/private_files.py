@@ -1,0 +1,44 @@
+"""Small files that only this user may read or write: replaced whole, and trusted only while nobody else could have
+written them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read_private(path: Path, *, limit: int) -> bytes:
+    """Return what is in a file of at most `limit` bytes.
+
+    Raises OSError when it cannot be read or is larger, PermissionError when somebody else may have written it.
+    """
+    # Not blocking: a named pipe in the file's place would wait for a writer for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+            raise OSError(f"{path} is no file of at most {limit} bytes")
+        if found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
+            raise PermissionError(f"{path} belongs to somebody else or can be written by others")
+        return file.read(limit)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file at once, with mode 0600, making its folder with mode 0700.
+
+    Not synced: a machine that loses power may leave an empty file, which readers of such files take for none.
+    Raises OSError when it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

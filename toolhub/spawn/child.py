@@ -1,0 +1,181 @@
+"""A running server as the hub holds it, and how it is asked for.
+
+Whoever makes processes for the hub (the supervisor, a zygote) takes the same request, a JSON object with four
+descriptors, and leaves a keeper at the other end of the control socket that speaks the same few messages.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from toolhub.journal import Journal
+from toolhub.spawn import supervisor
+
+Request = dict[str, Any]
+"""`argv`, `env`, `cwd` (absolute), and what a zygote wants to know beside."""
+
+
+class SpawnFailed(Exception):
+    """The command could not be executed; the message says why and what to do."""
+
+
+class StarterLost(SpawnFailed):
+    """Whoever was to start it died on the way: nothing runs, and another may try."""
+
+
+@dataclass(eq=False)
+class Child:
+    """A running server: its pid, the hub's ends of its pipes, and the line to its keeper.
+
+    Somebody must run `watch()`; it sets `exited` when the server process has ended and `gone` when nothing that it
+    started is left.
+    """
+
+    pid: int
+    start_time: str | None
+    stdin: int
+    stdout: int
+    stderr: int
+    exit_code: int | None = None
+    """Exit status, or the negative signal number; None while it runs or if its keeper was killed."""
+    exited: anyio.Event = field(repr=False, default_factory=anyio.Event)
+    gone: anyio.Event = field(repr=False, default_factory=anyio.Event)
+    on_ready: Callable[[], None] = field(repr=False, default=lambda: None)
+    """To be called once it has answered its handshake."""
+    on_close: Callable[[], None] = field(repr=False, default=lambda: None)
+    """Called by `close()`, once."""
+    _control: socket.socket = field(repr=False, default_factory=socket.socket)
+    _unread: bytearray = field(repr=False, default_factory=bytearray)
+    _journal: Journal | None = field(repr=False, default=None)
+
+    async def watch(self) -> None:
+        """Follow the keeper's messages until nothing is left of the server."""
+        while (message := await next_message(self._control, self._unread)) is not None:
+            if "exit" in message:
+                self.exit_code = message["exit"]
+                self.exited.set()
+        self.exited.set()
+        self.gone.set()
+        if self._journal is not None:
+            self._journal.forget(self.pid)
+
+    def terminate(self) -> None:
+        """SIGTERM to the server's process group."""
+        self._command(b"T")
+
+    def kill(self) -> None:
+        """SIGKILL to the server and everything below it."""
+        self._command(b"K")
+
+    def _command(self, letter: bytes) -> None:
+        try:
+            self._control.send(letter)
+        except OSError:
+            pass  # the keeper has ended, and so has everything below it
+
+    def close_stdin(self) -> None:
+        """Give the server EOF on its stdin; harmless when repeated."""
+        if self.stdin >= 0:
+            anyio.notify_closing(self.stdin)  # a flush may be waiting for room in the pipe
+            os.close(self.stdin)
+            self.stdin = -1
+
+    def close(self) -> None:
+        """Close every descriptor; the keeper kills whatever still runs. Harmless when repeated."""
+        self.close_stdin()
+        for name in ("stdout", "stderr"):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
+        self._control.close()
+        on_close, self.on_close = self.on_close, lambda: None
+        on_close()
+
+
+async def next_message(control: socket.socket, unread: bytearray) -> dict[str, Any] | None:
+    """Return the keeper's next JSON line, or None when the keeper has ended."""
+    while b"\n" not in unread:
+        try:
+            chunk = control.recv(4096)
+        except BlockingIOError:
+            await anyio.wait_readable(control)
+            continue
+        except OSError:
+            return None
+        if not chunk:
+            return None
+        unread += chunk
+    line, _, rest = bytes(unread).partition(b"\n")
+    unread[:] = rest
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+async def send_request(requests: socket.socket, body: bytes, fds: Sequence[int]) -> None:
+    """Send one request with its descriptors. Raises OSError when the other side is gone."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    await anyio.wait_writable(requests)
+    requests.sendmsg([supervisor.HEADER.pack(len(body))], ancillary)
+    remaining = memoryview(body)
+    while remaining:
+        try:
+            remaining = remaining[requests.send(remaining) :]
+        except BlockingIOError:
+            # A half-sent request would poison the stream; this send finishes even if the caller leaves.
+            with anyio.CancelScope(shield=True):
+                await anyio.wait_writable(requests)
+
+
+async def request_child(
+    request: Request,
+    send: Callable[[bytes, list[int]], Awaitable[None]],
+    *,
+    journal: Journal | None,
+    explain: Callable[[tuple[int, str, str | None]], str],
+    stdin: int | None = None,
+    more: Sequence[int] = (),
+) -> Child:
+    """Make the pipes of a server, have it started by whoever `send` reaches, and return once it is.
+
+    stdin: a descriptor to give it instead of a pipe; it stays the caller's, as those in `more` do. explain: puts a
+    failed start (errno, text, file name) into words. Raises SpawnFailed.
+    """
+    pipes = [os.pipe() if stdin is None else (os.dup(stdin), -1), os.pipe(), os.pipe()]
+    control, keepers_end = socket.socketpair()
+    control.setblocking(False)
+    ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
+    theirs = [pipes[0][0], pipes[1][1], pipes[2][1], keepers_end.detach()]
+    child = Child(0, None, ours[0], ours[1], ours[2], _control=control, _journal=journal)
+    try:
+        try:
+            for fd in ours:
+                if fd >= 0:
+                    os.set_blocking(fd, False)
+            await send(json.dumps(request).encode(), [*theirs, *more])
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        await _wait_started(child, request, explain)
+    except BaseException:
+        child.close()  # the keeper reads EOF and ends whatever it had started
+        raise
+    return child
+
+
+async def _wait_started(child: Child, request: Request, explain: Callable[[tuple[int, str, str | None]], str]) -> None:
+    message = await next_message(child._control, child._unread)
+    if message is None:
+        raise StarterLost("the process that was starting the server was killed; try again")
+    if "failed" in message:
+        raise SpawnFailed(explain(message["failed"]))
+    child.pid, child.start_time = message["pid"], message["start_time"]
+    if child._journal is not None:
+        child._journal.record(child.pid, child.start_time, request["argv"][0])

@@ -1,0 +1,173 @@
+"""The zygote: an interpreter with a server's libraries loaded, that forks the server's processes.
+
+    hub ── request socket (stdin) ──> zygote ── fork ──> keeper ── fork ──> server ──> its children
+     └───────────── control socket, one per server ───────┘
+
+A zygote takes the same requests as the supervisor and forks the same keeper for each, so that a server ends with all
+that it started; only the last step differs: instead of executing a program, the forked process makes itself look like
+a fresh interpreter (`fresh.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
+frame of this file above it, and its end is the normal end of an interpreter.
+
+The zygote itself is a child of the supervisor. It is single-threaded, runs with nothing but the standard library of
+whatever Python 3.9+ the server belongs to (`python <flags> zygote.py <padding>`), and ends with its hub, or when it
+has had nothing to do for a while. The padding is room for the command lines of the servers.
+
+All servers of a zygote share its hash seed: the order of sets of strings is the same in each of them, as it is with
+PYTHONHASHSEED set. Nothing else that should be random is shared.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import select
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+_MAIN = sys.modules["__main__"]
+if TYPE_CHECKING:
+    from toolhub.spawn import fresh, preloading, supervisor
+else:
+
+    def _beside(name):
+        """Load a module that lies beside this file; `sys.modules` does not hear of it."""
+        spec = importlib.util.spec_from_file_location(f"toolhub.spawn.{name}", f"{os.path.dirname(__file__)}/{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    supervisor, fresh, preloading = map(_beside, ("supervisor", "fresh", "preloading"))
+
+Request = dict[str, Any]
+
+
+class _Born(BaseException):
+    """Unwinds the forked server out of the keeper's loop."""
+
+
+def _fork_server(request: Request, stdio: list[int]) -> tuple[int, str]:
+    """Fork the server and return as `supervisor._start_server` does; in the server itself, raise _Born."""
+    errors_out, errors_in = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _be_born(request, stdio, errors_in)
+        os.close(errors_in)
+        raise _Born
+    os.close(errors_in)
+    with open(errors_out, "rb") as pipe:
+        reason = pipe.read().decode()
+    return pid, reason
+
+
+def _be_born(request: Request, stdio: list[int], errors: int) -> None:
+    """The steps that can fail, with the keeper told of it."""
+    try:
+        os.setsid()
+        for target, source in enumerate(stdio):
+            os.dup2(source, target)
+        os.chdir(request["cwd"])
+    except OSError as exc:
+        filename = os.fsdecode(exc.filename) if exc.filename else None
+        os.write(errors, json.dumps([exc.errno, exc.strerror, filename]).encode())
+        os._exit(127)
+
+
+def _keep(request: Request, fds: list[int]) -> None:
+    """Be a keeper; returns in the server only."""
+    code = 1
+    control = socket.socket(fileno=fds[3])
+    try:
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        supervisor._keep(request, fds[:3], control, None, _fork_server)
+        code = 0
+    except _Born:
+        control.detach()
+        return
+    except BaseException:  # noqa: S110  # nobody could be told; the hub reads the end of the control socket
+        pass
+    os._exit(code)
+
+
+def _serve(requests: socket.socket, idle_s: float) -> tuple[Request, int | None] | None:
+    """The zygote's life. Returns None at its end, and in each server its request and the recorder's descriptor."""
+    keepers: set[int] = set()
+    child_exited = supervisor._sigchld_pipe()
+    supervisor._become_subreaper()  # for the servers whose keeper was killed
+    gc.collect()
+    gc.freeze()
+    while True:
+        # The clock runs only while there are no servers.
+        ready, _, _ = select.select([requests.fileno(), child_exited], [], [], None if keepers else idle_s)
+        if not ready:
+            return None
+        if child_exited in ready:
+            os.read(child_exited, 4096)
+            exited = supervisor._reap()
+            keepers.difference_update(pid for pid, _ in exited)
+            if any(status != 0 for _, status in exited):
+                supervisor._kill_orphans(keepers)
+        if requests.fileno() in ready:
+            try:
+                request, fds = supervisor._receive_request(requests)
+            except EOFError:
+                return None
+            pid = _fork_keeper(fds)
+            if pid == 0:
+                _keep(request, fds)
+                return request, fds[4] if len(fds) > 4 else None
+            if pid > 0:
+                keepers.add(pid)
+            for fd in fds:
+                os.close(fd)
+
+
+def _fork_keeper(fds: list[int]) -> int:
+    """Fork; a machine that has no process to spare costs this server only, and the hub is told why."""
+    try:
+        return os.fork()
+    except OSError as exc:
+        with socket.socket(fileno=os.dup(fds[3])) as control:
+            supervisor._tell(control, failed=[exc.errno, exc.strerror, None])
+        return -1
+
+
+def _open_requests() -> socket.socket:
+    """Move the request socket away from stdin, which shall be empty for whatever is loaded here."""
+    requests = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return requests
+
+
+def _main() -> tuple[Request, int | None] | None:
+    requests = _open_requests()
+    try:
+        order, _ = supervisor._receive_request(requests)
+    except EOFError:
+        return None
+    birthmark = fresh.remember(_MAIN, order["env"])
+    gc.disable()
+    if not preloading.preload(order, requests):
+        return None
+    born = _serve(requests, order["idle_s"])
+    if born is not None:
+        requests.detach()  # or its end would close whatever has that number by then
+        fresh.dress(birthmark, *born)
+    return born
+
+
+if __name__ == "__main__":
+    _born = _main()
+    if _born is not None:
+        try:
+            fresh.run(_born[0])
+        except SystemExit:
+            raise
+        except BaseException as _error:
+            fresh.report(_error, __file__)
+            raise
