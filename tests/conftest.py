@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -9,3 +12,14 @@ import pytest
 def anyio_backend() -> str:
     """Run `@pytest.mark.anyio` tests on asyncio, as the hub does."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A hub that is not told where to keep its files must neither read nor change those of whoever runs the tests."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    del os.environ["XDG_STATE_HOME"]
+    if before is not None:
+        os.environ["XDG_STATE_HOME"] = before

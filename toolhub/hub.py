@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from toolhub.budget import Budget
 from toolhub.catalog import Catalog
+from toolhub.catalog_store import CatalogStore
 from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
@@ -37,6 +38,7 @@ from toolhub.server import HostedOpener, Server, ServerGates, Shared
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
+from toolhub.spawn.resolve import Resolver
 from toolhub.spawn.starts import StartLimiter
 from toolhub.spawn.usage import memory_below, raise_fd_limit, usable_descriptors
 
@@ -87,7 +89,7 @@ class Hub:
             self._shared = Shared(
                 open_channel=open_channel,
                 starts=starts,
-                catalog=Catalog(),
+                catalog=Catalog(CatalogStore(settings.state_path / "catalog") if self._open_channel is None else None),
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
@@ -127,7 +129,8 @@ class Hub:
             return lambda spec, host: given(spec)
         journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
         spawner = await stack.enter_async_context(open_spawner(journal))
-        return channel_opener(spawner, self.config.limits.max_result_bytes)
+        resolver = Resolver(self.config.hub.state_path / "resolved.json")
+        return channel_opener(spawner, self.config.limits.max_result_bytes, resolver)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -355,12 +358,12 @@ async def _warm(slot: Slot) -> None:
         logger.warning("keep_warm: %s", exc)
 
 
-def channel_opener(spawner: Spawner, limit: int) -> HostedOpener:
+def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> HostedOpener:
     """Return the opener that knows every transport. limit: bytes of the largest answer."""
 
     def open_channel(spec: ServerSpec, host: Host) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":
-            return open_stdio(spec, spawner, limit=limit)
+            return open_stdio(spec, spawner, limit=limit, resolver=resolver)
         if spec.transport == "builtin":
             return open_builtin(spec, host)
         return open_http(spec, limit=limit)

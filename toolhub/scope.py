@@ -154,25 +154,27 @@ class TaskScope:
         async with self._servers[call.server].lease() as session:
             return await session.call(call)
 
-    async def tools(self, server: str | None = None) -> list[ToolInfo]:
+    async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
 
+        fresh: ask the servers themselves. Otherwise what they said before is enough, in an earlier life of the hub too;
+        where it turns out wrong once a server is up, `on_tools_changed` tells.
         Servers start in parallel; with `server=None` one that cannot be reached is left out (see `tools_by_server`).
         """
         self._touch()
         if server is not None:
             server_named(self.servers, server)
-            return await self._servers[server].tools()
-        by_server = await self.tools_by_server()
+            return await self._servers[server].tools(fresh=fresh)
+        by_server = await self.tools_by_server(fresh=fresh)
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
-    async def tools_by_server(self) -> dict[str, list[ToolInfo] | ToolhubError]:
+    async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
         """Ask every server at once; the value is its tools, or the error that costs only this server."""
         found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(self._servers, [])
 
         async def ask(name: str) -> None:
             try:
-                found[name] = await self._servers[name].tools()
+                found[name] = await self._servers[name].tools(fresh=fresh)
             except ToolhubError as exc:
                 found[name] = exc
 

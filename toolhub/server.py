@@ -15,7 +15,7 @@ from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.commons import Commons
 from toolhub.config import Limits, ServerSpec
-from toolhub.errors import CallTimeout
+from toolhub.errors import CallTimeout, ToolhubError
 from toolhub.hosting import Host, SandboxProvider
 from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
@@ -96,6 +96,8 @@ class Server:
     gates: tuple[Gate, ...]
     """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
     slots: list[Slot] = field(default_factory=list)
+    changes: int = 0
+    """How often a process of it said that its tools changed."""
 
     @classmethod
     def of(
@@ -143,9 +145,22 @@ class Server:
 
     def _watch_tools(self, session: Session) -> None:
         session.on_tools_changed(self._tools_changed)
+        if self.shared.catalog.is_unverified(self.key, self.spec):
+            self.owners.start_soon(self._verify, session, name=f"verify the tools of {self.spec.name}")
+
+    async def _verify(self, session: Session) -> None:
+        """Compare what was shown before the server was up with what it says now."""
+        try:
+            await self._ask(session)
+        except ToolhubError:
+            pass  # the next start is asked; callers meet what is wrong by themselves
 
     def _tools_changed(self) -> None:
-        self.shared.catalog.forget(self.key)
+        self.changes += 1
+        self.shared.catalog.forget(self.key, self.spec)
+        self._tell_change()
+
+    def _tell_change(self) -> None:
         for listener in self.shared.on_tools_changed:
             listener(self.spec.name)
 
@@ -165,16 +180,29 @@ class Server:
             with anyio.CancelScope(shield=True):
                 await slot.aclose()
 
-    async def tools(self) -> list[ToolInfo]:
+    async def tools(self, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the offered tools, from the catalog or from the server.
 
+        fresh: from the server itself, started if need be; the catalog may know what it offered in a hub's earlier life.
         Raises CallTimeout when a server that is up does not list them within its start timeout.
         """
-        tools = self.shared.catalog.get(self.key)
+        tools = None if fresh else self.shared.catalog.get(self.key, self.spec)
         if tools is None:
             async with self.lease(uses_state=False) as session:
-                tools = self.shared.catalog.put(self.key, self.spec, await self._listed(session))
+                tools = await self._ask(session)
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
+
+    async def _ask(self, session: Session) -> list[ToolInfo]:
+        """Let the server itself say what it offers; whoever was shown something else is told."""
+        catalog, changes = self.shared.catalog, self.changes
+        wire = await self._listed(session)
+        if changes != self.changes:  # meanwhile: what was listed may be the old tools, and must not be remembered
+            return [ToolInfo.from_wire(self.spec.name, tool) for tool in wire]
+        is_news = catalog.is_outdated_by(self.key, self.spec, wire)
+        tools = catalog.put(self.key, self.spec, wire)
+        if is_news:
+            self._tell_change()
+        return tools
 
     async def _listed(self, session: Session) -> list[Json]:
         seconds = self.spec.start_timeout_s

@@ -12,7 +12,8 @@ from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.channel.peer import Peer
 from toolhub.channel.stdio import StdinStream, StdoutStream
 from toolhub.config import ServerSpec
-from toolhub.spawn.exec import Child, Spawner, SpawnFailed
+from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
+from toolhub.spawn.resolve import Command, Resolver
 from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 
@@ -23,11 +24,39 @@ _EXIT_CODE_S = 0.5
 
 
 @asynccontextmanager
-async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> AsyncIterator[McpChannel]:
+async def open_stdio(
+    spec: ServerSpec, spawner: Spawner, *, limit: int, resolver: Resolver | None = None
+) -> AsyncIterator[McpChannel]:
     """Start the server's process and talk to it; leaving ends the process and everything it started.
 
-    limit: bytes of the longest line accepted. Raises OpenFailed with the evidence.
+    limit: bytes of the longest line accepted. resolver: knows what launchers run; when that does not come up, the
+    launcher itself is run. Raises OpenFailed with the evidence.
     """
+    command = Command([spec.command or "", *spec.args], child_environment(spec.env, spec.inherit_env), spec.cwd)
+    resolved = resolver.resolve(command) if resolver is not None else None
+    if resolver is not None and resolved is not None:
+        opened, began = False, anyio.current_time()
+        try:
+            async with _open_command(spec, resolved, spawner, limit=limit) as channel:
+                opened = True
+                yield channel
+            return
+        except OpenFailed:
+            if opened:
+                raise
+            resolver.forget(command)
+            if anyio.current_time() - began >= spec.start_timeout_s:
+                raise  # the caller has waited long enough
+    async with _open_command(spec, command, spawner, limit=limit) as channel:
+        if resolver is not None:
+            resolver.learn(command, channel.pid)
+        yield channel
+
+
+@asynccontextmanager
+async def _open_command(
+    spec: ServerSpec, command: Command, spawner: Spawner, *, limit: int
+) -> AsyncIterator[McpChannel]:
     child: Child | None = None
     tail = StderrTail()
     stdout: StdoutStream | None = None
@@ -43,7 +72,7 @@ async def open_stdio(spec: ServerSpec, spawner: Spawner, *, limit: int) -> Async
         )
 
     try:
-        child = await spawner.start(spec, [spec.command or "", *spec.args])
+        child = await spawner.start(spec, command.argv, env=command.env)
     except SpawnFailed as exc:
         raise OpenFailed(str(exc)) from exc
     stdout = StdoutStream(child, limit=limit)

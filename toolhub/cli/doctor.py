@@ -109,7 +109,7 @@ async def _examine_sandbox(hub: Hub) -> list[Finding]:
 async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
     report = Report(spec.name, False, spec.transport, spec.share)
     try:
-        tools = await task.tools(spec.name)
+        tools = await task.tools(spec.name, fresh=True)
     except ToolhubError as exc:
         return dataclasses.replace(report, error=str(exc), fix=advice(spec, str(exc)))
     everything = hub.statistics()

@@ -77,12 +77,13 @@ class Spawner:
             stdin=stdin,
         )
 
-    async def start(self, spec: ServerSpec, argv: Sequence[str]) -> Child:
+    async def start(self, spec: ServerSpec, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Child:
         """Start a server as its spec says: `spawn: fork` from an interpreter that is up, where that is possible.
 
-        argv: the command that the spec's has been resolved to. Raises SpawnFailed.
+        argv: the command that the spec's has been resolved to; env: its environment, None for the spec's. Raises
+        SpawnFailed.
         """
-        env = child_environment(spec.env, spec.inherit_env)
+        env = child_environment(spec.env, spec.inherit_env) if env is None else env
         if spec.spawn == "fork" and self.forks is not None:
             return await self.forks.start(spec, argv, env=env)
         return await self.spawn(argv, env=env, cwd=spec.cwd)

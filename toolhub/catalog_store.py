@@ -1,0 +1,131 @@
+"""What servers answered to `tools/list`, kept between two lives of a hub: one small file per server.
+
+A kept answer is a guess that the server's next start confirms or corrects, so nothing here ever fails a call: what
+cannot be read is unknown, what cannot be written is not kept. Only tools are written, and not even they when they
+repeat a secret or a value of one task, since every task of the server is shown them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toolhub import __version__
+from toolhub.config import ServerSpec
+from toolhub.config.redact import long_enough
+from toolhub.model import Json
+from toolhub.private_files import read_private, write_private
+
+FORMAT = 1
+# Real lists have 2 to 200 KiB; reading what is larger would stop the event loop for longer than a call takes.
+MAX_BYTES = 2 * 1024 * 1024
+MAX_FILES = 200
+_SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh")
+
+logger = logging.getLogger(__name__)
+
+
+class CatalogStore:
+    """The folder of kept answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, spec: ServerSpec) -> list[Json] | None:
+        """Return the tools of a server as it last listed them, or None when that is not known."""
+        path = self._path(spec)
+        try:
+            kept = json.loads(read_private(path, limit=MAX_BYTES))
+            tools = kept.pop("tools")
+            if kept != _head(spec) or not _are_tools(tools):
+                return None
+            os.utime(path)  # what is read stays when the oldest are pruned
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as exc:
+            logger.debug("kept tools of %r are not used: %r", spec.name, exc)
+            return None
+        found: list[Json] = tools
+        return found
+
+    def write(self, spec: ServerSpec, tools: Sequence[Json]) -> None:
+        """Keep an answer, or forget the one before it when this one must not be kept."""
+        try:
+            text = json.dumps(tools)
+        except (ValueError, TypeError, RecursionError):
+            text = ""
+        if not text or len(text) > MAX_BYTES or _repeats_private_values(spec, text):
+            self.remove(spec)
+            return
+        path = self._path(spec)
+        try:
+            head = json.dumps(_head(spec))
+            write_private(path, f'{head[:-1]}, "tools": {text}}}'.encode())
+            self._prune()
+        except OSError as exc:
+            logger.debug("the tools of %r are not kept: %s", spec.name, exc)
+            self.remove(spec)  # what is there by now is out of date
+
+    def remove(self, spec: ServerSpec) -> None:
+        """Forget a server's answer."""
+        try:
+            self._path(spec).unlink(missing_ok=True)
+        except OSError as exc:
+            logger.debug("kept tools of %r cannot be removed: %s", spec.name, exc)
+
+    def _path(self, spec: ServerSpec) -> Path:
+        identity = f"{spec.name}:{spec.template_fingerprint}"
+        return self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+
+    def _prune(self) -> None:
+        """Remove the oldest files beyond MAX_FILES, of hubs that died while writing as well."""
+        with os.scandir(self.folder) as listing:
+            entries = list(listing)
+        if len(entries) > MAX_FILES:
+            entries.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime)
+            for entry in entries[:-MAX_FILES]:
+                os.unlink(entry.path)
+
+
+def _head(spec: ServerSpec) -> dict[str, Any]:
+    """What must be the same for an answer to be worth showing."""
+    return {
+        "format": FORMAT,
+        "toolhub": __version__,  # our own servers come with it
+        "server": spec.name,
+        "fingerprint": spec.template_fingerprint,
+        "files": _files(spec),
+    }
+
+
+def _files(spec: ServerSpec) -> dict[str, list[int]]:
+    """Size and time of each file that the command line names: a script that was edited may have other tools."""
+    if spec.command is None or spec.template_fingerprint != spec.fingerprint():
+        return {}  # what a task's own values name differs from task to task
+    found = {}
+    for number, word in enumerate([spec.command, *spec.args]):
+        if os.sep in word or word.endswith(_SCRIPTS):
+            try:
+                state = os.stat(os.path.join(spec.cwd or "", word))
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISREG(state.st_mode):
+                found[str(number)] = [state.st_size, state.st_mtime_ns]
+    return found
+
+
+def _are_tools(tools: Any) -> bool:
+    return isinstance(tools, list) and all(
+        isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in tools
+    )
+
+
+def _repeats_private_values(spec: ServerSpec, text: str) -> bool:
+    values = spec.secrets | long_enough(spec.env.get(name, "") for name in spec.task_variables)
+    return any(json.dumps(value)[1:-1] in text for value in values)
