@@ -29,6 +29,8 @@ from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
 from toolhub.layers.admission import Gate
+from toolhub.layers.cache import Caches
+from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.model import Claimant, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
@@ -110,6 +112,8 @@ class Hub:
                 ),
                 server_gate=self._server_gates,
                 commons=commons,
+                flights=Flights(owners),
+                caches=Caches(),
             )
             if (open_sandboxes := find_sandboxes()) is not None:
                 sandboxes = open_sandboxes(self.config.sandbox, start_place=lambda: starts.place(owners))
@@ -342,6 +346,8 @@ class Hub:
             sandboxes=self._sandbox_counts(),
             gates=tuple(gate.statistics() for gate in self.gates),
             budget=self._shared.budget.statistics(),
+            flights=self._shared.flights.statistics(),
+            cache=self._shared.caches.statistics(),
         )
 
     def _sandbox_counts(self) -> SandboxCounts | None:

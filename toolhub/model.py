@@ -227,6 +227,27 @@ class SandboxCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class FlightStatistics:
+    """Flights so far, calls that joined one instead of being made, and calls that had to start over."""
+
+    flights: int = 0
+    coalesced: int = 0
+    restarts: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """Lookups so far and what is kept now; evictions: answers dropped for want of room, not for their age."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HubStatistics:
     """The hub at one moment; `started_at` is Unix time."""
 
@@ -242,3 +263,5 @@ class HubStatistics:
     sandboxes: SandboxCounts | None = None
     gates: tuple[GateStatistics, ...] = ()
     budget: BudgetStatistics | None = None
+    flights: FlightStatistics = FlightStatistics()
+    cache: CacheStatistics = CacheStatistics()

@@ -20,6 +20,8 @@ from toolhub.hosting import SandboxScope
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import Gate, Waits, admission
 from toolhub.layers.authorize import authorize, server_named
+from toolhub.layers.cache import cache
+from toolhub.layers.coalesce import coalesce
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
@@ -58,10 +60,14 @@ class TaskScope:
         self._gate = Gate(f"task {task_id!r}", shared.task_concurrency, shared.queue)
         self._gates = {name: (self._gate, *server.gates, shared.gate) for name, server in self._servers.items()}
         self._waits = Waits()
+        self._party = shared.flights.party(lambda: self._closed)
+        self._caches = shared.caches.for_task()
         self._handle: Handler = stack(
             trace(shared.counts, self.counts, observers=shared.observers),
             deadline,
             authorize(specs),
+            cache(self._caches, self._server_of),
+            coalesce(self._party, self._server_of),
             retry(shared.retry_budget, on_replay=shared.on_replay),
             admission(self._gates_of, self._waits),
         )(self._dispatch)
@@ -74,6 +80,9 @@ class TaskScope:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
         return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared, claimant=self.claimant)
+
+    def _server_of(self, call: Call) -> Server:
+        return self._servers[call.server]
 
     def _gates_of(self, call: Call) -> tuple[Gate, ...]:
         return self._gates[call.server]
@@ -255,6 +264,8 @@ class TaskScope:
     async def aclose(self) -> None:
         """End every session and sandbox of this task at once. Idempotent; waits until they are gone."""
         self._closed = True
+        self._party.disband()
+        self._caches.close()
         while self._listeners:
             self._shared.on_tools_changed.remove(self._listeners.pop())
         async with anyio.create_task_group() as closing:

@@ -19,6 +19,8 @@ from toolhub.errors import CallTimeout, ToolhubError
 from toolhub.hosting import Host, SandboxProvider
 from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
+from toolhub.layers.cache import Caches
+from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.model import Claimant, Json, SlotKey, ToolInfo
 from toolhub.policy import RetryBudget
@@ -49,6 +51,8 @@ class Shared:
     run_weights: Mapping[str, float]
     commons: Commons
     budget: Budget
+    flights: Flights
+    caches: Caches
     server_gate: Callable[[ServerSpec], Gate | None]
     """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None
@@ -96,6 +100,8 @@ class Server:
     gates: tuple[Gate, ...]
     """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
     slots: list[Slot] = field(default_factory=list)
+    writes: int = 0
+    """Calls that ended and may have changed what the server keeps (see `layers.sameness`)."""
     changes: int = 0
     """How often a process of it said that its tools changed."""
 

@@ -13,7 +13,14 @@ from starlette.routing import Route
 
 from toolhub.hosting import Door
 from toolhub.hub import Hub
-from toolhub.model import BudgetStatistics, Call, HubStatistics, SandboxCounts
+from toolhub.model import (
+    BudgetStatistics,
+    CacheStatistics,
+    Call,
+    FlightStatistics,
+    HubStatistics,
+    SandboxCounts,
+)
 
 # From a cached look-up to a long reasoning call.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -37,6 +44,7 @@ class HubCollector:
             sessions.add_metric(labels, count)
         yield sessions
         yield from _of_gates(statistics)
+        yield from _of_sameness(statistics.flights, statistics.cache)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield CounterMetricFamily("toolhub_session_starts", "Sessions started", value=statistics.starts)
@@ -72,6 +80,18 @@ def _of_gates(statistics: HubStatistics) -> Iterator[Metric]:
     for run, count in sorted(queued.items()):
         runs.add_metric([run], count)
     yield runs
+
+
+def _of_sameness(flights: FlightStatistics, cache: CacheStatistics) -> Iterator[Metric]:
+    yield CounterMetricFamily("toolhub_coalesced", "Calls that shared one in flight", value=flights.coalesced)
+    yield CounterMetricFamily("toolhub_flights", "Calls made that others could share", value=flights.flights)
+    yield GaugeMetricFamily("toolhub_flights_in_flight", "Such calls now", value=flights.in_flight)
+    yield CounterMetricFamily("toolhub_flight_restarts", "Made again for who stayed", value=flights.restarts)
+    yield CounterMetricFamily("toolhub_cache_hits", "Calls answered from a cache", value=cache.hits)
+    yield CounterMetricFamily("toolhub_cache_misses", "Calls that no cache could answer", value=cache.misses)
+    yield CounterMetricFamily("toolhub_cache_evictions", "Answers dropped for want of room", value=cache.evictions)
+    yield GaugeMetricFamily("toolhub_cache_entries", "Answers kept", value=cache.entries)
+    yield GaugeMetricFamily("toolhub_cache_bytes", "Their size", value=cache.bytes)
 
 
 def _of_budget(budget: BudgetStatistics) -> Iterator[Metric]:

@@ -1,0 +1,175 @@
+"""Answers of read-only tools, kept for a while and given to equal calls.
+
+An answer is kept as long as its server's `ttl_s` says and there is room; what was not asked for longest makes room.
+Neither errors nor results with `is_error` are kept, nor what says that a service behind the tool refused. A hit takes
+no place in any queue and does not yield.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolhub.config import ServerSpec
+from toolhub.config.server import CacheSettings
+from toolhub.layers import Handler, Layer
+from toolhub.layers.copies import copied, size_of
+from toolhub.layers.sameness import Target, key_of
+from toolhub.model import CacheStatistics, Call, Json, Result
+from toolhub.pressure import pressure_of
+
+# An answer larger than this part of a store would push out too much of what others ask for.
+_LARGEST_PART = 4
+
+
+@dataclass(eq=False, slots=True)
+class _Counts:
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    raw: Json
+    expires: float
+    size: int
+
+
+class Store:
+    """The answers of one server, least recently used first. `clock` counts seconds."""
+
+    def __init__(self, settings: CacheSettings, counts: _Counts, clock: Callable[[], float]) -> None:
+        self.scope = settings.scope
+        self._ttl = settings.ttl_s
+        self._room = settings.max_bytes
+        self._bytes = 0
+        self._counts = counts
+        self._clock = clock
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Store entries={len(self._entries)} bytes={self._bytes}/{self._room}>"
+
+    def get(self, key: str) -> Result | None:
+        """Return a copy of the kept answer."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.expires <= self._clock():
+            self._drop(key)
+            entry = None
+        if entry is None:
+            self._counts.misses += 1
+            return None
+        self._counts.hits += 1
+        self._entries.move_to_end(key)
+        return Result(copied(entry.raw))
+
+    def put(self, key: str, result: Result) -> None:
+        """Keep a copy of an answer, unless it is there already or too large."""
+        now = self._clock()
+        known = self._entries.get(key)
+        if known is not None:
+            if known.expires > now:
+                return
+            self._drop(key)
+        size = size_of(result.raw)
+        if size > self._room // _LARGEST_PART:
+            return
+        self._entries[key] = _Entry(copied(result.raw), now + self._ttl, size)
+        self._grow(size, 1)
+        self._make_room(now)
+
+    def close(self) -> None:
+        """Drop everything and keep nothing more."""
+        self._grow(-self._bytes, -len(self._entries))
+        self._entries.clear()
+        self._room = 0
+
+    def _make_room(self, now: float) -> None:
+        while self._entries:
+            oldest = next(iter(self._entries))
+            if self._entries[oldest].expires > now:
+                if self._bytes <= self._room:
+                    return
+                self._counts.evictions += 1
+            self._drop(oldest)
+
+    def _drop(self, key: str) -> None:
+        self._grow(-self._entries.pop(key).size, -1)
+
+    def _grow(self, size: int, entries: int) -> None:
+        self._bytes += size
+        self._counts.bytes += size
+        self._counts.entries += entries
+
+
+class Caches:
+    """The stores of a hub, or those of one of its tasks (`for_task()`); all count together."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts = _Counts()
+        self._wider: Caches | None = None
+        self._stores: dict[tuple[str, float, int], Store] = {}
+
+    def for_task(self) -> Caches:
+        """Stores that end when they are closed; what the config shares goes to the hub's."""
+        own = Caches(clock=self._clock)
+        own._counts = self._counts
+        own._wider = self
+        return own
+
+    def store(self, spec: ServerSpec) -> Store | None:
+        """Return where the answers of a server belong; None if they are not to be kept.
+
+        A store goes by the server's name, so that `${task.*}` in a server cannot make a store per task in the hub's.
+        """
+        settings = spec.cache
+        if settings is None:
+            return None
+        if settings.scope == "hub" and self._wider is not None:
+            return self._wider.store(spec)
+        name = (spec.name, settings.ttl_s, settings.max_bytes)
+        store = self._stores.get(name)
+        if store is None:
+            store = self._stores[name] = Store(settings, self._counts, self._clock)
+        return store
+
+    def close(self) -> None:
+        """Drop everything; an answer that is still on its way is not kept."""
+        for store in self._stores.values():
+            store.close()
+
+    def statistics(self) -> CacheStatistics:
+        """Of the hub and all its tasks."""
+        counted = self._counts
+        return CacheStatistics(counted.hits, counted.misses, counted.evictions, counted.entries, counted.bytes)
+
+
+def cache(caches: Caches, target_of: Callable[[Call], Target]) -> Layer:
+    """Answer from what is kept, where the tool is declared read-only and its server has a `cache`."""
+
+    def layer(inner: Handler) -> Handler:
+        async def handle(call: Call) -> Result:
+            if not call.policy.read_only:
+                return await inner(call)
+            target = target_of(call)
+            store = caches.store(target.spec)
+            key = None if store is None else key_of(call, target, store.scope)
+            if store is None or key is None:
+                return await inner(call)
+            kept = store.get(key)
+            if kept is not None:
+                return kept
+            result = await inner(call)
+            if not result.is_error and pressure_of(result.raw) is None:
+                store.put(key, result)
+            return result
+
+        return handle
+
+    return layer
