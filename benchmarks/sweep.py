@@ -37,6 +37,8 @@ _ASK_S = 900.0
 SLOPE_PERCENT = 2.0
 # With fewer the allocator's steps are all that is seen.
 _ENOUGH_CALLS = 10_000
+# Connections that the clients keep come and go. One descriptor lost per 1,000 calls would be some twenty.
+_FD_NOISE = 10
 _MIB = 1024
 
 
@@ -269,7 +271,8 @@ def _targets(found: Found) -> list[Target]:
         Target("calls lost", found.total("lost"), 0),
         Target("wrong answers", found.total("wrong"), 0),
         Target("growth of the hub per 10,000 calls", _slope_percent(found) if enough else None, SLOPE_PERCENT, "%"),
-        Target("growth in descriptors", found.watch.fd_growth(), 0),
+        Target("growth in descriptors", found.watch.fd_growth(), _FD_NOISE),
+        Target("descriptors left by short tasks", found.after.samples[-1].fds - found.after.samples[0].fds, _FD_NOISE),
         Target("tasks and their sessions left", found.after.samples[-1].tasks + _own_sessions(found), 0),
         Target("processes left behind", found.left_behind, 0),
     ]

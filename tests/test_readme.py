@@ -42,6 +42,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_config_of_a_sweep_serves_tasks_of_a_labelled_run(folder: Path) -> None:
+    (folder / "sweep.yaml").write_text(block("# sweep.yaml"))
+    program = """
+import asyncio
+from toolhub import Hub, load_config
+
+async def main():
+    async with Hub(load_config("sweep.yaml")) as hub, hub.task("t1", run="nightly") as task:
+        for server, tool in (("time", "get_current_time"), ("clock", "get_current_time")):
+            print((await task.call(server, tool, {"timezone": "UTC"})).is_error)
+
+asyncio.run(main())
+"""
+    assert run(folder, sys.executable, "-c", program).split() == ["False", "False"]
+
+
 @pytest.fixture
 def served(folder: Path) -> Iterator[Path]:
     """The hub, started with the README's own line (and a free TCP port, for the machine that runs several tests)."""

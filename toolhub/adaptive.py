@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 
 # So much slower than usual, on average, is no reason to shrink: times scatter, and a short queue keeps a backend busy.
 TOLERANCE = 1.5
+# Until something was too much for the first time, a limit doubles, as TCP's slow start does, while times stay below this.
+SLOW_START_RATIO = 1.25
 # Of the limit that is left by the worst window, and by a backend's word.
 LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7
 # Calls in a window: about two for each place.
@@ -251,7 +253,8 @@ class AdaptiveLimit:
         if fitting < self._limit and gradient < 1:
             self._shrink(fitting)
         elif is_used:
-            self._grow(fitting, now)
+            has_never_been_too_much = not (self._decreases or self._overloads)
+            self._grow(2 * base if has_never_been_too_much and window.mean < SLOW_START_RATIO else fitting, now)
         self._highest = max(self._highest, self._limit)
         # If fewer calls are as slow, it is not their number: what is usual has changed, or was taken wrong.
         due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
+from tiny_crowds import TINY_OVERLOAD, TINY_SWEEP
+from tiny_starts import TINY_DENSITY, TINY_STORM
 
 from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers, throughput
 from benchmarks.result import Outcome, Question
@@ -42,6 +44,11 @@ TINY: dict[str, Any] = {
         browser_rounds=1,
         browser_settle_s=0.0,
     ),
+    # Judged in test_storm_density and test_overload_sweep.
+    "storm": TINY_STORM,
+    "density": TINY_DENSITY,
+    "overload": TINY_OVERLOAD,
+    "sweep": TINY_SWEEP,
     "kv": TINY_KV,
     "loop": TINY_LOOP,
 }
