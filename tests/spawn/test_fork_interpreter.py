@@ -90,3 +90,11 @@ def test_a_script_of_something_else_is_not_forked(text: str, tmp_path: Path) -> 
 def test_an_archive_of_python_code_is_not_forked(tmp_path: Path) -> None:
     (tmp_path / "app.pyz").write_bytes(b"PK\x03\x04")
     assert "not a file of Python source" in str(found(PYTHON, str(tmp_path / "app.pyz")))
+
+
+def test_a_script_in_an_interpreters_place_is_told_from_one(tmp_path: Path) -> None:
+    shim = tmp_path / "python3"
+    shim.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+    shim.chmod(0o755)
+    why = str(found("python3", "-m", "x", path=str(tmp_path)))
+    assert f"{shim} is a script that chooses an interpreter; give the full path" in why

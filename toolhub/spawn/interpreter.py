@@ -86,6 +86,8 @@ def _head(path: str) -> bytes:
 def _console_script(path: str, head: bytes, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Program | str:
     interpreter = _shebang(head)
     if not interpreter or not _PYTHON.match(os.path.basename(interpreter[0])):
+        if _PYTHON.match(os.path.basename(argv[0])):  # pyenv's and asdf's are
+            return f"{path} is a script that chooses an interpreter; give the full path of the interpreter itself"
         return f"{argv[0]!r} is no Python program"
     found = _executable(interpreter[0], env, cwd)
     if found is None or not _head(found).startswith(b"\x7fELF"):
