@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -34,10 +35,23 @@ def newest_results(directory: Path, names: Iterable[str]) -> dict[str, Json]:
     return found
 
 
-def readme(results: Mapping[str, Json], questions: Mapping[str, str]) -> str:
-    """The whole page. questions: what each asks, by name, in the order of the page."""
+def place(result: Json) -> Path:
+    """Where the result is kept, without a suffix, relative to the page: ``results/<date>/<name>``."""
+    return Path("results") / str(result["date"])[:10] / str(result["question"])
+
+
+def pictures(out: Path, results: Mapping[str, Json]) -> dict[str, str]:
+    """The pictures that lie beside these results, by question: paths relative to the page in `out`."""
+    paths = {name: place(result).with_suffix(".png") for name, result in results.items()}
+    return {name: path.as_posix() for name, path in paths.items() if (out / path).is_file()}
+
+
+def readme(
+    results: Mapping[str, Json], questions: Mapping[str, str], pictures: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The whole page. questions: what each asks, by name, in the order of the page. pictures: paths, by name."""
     sections = [
-        _section(name, asks, results[name]) if name in results else _missing(name, asks)
+        _section(name, asks, results[name], pictures.get(name)) if name in results else _missing(name, asks)
         for name, asks in questions.items()
     ]
     return "\n".join([_INTRO, *sections])
@@ -51,8 +65,9 @@ def _missing(name: str, asks: str) -> str:
     return f"{_heading(name, asks)}\nNo results yet: `toolhub bench {name}`.\n"
 
 
-def _section(name: str, asks: str, result: Json) -> str:
+def _section(name: str, asks: str, result: Json, picture: str | None) -> str:
     parts = [_heading(name, asks), provenance(result), "", targets_sentence(result["targets"]), ""]
+    parts += [f"![{name}: {asks}]({picture})", ""] if picture else []
     for table in result["tables"]:
         parts += [f"**{table['title']}**", "", markdown(table), ""]
     parts += [f"- {note}" for note in result["notes"]] + [""] * bool(result["notes"])
