@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 # So much slower than usual, on average, is no reason to shrink: times scatter, and a short queue keeps a backend busy.
 TOLERANCE = 1.5
-# Until something was too much for the first time, a limit doubles, as TCP's slow start does, while times stay below this.
+# Until something was too much for the first time, a limit doubles (TCP's slow start) while times stay below this.
 SLOW_START_RATIO = 1.25
 # Of the limit that is left by the worst window, and by a backend's word.
 LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7

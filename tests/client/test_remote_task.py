@@ -91,6 +91,13 @@ async def test_tools_are_listed_with_their_schemas(task: RemoteTask) -> None:
     assert [tool.name for tool in await task.tools()] == list(tools)
 
 
+async def test_fresh_tools_come_from_the_server_itself(task: RemoteTask, hub: RemoteHub) -> None:
+    known = [tool.name for tool in await task.tools("echo")]
+    assert [tool.name for tool in await task.tools("echo", fresh=True)] == known
+    (shown,) = [one for one in (await hub.statistics())["tasks"] if one["id"] == task.id]
+    assert [slot["state"] for slot in shown["slots"] if slot["server"] == "echo"] == ["LIVE"]
+
+
 async def test_a_server_that_does_not_start_costs_only_its_own_tools(hub: RemoteHub) -> None:
     servers = {"echo": echo_server(), "gone": {"command": "no-such-program"}}
     async with hub.task(servers=servers, only_these=True) as task:

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from toolhub.client.failures import HubLost, HubSilent, HubUnreachable
 from toolhub.client.heartbeat import Held, heart
@@ -95,22 +95,30 @@ class RemoteTask:
         result: Json = outcome["result"]
         return result
 
-    async def tools(self, server: str | None = None) -> list[ToolInfo]:
-        """Return the tools of one server, or of all that can be reached, in the config's order."""
+    async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
+        """Return the tools of one server, or of all that can be reached, in the config's order.
+
+        fresh: ask the servers themselves, which starts them; else what the hub knows of them is enough.
+        """
         if server is not None:
-            (tools,) = (await self._listed(f"{self._path}/tools?server={quote(server, safe='')}")).values()
+            (tools,) = (await self._listed(server=server, fresh=fresh)).values()
             if isinstance(tools, ToolhubError):
                 raise tools
             return tools
-        by_server = await self.tools_by_server()
+        by_server = await self.tools_by_server(fresh=fresh)
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
-    async def tools_by_server(self) -> dict[str, list[ToolInfo] | ToolhubError]:
+    async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
         """Ask every server at once; the value is its tools, or the error that costs only this server."""
-        return await self._listed(self._path + "/tools")
+        return await self._listed(fresh=fresh)
 
-    async def _listed(self, target: str) -> dict[str, list[ToolInfo] | ToolhubError]:
+    async def _listed(
+        self, *, server: str | None = None, fresh: bool = False
+    ) -> dict[str, list[ToolInfo] | ToolhubError]:
         self._renew_here()
+        wanted = {"server": server} if server is not None else {}
+        query = urlencode(wanted | ({"fresh": "true"} if fresh else {}))
+        target = f"{self._path}/tools?{query}" if query else f"{self._path}/tools"
         answer = await self._transport.request("GET", target, repeatable=True)
         return {entry["name"]: _tools_of(entry) for entry in answer["servers"]}
 

@@ -110,13 +110,14 @@ class TaskApi:
         return json_response({"errors": {name: error_to_wire(exc) for name, exc in (errors or {}).items()}})
 
     async def tools(self, request: Request) -> Response:
-        """List tools by server; a server that cannot be reached has an error instead."""
+        """List tools by server; a server that cannot be reached has an error instead. `fresh=true` asks the servers."""
         scope = self._task(request)
         wanted = request.query_params.get("server")
+        fresh = request.query_params.get("fresh", "") in ("true", "1")
         if wanted is not None:
-            found = {wanted: await scope.tools(wanted)}
+            found = {wanted: await scope.tools(wanted, fresh=fresh)}
             return json_response({"servers": [_listed(name, tools) for name, tools in found.items()]})
-        by_server = await while_connected(request, scope.tools_by_server())
+        by_server = await while_connected(request, scope.tools_by_server(fresh=fresh))
         return json_response({"servers": [_listed(name, tools) for name, tools in (by_server or {}).items()]})
 
     async def call(self, request: Request) -> Response:

@@ -64,7 +64,10 @@ def _operation(route: Route) -> Json:
     if "{id}" in route.path:
         operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
     if route.name == "tools":
-        operation["parameters"].append({"name": "server", "in": "query", "schema": {"type": "string"}})
+        operation["parameters"] += [
+            {"name": "server", "in": "query", "schema": {"type": "string"}},
+            {"name": "fresh", "in": "query", "schema": {"type": "boolean", "default": False}},
+        ]
     if body := _BODIES.get(route.name):
         schema = {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}
         operation["requestBody"] = {"content": {"application/json": schema}}
