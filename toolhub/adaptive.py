@@ -27,7 +27,7 @@ TOLERANCE = 1.5
 SLOW_START_RATIO = 1.25
 # Of the limit that is left by the worst window, and by a backend's word.
 LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7
-# Calls in a window: about two for each place.
+# Calls in a window: about two for each place, and one as long as a limit doubles.
 FEWEST_CALLS, MOST_CALLS = 10, 64
 # One call counts at most so many times what is usual.
 CUT_OFF = 8.0
@@ -191,6 +191,10 @@ class AdaptiveLimit:
         )
 
     @property
+    def _has_never_been_too_much(self) -> bool:
+        return not (self._decreases or self._overloads)
+
+    @property
     def _quiet_level(self) -> int:
         """So few calls do not slow each other down, or hardly."""
         return max(self._least, math.ceil(int(self._limit) / 3))
@@ -239,7 +243,8 @@ class AdaptiveLimit:
             self._passing -= 1
             return
         self._window.add(min(ratio, CUT_OFF), in_flight)
-        if self._window.calls >= min(max(2 * self.limit, FEWEST_CALLS), MOST_CALLS):
+        places = 1 if self._has_never_been_too_much else 2
+        if self._window.calls >= min(max(places * self.limit, FEWEST_CALLS), MOST_CALLS):
             self._close_window(now)
 
     def _close_window(self, now: float) -> None:
@@ -253,8 +258,8 @@ class AdaptiveLimit:
         if fitting < self._limit and gradient < 1:
             self._shrink(fitting)
         elif is_used:
-            has_never_been_too_much = not (self._decreases or self._overloads)
-            self._grow(2 * base if has_never_been_too_much and window.mean < SLOW_START_RATIO else fitting, now)
+            doubles = self._has_never_been_too_much and window.mean < SLOW_START_RATIO
+            self._grow(2 * base if doubles else fitting, now)
         self._highest = max(self._highest, self._limit)
         # If fewer calls are as slow, it is not their number: what is usual has changed, or was taken wrong.
         due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet

@@ -18,6 +18,9 @@ from toolhub_servers._tools import make_server, make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
+# Those that were asked for: some hundred names at most, since others are no zones.
+_ZONES: dict[str, ZoneInfo] = {}
+
 
 class LocalTime(BaseModel):
     timezone: str
@@ -41,7 +44,7 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
 
     async def get_current_time(timezone: str = "UTC") -> LocalTime:
         """Get the current time in a time zone, given by its IANA name such as Europe/Berlin."""
-        zone = await to_thread.run_sync(find_zone, timezone)
+        zone = await zone_named(timezone)
         return local_time(now().astimezone(zone))
 
     async def convert_time(source_timezone: str, time: str, target_timezone: str) -> Conversion:
@@ -49,8 +52,7 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
 
         `time` is HH:MM, meaning today in the source time zone, or a date and time such as 2026-03-01T14:30.
         """
-        source = await to_thread.run_sync(find_zone, source_timezone)
-        target = await to_thread.run_sync(find_zone, target_timezone)
+        source, target = await zone_named(source_timezone), await zone_named(target_timezone)
         return convert(parse_time(time, now().astimezone(source)), target)
 
     tools = [
@@ -58,6 +60,14 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
         make_tool(convert_time, annotations=READ_ONLY, is_structured=True),
     ]
     return make_server("toolhub-clock", tools=tools)
+
+
+async def zone_named(name: str) -> ZoneInfo:
+    """Return the zone, or raise a ToolError that names similar ones. Only one that is new is looked for on the disk."""
+    zone = _ZONES.get(name)
+    if zone is None:
+        zone = _ZONES[name] = await to_thread.run_sync(find_zone, name)
+    return zone
 
 
 def find_zone(name: str) -> ZoneInfo:
