@@ -18,6 +18,7 @@ from chaos.processes import Process, below
 
 import toolhub
 from toolhub import ServerSpec
+from toolhub.journal import sweep
 
 PROGRAM = Path(__file__).with_name("hub_program.py")
 
@@ -71,3 +72,4 @@ async def another_hub(
         for process in [*hub.alive, *([hub.fork] if hub.fork else [])] if hub else []:
             if process.is_alive:
                 process.kill()
+        sweep(state_dir / "journal")  # of the cgroup: whoever would have removed it was killed as well
