@@ -195,7 +195,9 @@ def demo(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="overhead, init, recover, idle, sandbox, servers, or all.")] = "all",
+    name: Annotated[
+        str, typer.Argument(help="A question of benchmarks/README.md (overhead, storm, kv, ...), all, report, or check.")
+    ] = "all",
 ) -> None:
     """Measure toolhub on this machine against what people use today (needs a source checkout)."""
     _work("bench", extra="bench").run(name, context.args)
