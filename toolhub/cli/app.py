@@ -196,7 +196,7 @@ def demo(
 def bench(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="A question of benchmarks/README.md (overhead, storm, kv, ...), all, report, or check.")
+        str, typer.Argument(help="A question of benchmarks/README.md (overhead, storm, kv, ...), all, report or check.")
     ] = "all",
 ) -> None:
     """Measure toolhub on this machine against what people use today (needs a source checkout)."""
