@@ -18,6 +18,7 @@ import anyio.abc
 from toolhub.budget import Budget
 from toolhub.config import ServerSpec
 from toolhub.errors import HubClosed, Overloaded, ServerGaveUp, SessionLost, StartError
+from toolhub.layers.copies import twin_of
 from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
 from toolhub.model import Claimant, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
@@ -158,7 +159,7 @@ class Slot:
             self._refuse_if_hopeless(start)
             await start.done.wait()
             if start.error is not None:
-                raise _for_this_caller(start.error)
+                raise twin_of(start.error)
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
@@ -364,12 +365,3 @@ def idle_limit(spec: ServerSpec) -> float | None:
     if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
         return None
     return spec.idle_s
-
-
-def _for_this_caller(error: Exception) -> Exception:
-    """A start's error is shared; raising one object in 32 tasks would grow one traceback without end."""
-    copy = type(error).__new__(type(error))
-    copy.__dict__.update(error.__dict__)
-    copy.args = error.args
-    copy.__cause__ = error
-    return copy

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import signal
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
@@ -102,7 +103,7 @@ class _Asked:
         self._settled.set()
 
 
-class _Stream:
+class _Stream(ABC):
     """The context-manager half of the SDK's stream protocols."""
 
     async def __aenter__(self) -> Self:
@@ -113,8 +114,8 @@ class _Stream:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def aclose(self) -> None: ...
 
 
 class _Requests(_Stream):
