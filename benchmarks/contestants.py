@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -184,25 +183,12 @@ def _lags(task: Any) -> Callable[[], Awaitable[list[float]]]:
 async def open_socket(server: Json) -> AsyncIterator[Caller]:
     """toolhub in a process of its own, reached through its unix socket."""
     import toolhub
+    from benchmarks.served import ServedHub
 
-    with tempfile.TemporaryDirectory() as directory:
-        config, socket = Path(directory, "hub.json"), Path(directory, "hub.sock")
-        entries = {"echo": hub_entry(server), "ticks": {"builtin": "benchmarks.ticks:create_server"}}
-        config.write_text(json.dumps({"hub": {"state_dir": directory}, "servers": entries}))
-        command = ["serve", "--private", "--config", str(config), "--uds", str(socket)]
-        hub = subprocess.Popen(
-            [sys.executable, "-m", "toolhub.cli", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert hub.stdin is not None and hub.stdout is not None
-        try:
-            if not await anyio.to_thread.run_sync(hub.stdout.readline):
-                raise RuntimeError("`toolhub serve` ended before it was ready")
-            async with toolhub.connect(f"unix://{socket}") as remote, remote.task("bench") as task:
-                yield Caller(_calls(task, server), hub.pid, _lags(task))
-        finally:
-            hub.stdin.close()
-            hub.stdout.close()
-            hub.wait(30)
+    entries = {"echo": hub_entry(server), "ticks": {"builtin": "benchmarks.ticks:create_server"}}
+    with ServedHub(entries) as hub:
+        async with toolhub.connect(hub.address) as remote, remote.task("bench") as task:
+            yield Caller(_calls(task, server), hub.pid, _lags(task))
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -42,8 +42,8 @@ class Waits:
 class _Waiter:
     claimant: Claimant
     news: anyio.Event = field(default_factory=anyio.Event)
-    is_in: bool = False
-    is_pushed_out: bool = False
+    verdict: Literal["in", "out"] | None = None
+    """None while it waits."""
 
 
 class Gate:
@@ -103,11 +103,11 @@ class Gate:
             raise
         finally:
             self._waited_s += anyio.current_time() - began
-        if waiter.is_pushed_out:
+        if waiter.verdict == "out":
             raise self._refused(claimant, f"its queue of {self._queue} is full, and your task has most in it")
 
     async def _turn(self, waiter: _Waiter) -> None:
-        while not (waiter.is_in or waiter.is_pushed_out):
+        while waiter.verdict is None:
             with anyio.move_on_after(self._pause_left() or None):
                 await waiter.news.wait()
             if waiter.news.is_set():
@@ -115,7 +115,7 @@ class Gate:
             self.admit()
 
     def _give_up(self, waiter: _Waiter, ticket: Ticket) -> None:
-        if waiter.is_in:  # its turn came in the moment in which it was cancelled
+        if waiter.verdict == "in":  # its turn came in the moment in which it was cancelled
             self.leave()
         else:
             self._waiting.remove(ticket)
@@ -136,7 +136,7 @@ class Gate:
             return
         while self._waiting and self.in_use < self.limit:
             waiter = self._waiting.pop()
-            waiter.is_in = True
+            waiter.verdict = "in"
             self.in_use += 1
             waiter.news.set()
 
@@ -173,7 +173,7 @@ class Gate:
             victim = self._waiting.push_out(claimant)
             if victim is None:
                 raise self._refused(claimant, f"its queue of {self._queue} is full")
-            victim.is_pushed_out = True
+            victim.verdict = "out"
             victim.news.set()
 
     def _refused(self, claimant: Claimant, reason: str) -> Overloaded:
