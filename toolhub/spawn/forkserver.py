@@ -46,6 +46,7 @@ class ForkServer:
     def __init__(self, spawn: Spawn, tasks: anyio.abc.TaskGroup, journal: Journal | None) -> None:
         self.reasons: dict[str, str] = {}
         """Why servers were executed instead, by name."""
+        self._noted: set[str] = set()
         self._spawn = spawn
         self._tasks = tasks
         self._journal = journal
@@ -71,12 +72,14 @@ class ForkServer:
         return await self._spawn(argv, env=env, cwd=spec.cwd)
 
     def _told(self, server: str, reason: str | None) -> None:
-        if self.reasons.get(server) != reason:
-            if reason is None:
-                del self.reasons[server]
-            else:
-                self.reasons[server] = reason
-                logger.warning("fork: server %r falls back to exec: %s", server, reason)
+        if server in self._noted and self.reasons.get(server) == reason:
+            return  # most starts: the disk has it already
+        self._noted.add(server)
+        if reason is None:
+            self.reasons.pop(server, None)
+        else:
+            self.reasons[server] = reason
+            logger.warning("fork: server %r falls back to exec: %s", server, reason)
         self._files.set_fallback(server, reason)
 
     def _target(self, spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkTarget:
