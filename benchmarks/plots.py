@@ -6,13 +6,16 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.drawing import Bars, Line, Lines, Panel, Row, draw
+from benchmarks.drawing import Band, Bars, Panel, Row, draw
+from benchmarks.drawing_lanes import Lanes, Legend, Span, Stack, Stacks, Timeline
+from benchmarks.drawing_lines import Line, Lines
 from benchmarks.result import Json
 
-Bands = list[Bars | Lines]
+Bands = Sequence[Band]
+BandsOf = Callable[[Json], Bands]
 
 _MOST_PANELS = 3
 # Headings that say enough only beside their neighbours in the table.
@@ -32,13 +35,18 @@ def plot(result: Json, path: Path) -> bool:
     """Draw the result. False when there is nothing to draw: nothing to compare, or no matplotlib to draw with."""
     if importlib.util.find_spec("matplotlib") is None:
         return False
-    title, bands_of = _DRAWINGS.get(result["question"], (result["asks"], _fallback))
-    bands = _comparing(bands_of(result["tables"])) or _comparing(_fallback(result["tables"]))
+    title, bands = picture(result)
     if not bands:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     draw(title, bands, foot(result), path)
     return True
+
+
+def picture(result: Json) -> tuple[str, Bands]:
+    """Return the title and what stands below it: nothing where nothing is compared."""
+    title, bands_of = _DRAWINGS.get(result["question"], (result["asks"], _fallback))
+    return title, _comparing(bands_of(result)) or _comparing(_fallback(result))
 
 
 def foot(result: Json) -> str:
@@ -59,15 +67,7 @@ def foot(result: Json) -> str:
 
 
 def _comparing(bands: Bands) -> Bands:
-    """Those with two ways at least: one says nothing in a picture that the table would not say."""
-    return [band for band in bands if len(_ways(band)) > 1]
-
-
-def _ways(band: Bars | Lines) -> Sequence[object]:
-    """What has at least one number."""
-    if isinstance(band, Lines):
-        return band.lines
-    return [row for row in band.rows if any(value is not None for value in row.values)]
+    return [band for band in bands if band.ways > 1]
 
 
 # --- from tables to bands -----------------------------------------------------------------------------------------
@@ -75,17 +75,27 @@ def _ways(band: Bars | Lines) -> Sequence[object]:
 
 @dataclass(frozen=True)
 class Pick:
-    """Of the tables whose title fits `title`: their columns named here. ours: fits the rows drawn as ours."""
+    """Of the tables whose title fits `title`: their columns named here.
+
+    ours: fits the rows drawn as ours. says: what the titles need to be understood without the page.
+    """
 
     title: str
     keys: tuple[str, ...]
     ours: str = "toolhub"
     is_grouped: bool = False
     """Whether a label is what its group is called, a colon and the way."""
+    says: str = ""
 
-    def __call__(self, tables: Sequence[Json]) -> Bands:
-        found = [table for table in tables if re.search(self.title, table["title"])]
-        return [band for table in found if (band := _band(table, self.keys, self.ours, is_grouped=self.is_grouped))]
+    def __call__(self, result: Json) -> Bands:
+        bands = [
+            _band(table, self.keys, self.ours, is_grouped=self.is_grouped) for table in _titled(result, self.title)
+        ]
+        return [replace(band, title=band.title + self.says) for band in bands if band]
+
+
+def _titled(result: Json, title: str) -> list[Json]:
+    return [table for table in result["tables"] if re.search(title, table["title"])]
 
 
 def _band(table: Json, keys: Iterable[str], ours: str, *, is_grouped: bool = False) -> Bars | None:
@@ -122,9 +132,9 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _fallback(tables: Sequence[Json]) -> Bands:
+def _fallback(result: Json) -> Bands:
     """The first table that compares something, by its first columns that are worth a bar."""
-    for table in tables:
+    for table in result["tables"]:
         keys = decisive(table)
         if keys and len(table["rows"]) > 1 and (band := _band(table, keys, "toolhub")):
             return [band]
@@ -144,28 +154,82 @@ def decisive(table: Json) -> list[str]:
 # --- questions with a drawing of their own ------------------------------------------------------------------------
 
 
-def _both(*parts: Callable[[Sequence[Json]], Bands]) -> Callable[[Sequence[Json]], Bands]:
-    return lambda tables: [band for part in parts for band in part(tables)]
+def _both(*parts: BandsOf) -> BandsOf:
+    return lambda result: [band for part in parts for band in part(result)]
 
 
-def _init(tables: Sequence[Json]) -> Bands:
-    """Time by the number of tasks, then the ways with the most tasks."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for table in tables:
-        if tasks := re.match(r"([\d,]+) tasks? × ", table["title"]):
-            for row in table["rows"]:
-                # What was not ready in time has no time.
-                if (seconds := _number(row.get("seconds"))) and row["ready"] == row["wanted"]:
-                    points.setdefault(row["way"], []).append((float(tasks[1].replace(",", "")), seconds))
-    lines = [Line(_plain(way), sorted(found), "toolhub" in way) for way, found in points.items()]
-    growth = [Lines("Until every tool is listed and one call answered", "tasks", "wall s", lines)]
-    return [*(growth if lines else []), *Pick("", ("seconds", "peak_pss_mib", "cpu_s"))(tables[-1:])]
+def _lines(points: Iterable[tuple[str, float, float | None]]) -> list[Line]:
+    """A line for each way. points: ways, x and y; without y there is no point."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for way, x, y in points:
+        if y is not None:
+            found.setdefault(_plain(way), []).append((x, y))
+    return [Line(way, sorted(each), "toolhub" in way) for way, each in found.items()]
 
 
-def _turns(tables: Sequence[Json]) -> Bands:
+def _init(result: Json) -> Bands:
+    """Time and memory by the number of tasks; what was not ready in time has neither."""
+    ready = [
+        (float(tasks[1].replace(",", "")), row)
+        for table in result["tables"]
+        if (tasks := re.match(r"([\d,]+) tasks? × ", table["title"]))
+        for row in table["rows"]
+        if row["ready"] == row["wanted"]
+    ]
+    return [
+        Lines(title, "tasks", label, lines, unit, is_log=True)
+        for title, key, label, unit in (
+            ("Until every tool is listed and one call answered", "seconds", "wall s", " s"),
+            ("Memory at its peak, all processes", "peak_pss_mib", "PSS MiB", " MiB"),
+        )
+        if (lines := _lines((row["way"], tasks, _number(row.get(key)) or None) for tasks, row in ready))
+    ]
+
+
+def _by_load(result: Json) -> Bands:
+    """Latency and goodput by the number of tasks at once."""
+    rows = [row for table in _titled(result, "By load") for row in table["rows"]]
+    return [
+        Lines(title, "tasks at once", label, lines, unit)
+        for title, key, label, unit in (
+            ("Latency by load: p99 of answered calls", "p99_s", "p99 s", " s"),
+            ("Goodput by load: calls answered within their deadline", "goodput", "answered in time/s", "/s"),
+        )
+        if (lines := _lines((row["way"], _count(row["tasks"]), _number(row.get(key))) for row in rows))
+    ]
+
+
+def _count(cell: object) -> float:
+    """Of a number, or of a text that begins with one, such as `120 tasks`."""
+    return float(str(cell).split()[0].replace(",", ""))
+
+
+def _task(result: Json) -> Bands:
+    """One task in its lanes, then where the time of the mean task goes, by engine."""
+    timelines = [
+        Timeline(_plain(way["way"]), [_span(span) for span in way["spans"]], way["is_ours"])
+        for way in result["raw"].get("lanes", [])
+    ]
+    stacks = [
+        Stacks(_plain(table["title"]), [_stack(row) for row in table["rows"]]) for table in _titled(result, _GOES)
+    ]
+    bands = _comparing([Lanes("One task: when the model and its tools are at work", timelines), *stacks[:_MOST_PANELS]])
+    return [Legend(), *bands] if bands else []
+
+
+def _span(span: Json) -> Span:
+    return Span(span["lane"], span["kind"], span["begin"], span["end"])
+
+
+def _stack(row: Json) -> Stack:
+    parts = {kind: _number(row.get(key)) or 0.0 for key, kind in _PARTS.items()}
+    return Stack(_plain(row["way"]), parts, _number(row.get("task_s")) or sum(parts.values()), "toolhub" in row["way"])
+
+
+def _turns(result: Json) -> Bands:
     """Each turn is a group, and when its calls start are the ways."""
     ways = {"one by one": "after it, one by one", "together": "after it, together", "streaming": "as it streams"}
-    for table in tables:
+    for table in result["tables"]:
         if all(any(column["key"] == way for column in table["columns"]) for way in ways):
             rows = [
                 Row(label, [_number(row.get(way))], way == "streaming", _plain(row["turn"]))
@@ -176,12 +240,14 @@ def _turns(tables: Sequence[Json]) -> Bands:
     return []
 
 
+_GOES = "Where the time goes"
+_PARTS = {"queue_s": "queue", "prefill_s": "prefill", "decode_s": "decode", "tools_s": "tool", "start_s": "start"}
 _RATES = ("at_1_per_s", "at_8_per_s", "at_64_per_s")
 _TIMES = ("p50_ms", "p99_ms")
-_DRAWINGS: dict[str, tuple[str, Callable[[Sequence[Json]], Bands]]] = {
+_DRAWINGS: dict[str, tuple[str, BandsOf]] = {
     "overhead": ("Time of one call, and calls a second with 1, 8 and 64 in flight", Pick("", ("p50_us", *_RATES))),
     "throughput": ("Calls a second with 1, 8 and 64 in flight", Pick("", _RATES)),
-    "init": ("Time until many tasks can work", _init),
+    "init": ("Time until many tasks can work, and the memory they take", _init),
     "storm": ("Time until a whole sweep can work, and its memory then", Pick("tasks? ×", ("seconds", "pss_mib"))),
     "density": (
         "Memory of an idle task, by how its servers are run",
@@ -191,7 +257,7 @@ _DRAWINGS: dict[str, tuple[str, Callable[[Sequence[Json]], Bands]]] = {
     "overload": (
         "Too many calls at once, with and without backpressure",
         _both(
-            Pick("windows? of .*everything", ("goodput", "p99_s")),
+            lambda result: _by_load(result) or Pick("windows? of .*everything", ("goodput", "p99_s"))(result),
             Pick("^Other services", ("goodput", "p99_s"), is_grouped=True),
             Pick("^A quiet task", ("p50_s", "p99_s"), ", limit"),
         ),
@@ -217,7 +283,12 @@ _DRAWINGS: dict[str, tuple[str, Callable[[Sequence[Json]], Bands]]] = {
     "kv": (
         "Time to first token (TTFT) after a tool wait, and long conversations",
         _both(
-            Pick("^A tool of", ("ttft_ms", "cached"), "prefill-ahead|pinned"),
+            Pick(
+                "^A tool of",
+                ("ttft_ms", "cached"),
+                "prefill-ahead|pinned",
+                says=": is the waiting task's prompt still cached?",
+            ),
             Pick("^A long conversation", ("computed", "total_s"), "stride"),
         ),
     ),
@@ -225,4 +296,5 @@ _DRAWINGS: dict[str, tuple[str, Callable[[Sequence[Json]], Bands]]] = {
         "The agent loop: calls that start while the model writes, and searches shared",
         _both(_turns, Pick(r"^\d+ agents", ("wall_s", "executions"))),
     ),
+    "task": ("A whole task, from its first prompt to its answer", _task),
 }

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks import plots, runner
-from benchmarks.drawing import WIDTH_PX, Lines
+from benchmarks.drawing import WIDTH_PX, Bars
+from benchmarks.drawing_lines import Line, Lines
 from benchmarks.report import newest_results
+from benchmarks.result import ROOT
 
 Json = dict[str, Any]
 
@@ -134,17 +136,44 @@ def test_a_result_of_a_question_that_is_not_committed_yet_has_a_picture(
     assert plots.plot({**result, "question": question, "tables": tables}, tmp_path / "picture.png")
 
 
+def lines_of(result: Json, question: str, tables: list[Json]) -> list[Lines]:
+    _, bands = plots.picture({**result, "question": question, "tables": tables})
+    return [band for band in bands if isinstance(band, Lines)]
+
+
 def test_tasks_that_were_not_all_ready_in_time_are_no_point_of_a_line(result: Json) -> None:
-    columns = {"way": "way", "seconds": "wall s", "ready": "ready", "wanted": "of"}
+    columns = {"way": "way", "seconds": "wall s", "peak_pss_mib": "peak PSS MiB", "ready": "ready", "wanted": "of"}
     rows = [
-        {"way": "toolhub", "seconds": 2.0, "ready": 3, "wanted": 3},
-        {"way": "SDK", "seconds": 300.0, "ready": 2, "wanted": 3},
+        {"way": "toolhub", "seconds": 2.0, "peak_pss_mib": 240, "ready": 3, "wanted": 3},
+        {"way": "SDK", "seconds": 300.0, "peak_pss_mib": 99, "ready": 2, "wanted": 3},
         {"way": "in turn", "ready": 0, "wanted": 3},
+        {"way": "together", "seconds": 4.0, "peak_pss_mib": 230, "ready": 3, "wanted": 3},
     ]
-    _, bands_of = plots._DRAWINGS["init"]
-    lines = bands_of([table("1 task × 3 servers", columns, rows)])[0]
-    assert isinstance(lines, Lines)
-    assert [(line.label, line.points) for line in lines.lines] == [("toolhub", [(1.0, 2.0)])]
+    seconds, memory = lines_of(result, "init", [table("1 task × 3 servers", columns, rows)])
+    assert seconds.lines == [Line("toolhub", [(1.0, 2.0)], True), Line("together", [(1.0, 4.0)], False)]
+    assert memory.lines == [Line("toolhub", [(1.0, 240.0)], True), Line("together", [(1.0, 230.0)], False)]
+
+
+def test_latency_and_goodput_are_lines_over_the_load_instead_of_bars_of_one_load(result: Json) -> None:
+    columns = {"way": "way", "tasks": "tasks", "goodput": "answered in time/s", "p50_s": "p50 s", "p99_s": "p99 s"}
+    rows = [
+        {"way": "no backpressure", "tasks": "1,200 tasks", "goodput": 0, "p99_s": None},
+        {"way": "no backpressure", "tasks": 8, "goodput": 19.9, "p99_s": 1.1},
+        {"way": "toolhub, adaptive", "tasks": "8 tasks", "goodput": 19.4, "p99_s": 1.2},
+    ]
+    one_load = [{"way": way, "goodput": goodput, "p99_s": p99} for way, goodput, p99 in RUNS]
+    tables = [table("2 windows of 20 s, everything 1:100", columns, one_load), table("By load, 8 s", columns, rows)]
+    latency, goodput = lines_of(result, "overload", tables)
+    assert latency.lines == [
+        Line("no backpressure", [(8, 1.1)], is_ours=False),
+        Line("toolhub, adaptive", [(8, 1.2)], is_ours=True),
+    ]
+    # Nothing answered is a point, and the line is in the order of the load.
+    assert goodput.lines[0] == Line("no backpressure", [(8, 19.9), (1200, 0)], False)
+    _, bands = plots.picture({**result, "question": "overload", "tables": tables})
+    assert not any(isinstance(band, Bars) for band in bands)
+    _, bands = plots.picture({**result, "question": "overload", "tables": tables[:1]})
+    assert [type(band) for band in bands] == [Bars]
 
 
 def test_the_foot_says_when_and_where_and_whether_to_trust_it(result: Json) -> None:
@@ -183,4 +212,4 @@ def test_report_draws_what_has_no_picture_yet(result: Json, tmp_path: Path) -> N
 
 def test_nothing_is_drawn_with_before_something_is_drawn() -> None:
     code = "import sys, benchmarks.runner; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=runner.ROOT).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
