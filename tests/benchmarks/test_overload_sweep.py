@@ -9,9 +9,13 @@ import pytest
 from tiny_crowds import TINY_OVERLOAD, TINY_SWEEP
 
 from benchmarks import overload, sweep
+from benchmarks.check import ratios
 from benchmarks.crowded import ALONE_S, AT_ONCE, CROWDED_S, Crowd, fitted_k
 from benchmarks.growth import Sample, Watch, least_squares
+from benchmarks.overload_load import OPEN, OURS, WAYS, Found, jain
 from benchmarks.result import Outcome
+
+NOTHING_ELSE = {"late": 0, "expired": 0, "refusals": 0, "given_up": 0}
 
 
 def ends(crowd: Crowd) -> list[tuple[Any, float]]:
@@ -73,9 +77,16 @@ def test_a_crowd_that_interferes_in_pairs_finishes_less_the_larger_it_is_and_one
 
 
 def test_jains_index_is_one_for_equals_and_one_nth_when_one_has_all() -> None:
-    assert overload.jain([3, 3, 3]) == 1
-    assert overload.jain([9, 0, 0]) == pytest.approx(1 / 3)
-    assert overload.jain([0, 0]) == 0
+    assert jain([3, 3, 3]) == 1
+    assert jain([9, 0, 0]) == pytest.approx(1 / 3)
+    assert jain([0, 0]) == 0
+
+
+def test_the_refused_share_is_of_the_calls_that_ended() -> None:
+    tally = {"answered": [1, 1], "latencies_s": [0.1, 0.2], **NOTHING_ELSE, "late": 1, "given_up": 1}
+    assert Found(1.0, [tally, tally]).refused == pytest.approx(1 / 4)
+    nobody = Found(1.0, [{"answered": [0], "latencies_s": [], **NOTHING_ELSE}])
+    assert (nobody.refused, nobody.latency(0.99), nobody.goodput) == (None, None, 0)
 
 
 def test_growth_is_the_slope_of_the_samples_after_the_first_quarter_while_the_tasks_are_open() -> None:
@@ -104,13 +115,39 @@ def without_nan(outcome: Outcome) -> Outcome:
 
 def test_overload_asks_both_contestants_in_every_table() -> None:
     outcome = without_nan(overload.run(TINY_OVERLOAD))
-    everybody, runs, quiet = outcome.tables
-    assert [row["way"] for row in everybody.rows] == [overload.OPEN, overload.OURS]
-    assert [row["way"] for row in runs.rows] == [overload.OPEN, overload.OURS]
+    everybody, by_load, runs, quiet = outcome.tables
+    assert [row["way"] for row in everybody.rows] == list(WAYS)
+    assert [row["way"] for row in runs.rows] == list(WAYS)
+    assert "By load" in by_load.title
+    assert [(row["tasks"], row["way"]) for row in by_load.rows] == [
+        (load, way) for load in ("2 tasks", "4 tasks") for way in WAYS
+    ]
+    # The greatest load is the main case, measured once.
+    for row, main in zip(by_load.rows[-2:], everybody.rows, strict=True):
+        assert (row["goodput"], row["p99_s"]) == (main["goodput"], main["p99_s"])
+    assert [(point["tasks"], point["way"]) for point in outcome.raw["by load"]] == [
+        (tasks, way) for tasks in (2, 4) for way in WAYS
+    ]
     assert len(quiet.rows) == 3
     assert quiet.rows[0]["noisy"] == 0
     assert all(0 <= row["noisy"] <= TINY_OVERLOAD.burst for row in quiet.rows)
     assert len(outcome.targets) == 4
+
+
+def test_a_check_compares_equal_loads_and_each_with_no_backpressure_at_the_same_load() -> None:
+    def window(answers: int, seconds: float) -> Found:
+        return Found(1.0, [{"answered": [answers], "latencies_s": [seconds] * answers, **NOTHING_ELSE}] * 2)
+
+    outcome = Outcome()
+    found = {8: {OPEN: window(10, 0.2), OURS: window(9, 0.4)}, 120: {OPEN: window(10, 4.0), OURS: window(30, 2.0)}}
+    overload.add_by_load(found, "By load", outcome)
+    result = {"raw": outcome.raw, "targets": [], "tables": outcome.to_json()["tables"]}
+    assert {each.name: each.value for each in ratios(result)} == {
+        f"By load, {OURS}, 8 tasks, in time/s ÷ no backpressure": pytest.approx(0.9),
+        f"By load, {OURS}, 8 tasks, p99 ÷ no backpressure": pytest.approx(2.0),
+        f"By load, {OURS}, 120 tasks, in time/s ÷ no backpressure": pytest.approx(3.0),
+        f"By load, {OURS}, 120 tasks, p99 ÷ no backpressure": pytest.approx(0.5),
+    }
 
 
 def test_a_small_sweep_answers_every_call_and_leaves_nothing_behind() -> None:

@@ -5,5 +5,7 @@ from __future__ import annotations
 from benchmarks import overload, sweep
 from benchmarks.sweep_agents import Pace
 
-TINY_OVERLOAD = overload.Scale(tasks=2, rounds=1, window_s=1.2, others_s=0.8, quiet_s=1.2, burst=20, variants=False)
+TINY_OVERLOAD = overload.Scale(
+    tasks=2, rounds=2, window_s=0.8, loads=(2,), load_s=0.5, others_s=0.5, quiet_s=0.8, burst=20, variants=False
+)
 TINY_SWEEP = sweep.Scale(tasks=2, at_once=2, calls=8, pace=Pace(compressed=200), kills=1, short=1)
