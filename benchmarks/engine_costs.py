@@ -13,7 +13,7 @@ _NOTHING = 1e-12
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
     """Seconds: of a step; of a token of a prompt in it; of each such token for each before it; of a sequence that
-    decodes; of each token of its context.
+    decodes; of each token of its context; of a request outside steps (HTTP, tokens in and out), counted before them.
 
     The defaults are assumed, of the size that one accelerator with a mixture-of-experts model of 30 GB has.
     """
@@ -23,6 +23,7 @@ class EngineCosts:
     pair_s: float = 1.5e-9
     sequence_s: float = 1.5e-4
     context_s: float = 3e-8
+    arrival_s: float = 0.005
 
     def chunk_s(self, start: int, tokens: int) -> float:
         """What so many tokens of a prompt after the first `start` add to a step."""
@@ -35,7 +36,7 @@ class EngineCosts:
 
     def request_s(self, start: int, tokens: int, budget: int) -> float:
         """To the first token of a request that is alone."""
-        return math.ceil(tokens / budget) * self.step_s + self.chunk_s(start, tokens)
+        return self.arrival_s + math.ceil(tokens / budget) * self.step_s + self.chunk_s(start, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,25 @@ class Sample:
     seconds: float
 
     def counts(self, budget: int) -> tuple[float, ...]:
-        """How often each cost of `EngineCosts` occurs."""
+        """How often each cost of `EngineCosts` occurs. What decoding takes of a step's tokens is left out.
+
+        The first request's first step has only that one in it: an engine at rest begins before the others are there.
+        Requests arrive side by side.
+        """
         later = self.decode - 1
         whole = self.prefill + self.cached
+        alone = min(self.prefill, budget)
         return (
-            math.ceil(self.batch * self.prefill / budget) + later,
+            1 + math.ceil((self.batch * self.prefill - alone) / budget) + later,
             self.batch * self.prefill,
             self.batch * self.prefill * (self.cached + self.prefill / 2),
             self.batch * later,
             self.batch * (later * whole + later * (later - 1) / 2),
+            1,
         )
+
+    def predicted_s(self, costs: EngineCosts, budget: int) -> float:
+        return _dot(astuple(costs), self.counts(budget))
 
 
 @dataclass(frozen=True, slots=True)

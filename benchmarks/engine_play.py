@@ -33,8 +33,9 @@ _MARGIN_S = 0.2
 class Policy:
     """What an agent's runtime does.
 
-    start_cpu_s: CPU seconds of starting a server, at least and at most, for each call; None: sessions are kept.
-    call_s: of each call beside the tool. is_streamed: a call starts as soon as it is written, and those of one turn run
+    start_cpu_s: CPU seconds of starting a tool server, at least and at most; None: there is nothing to start.
+    keeps_sessions: a task starts its `servers` side by side when it begins; otherwise one after another, to be told
+    their tools, and then one for each call. call_s: of each call beside the tool. is_streamed: a call starts as soon as it is written, and those of one turn run
     at once. warms_rewritten: a prompt that will be cut back is computed while tools run, unless the last one was found
     to be evicted. warms_evicted: then the next one is computed shortly before tools end. pin_s: how long the cache
     holds what a finished turn left. at_once: tasks of one engine at a time, the others wait to begin; None: all.
@@ -44,6 +45,8 @@ class Policy:
     keep: int = 5
     stride: int = 0
     start_cpu_s: tuple[float, float] | None = None
+    keeps_sessions: bool = True
+    servers: int = 3
     call_s: float = 0.0
     is_streamed: bool = False
     warms_rewritten: bool = False
@@ -52,10 +55,16 @@ class Policy:
     at_once: int | None = None
 
 
-MIROFLOW = Policy("miroflow", start_cpu_s=(0.33, 0.9))
-"""Measured: 0.33 to 0.93 CPU seconds of a new server for each call; calls one after another; keep-5 at each turn."""
-TOOLHUB = Policy("toolhub", stride=5, call_s=0.001, is_streamed=True, warms_rewritten=True)
-"""call_s: measured, rounded up."""
+START_CPU_S = (0.33, 0.9)
+"""Of a server in Python, measured: importing an SDK is nearly all of it."""
+MIROFLOW = Policy("miroflow", start_cpu_s=START_CPU_S, keeps_sessions=False)
+"""A new server for each call; calls one after another; keep-5 at each turn."""
+DROP_IN = Policy("drop-in", start_cpu_s=START_CPU_S, call_s=0.002)
+"""The same loop with toolhub's `ToolManager`. call_s: through a hub of its own, measured, rounded up."""
+TOOLHUB = Policy(
+    "toolhub", start_cpu_s=START_CPU_S, servers=1, stride=5, call_s=0.001, is_streamed=True, warms_rewritten=True
+)
+"""A task starts what keeps its state; the other servers are there for all tasks. call_s: measured, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +206,24 @@ class Player:
 
     def begin(self, ended: Callable[[], None]) -> None:
         self._began, self._ended = self._clock.now, ended
-        self.ask()
+        if self._policy.start_cpu_s is None:
+            self.ask()
+        elif self._policy.keeps_sessions:
+            now = self._clock.now
+            self._opened(max((self._start(now) for _ in range(self._policy.servers)), default=now), self.ask)
+        else:
+            self._open(self._policy.servers)
+
+    def _open(self, servers: int) -> None:
+        """One after another; each is gone again when it has told its tools."""
+        if servers == 0:
+            self.ask()
+        else:
+            self._opened(self._start(self._clock.now), lambda: self._open(servers - 1))
+
+    def _opened(self, ready: float, then: Callable[[], None]) -> None:
+        self._add(start_s=ready - self._clock.now)
+        self._clock.at(ready, then)
 
     def ask(self) -> None:
         prompt, turn = self._prompts[self._turn], self._trace.turns[self._turn]
@@ -265,8 +291,11 @@ class Player:
 
     def _started(self, now: float) -> float:
         """When a server is there for a call."""
-        if self._policy.start_cpu_s is None:
-            return now
+        return now if self._policy.keeps_sessions else self._start(now)
+
+    def _start(self, now: float) -> float:
+        """When a server that is started now is ready."""
+        assert self._policy.start_cpu_s is not None
         return self._cores.take(now, self._pick.uniform(*self._policy.start_cpu_s))
 
     # --- prefill-ahead ------------------------------------------------------------------------------------------------

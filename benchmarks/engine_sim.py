@@ -161,12 +161,17 @@ class Engine:
             raise ValueError(f"{request.prompt} and {request.decode} tokens do not fit {self.cache!r}")
         self.statistics.requests += 1
         self._live[request.conversation] = request
+        self.clock.at(self.clock.now + self.costs.arrival_s, lambda: self._arrive(request))
+        return request
+
+    def _arrive(self, request: Request) -> None:
+        if request.is_dropped:
+            return
         self._waiting.append(request)
         if self._span is None:
             self._begin()
         elif not self._span.chunks and len(self._running) < self._max_sequences:
             self._shorten(self._span)
-        return request
 
     def _drop_ahead(self, conversation: str) -> None:
         request = self._live.get(conversation)

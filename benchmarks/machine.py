@@ -15,9 +15,14 @@ import psutil
 
 from benchmarks.result import ROOT, Json
 
-PACKAGES = ("toolhub", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright")
+PACKAGES = (
+    "toolhub", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
+    "pandas", "matplotlib",
+)  # fmt: skip
 # More than this of one core used by others: the numbers are worth less.
 NOISY_PERCENT = 10.0
+# Long enough for shares of some percent: the kernel counts in steps of 10 ms.
+LOAD_CHECK_S = 1.0
 
 
 def describe() -> Json:
@@ -86,6 +91,13 @@ class NoiseWatch:
             "noisy": percent > NOISY_PERCENT,
             "wall_s": wall,
         }
+
+
+def others_percent() -> float:
+    """CPU that others use now, in percent of one core; looks for LOAD_CHECK_S."""
+    with NoiseWatch() as watch:
+        time.sleep(LOAD_CHECK_S)
+    return float(watch.findings["others_cpu_percent"])
 
 
 def _busy_seconds() -> float:

@@ -1,6 +1,6 @@
 """`toolhub bench`: run questions, keep their results as JSON and pictures, and make README.md from them.
 
-toolhub bench NAME|all [--quick] [--out DIR] [--json]      python -m benchmarks.runner report
+toolhub bench NAME|all [--quick] [--out DIR] [--json] [--quiet-only]      python -m benchmarks.runner report
 toolhub bench check [NAME ...] [--against DIR] [--strict]
 """
 
@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -20,10 +25,12 @@ from rich.console import Console
 from benchmarks import (
     check,
     density,
+    headline,
     idle,
     init,
     kv,
     loop,
+    machine,
     overhead,
     overload,
     plots,
@@ -33,11 +40,15 @@ from benchmarks import (
     servers,
     storm,
     sweep,
+    task,
     throughput,
 )
 from benchmarks.engine.install import EngineSetupError
 from benchmarks.machine import NoiseWatch, describe, git_revision
+from benchmarks.report import Summary, duration, gaps
 from benchmarks.result import ROOT, Json, Question
+from tests.environment import SetupError
+from toolhub.errors import MissingExtra
 
 QUESTIONS: dict[str, Question[Any]] = {
     module.QUESTION.name: module.QUESTION
@@ -55,40 +66,108 @@ QUESTIONS: dict[str, Question[Any]] = {
         servers,
         kv,
         loop,
+        task,
     )
 }
 HERE = ROOT / "benchmarks"
 _WIDTH = 160
+# What a question needs is not installed here; the message says how it would be.
+_NOT_INSTALLED = (EngineSetupError, SetupError, MissingExtra)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what the arguments say; see `--help`."""
     arguments = _parse(argv)
-    if arguments.name == "check":
-        has_held = check_ratios(arguments.questions, arguments.against)
-        sys.exit(1 if arguments.strict and not has_held else 0)
-    out = HERE if arguments.out is None else Path(arguments.out)
+    out = HERE if arguments.out is None else arguments.out
     if arguments.name == "report":
         draw_newest(out)
         write_readme(out)
         return
+    if not arguments.against and not _is_quiet() and arguments.quiet_only:
+        _say("Nothing was measured.")
+        sys.exit(2)
     names = list(QUESTIONS) if arguments.name == "all" else [arguments.name]
-    for name in names:
-        try:
-            result = measure(QUESTIONS[name], quick=arguments.quick)
-        except EngineSetupError as problem:
-            if arguments.name != "all":
-                sys.exit(f"{name}: {problem}")
-            print(f"{name} is left out: {problem}", file=sys.stderr)
-            continue
-        if arguments.json:
-            print(json.dumps(result, indent=1))
+    summary, is_kept = Summary(), bool(arguments.out) or not arguments.quick
+    with _interrupts(summary):
+        if arguments.name == "check":
+            has_held = check_ratios(arguments.questions, arguments.against, summary)
+            sys.exit(1 if arguments.strict and not has_held else 0)
+        _ask_all(names, summary, quick=arguments.quick, as_json=arguments.json, out=out if is_kept else None)
+    if len(names) > 1:
+        for line in summary.lines(len(names), out / "README.md" if is_kept else None):
+            _say(line)
+    if not is_kept and summary.answered:
+        _say("A quick run is not kept; name a directory with --out to keep it.")
+    if code := summary.exit_code():
+        sys.exit(code)
+
+
+# --- asking ---------------------------------------------------------------------------------------------------------
+
+
+def _ask_all(names: Sequence[str], summary: Summary, *, quick: bool, as_json: bool, out: Path | None) -> None:
+    """Ask one after the other. out: where results are kept."""
+    last = {} if quick else report.newest_results(HERE / "results", names)
+
+    def use(result: Json) -> None:
+        if out:
+            save(result, out)
+        if as_json:
+            print(json.dumps(result, indent=1), flush=True)
         else:
             report.print_result(result, _console())
-        if arguments.out or not arguments.quick:
-            save(result, out)
-    if arguments.quick and not arguments.out:
-        print("A quick run is not kept; name a directory with --out to keep it.", file=sys.stderr)
+
+    for number, name in enumerate(names, start=1):
+        takes = f", about {duration(last[name]['noise']['wall_s'])} (last committed run)" if name in last else ""
+        _say(f"{number} of {len(names)}: {name}{takes}")
+        _ask(name, summary, quick=quick, use=use)
+
+
+def _ask(name: str, summary: Summary, *, quick: bool, use: Callable[[Json], None]) -> None:
+    """Measure, and hand over the result. What goes wrong with one question changes nothing for the others."""
+    try:
+        summary.answered[name] = measure(QUESTIONS[name], quick=quick)
+        use(summary.answered[name])
+    except _NOT_INSTALLED as problem:
+        summary.left_out[name] = str(problem)
+        _say(f"{name} is left out: {problem}")
+    except Exception as problem:
+        if summary.is_interrupted:
+            # Ctrl-C reaches every process of the terminal: what failed here is one that it ended.
+            raise KeyboardInterrupt from problem
+        summary.failed[name] = f"{type(problem).__name__}: {problem}"
+        traceback.print_exc()
+
+
+@contextmanager
+def _interrupts(summary: Summary) -> Iterator[None]:
+    """Ctrl-C within ends it cleanly, and the summary knows."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        summary.is_interrupted = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("")  # behind the terminal's ^C
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_quiet() -> bool:
+    """Look whether others use this machine, and say so."""
+    others = machine.others_percent()
+    if others <= machine.NOISY_PERCENT:
+        return True
+    _say(f"Others use {others:.0f} % of a core; results beside more than {machine.NOISY_PERCENT:.0f} % are marked.")
+    return False
+
+
+def _say(line: str) -> None:
+    """To people; results alone go to stdout."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _console() -> Console:
@@ -136,14 +215,14 @@ def draw_newest(out: Path = HERE) -> None:
         plots.plot(result, out / report.place(result).with_suffix(".png"))
 
 
-def check_ratios(names: Sequence[str], against: Path | None) -> bool:
+def check_ratios(names: Sequence[str], against: Path | None, summary: Summary) -> bool:
     """Say which ratios have moved since the committed results; True when none has.
 
     names: questions; none: those in `against`, or else those that are soon measured.
     against: a directory with results to compare; None: measure now, quickly.
     """
     if against is None:
-        return check.check(names or check.FAST, HERE / "results", _measure_quickly, print)
+        return _check_now(names or check.FAST, summary)
     found = check.results_in(against, list(names) or list(QUESTIONS))
     for name in names:
         if name not in found:
@@ -153,17 +232,27 @@ def check_ratios(names: Sequence[str], against: Path | None) -> bool:
     return check.check(list(found), HERE / "results", found.get, print)
 
 
-def _measure_quickly(name: str) -> Json | None:
-    try:
-        return measure(QUESTIONS[name], quick=True)
-    except EngineSetupError as problem:
-        print(f"{name} is left out: {problem}", file=sys.stderr)
-        return None
+def _check_now(names: Sequence[str], summary: Summary) -> bool:
+    def say_gaps(result: Json) -> None:
+        for note in gaps(result):
+            _say(f"{result['question']}: {note}")
+
+    def measure_quickly(name: str) -> Json | None:
+        _ask(name, summary, quick=True, use=say_gaps)
+        return summary.answered.get(name)
+
+    # Each line at once: who has limited the time sees what was found until then.
+    has_held = check.check(names, HERE / "results", measure_quickly, partial(print, flush=True))
+    what = "no ratio moved" if has_held else "some ratios moved, see above"
+    print(f"{len(summary.answered)} of {len(names)} questions measured; {what}")
+    return has_held
 
 
 def write_readme(out: Path = HERE) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "README.md").write_text(render(out))
+    if out.resolve() == HERE:
+        headline.write(HERE, QUESTIONS)
 
 
 def render(out: Path = HERE) -> str:
@@ -209,6 +298,11 @@ def _parser() -> argparse.ArgumentParser:
         help="where results/<date>/NAME.json, its picture and README.md go (default: benchmarks/)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
+    parser.add_argument(
+        "--quiet-only",
+        action="store_true",
+        help=f"measure nothing (exit status 2) while others use more than {machine.NOISY_PERCENT:.0f} %% of a core",
+    )
     checking = parser.add_argument_group("check", "Times are the machine's own; only ratios are compared.")
     checking.add_argument(
         "questions", nargs="*", metavar="QUESTION", help=f"which to measure (default: {', '.join(check.FAST)})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TypeVar
@@ -110,6 +110,14 @@ class TaskTrace:
     def calls(self) -> list[Call]:
         return [call for turn in self.turns for call in turn.calls]
 
+    def with_tools(self, factor: float) -> TaskTrace:
+        """The same with so many times the tools' seconds."""
+        turns = [
+            replace(turn, calls=tuple(replace(call, seconds=factor * call.seconds) for call in turn.calls))
+            for turn in self.turns
+        ]
+        return replace(self, turns=tuple(turns))
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -119,25 +127,27 @@ class Prompt:
     reusable: int
 
 
-def make_task(seed: int, scale: float = 1.0) -> TaskTrace:
+def make_task(seed: int, scale: float = 1.0, turns: int | None = None) -> TaskTrace:
     """One task. scale: about what its context is of a full task's, up to 1.0, for engines that are slow or small.
 
     The number of turns and the tokens of each shrink with the root of it. The mix of tools, calls per turn, error rates
-    and seconds stay as they are.
+    and seconds stay as they are. turns: so many instead.
     """
     if not 0 < scale <= 1:
         raise ValueError(f"scale must be above 0 and at most 1, not {scale}")
     pick = random.Random(f"task {seed}")
     root = math.sqrt(scale)
-    count = max(LEAST_TURNS, round(TURNS.draw(pick) * root))
+    # Drawn in any case, so that the rest is the same.
+    drawn = round(TURNS.draw(pick) * root)
+    count = max(LEAST_TURNS, turns or drawn)
     new_tokens = _tokens(SYSTEM_TOKENS + TASK_TOKENS.draw(pick), root)
-    turns: list[Turn] = []
+    made: list[Turn] = []
     for number in range(count):
         is_last = number == count - 1
         calls = () if is_last else tuple(_call(pick, root) for _ in range(_chosen(pick, CALLS_PER_TURN)))
-        turns.append(Turn(new_tokens, _tokens(DECODE_TOKENS.draw(pick), root), calls))
+        made.append(Turn(new_tokens, _tokens(DECODE_TOKENS.draw(pick), root), calls))
         new_tokens = sum(call.result_tokens for call in calls) + FRAME_TOKENS
-    return TaskTrace(seed, tuple(turns))
+    return TaskTrace(seed, tuple(made))
 
 
 def make_crowd(tasks: int, seed: int = 0, scale: float = 1.0) -> list[TaskTrace]:

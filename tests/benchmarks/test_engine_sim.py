@@ -165,9 +165,16 @@ def test_a_request_alone_takes_what_the_costs_say() -> None:
     for prompt, decode in ((100, 1), (700, 30), (1300, 2)):
         one = engine(blocks=400, budget=512)
         request = ask(one, "a", prompt, decode=decode)
-        sample = Sample(prompt, 0, decode, 1, 1.0)
-        expected = sum(cost * count for cost, count in zip(astuple(COSTS), sample.counts(512), strict=True))
-        assert request.finished == pytest.approx(expected)
+        assert request.finished == pytest.approx(Sample(prompt, 0, decode, 1, 1.0).predicted_s(COSTS, 512))
+
+
+@pytest.mark.parametrize(("prompt", "decode", "batch"), [(100, 1, 4), (300, 30, 4), (700, 30, 3), (1300, 1, 2)])
+def test_requests_at_once_take_what_a_sample_counts(prompt: int, decode: int, batch: int) -> None:
+    one = engine(blocks=1000, budget=512)
+    asked = [one.request(f"{number}", prompt, decode=decode) for number in range(batch)]
+    one.clock.run()
+    expected = Sample(prompt, 0, decode, batch, 1.0).predicted_s(COSTS, 512)
+    assert max(each.finished for each in asked) == pytest.approx(expected)
 
 
 def test_who_comes_while_others_decode_waits_for_one_step_only() -> None:
@@ -176,7 +183,7 @@ def test_who_comes_while_others_decode_waits_for_one_step_only() -> None:
     later: list[Request] = []
     one.clock.at(1.0, lambda: later.append(one.request("b", 100)))
     one.clock.run()
-    assert 0 <= later[0].admitted - 1.0 <= COSTS.decode_s(1, 1, 600)
+    assert 0 <= later[0].admitted - 1.0 - COSTS.arrival_s <= COSTS.decode_s(1, 1, 600)
 
 
 def test_no_more_sequences_run_than_there_are_seats() -> None:
@@ -232,8 +239,7 @@ def samples(costs: EngineCosts, noise: float = 0.0) -> list[Sample]:
         for cached in (0, 3000):
             for decode in (1, 60):
                 for batch in (1, 4):
-                    counts = Sample(prefill, cached, decode, batch, 1.0).counts(2048)
-                    seconds = sum(cost * count for cost, count in zip(astuple(costs), counts, strict=True))
+                    seconds = Sample(prefill, cached, decode, batch, 1.0).predicted_s(costs, 2048)
                     found.append(Sample(prefill, cached, decode, batch, seconds * (1 + pick.uniform(-noise, noise))))
     return found
 
@@ -285,22 +291,29 @@ def test_the_same_crowd_gives_the_same_figures(crowd: list[TaskTrace]) -> None:
     assert play(crowd, EVERYTHING, TIGHT) == play(crowd, EVERYTHING, TIGHT)
 
 
-def one_turn(calls: Sequence[Call], policy: Policy) -> Played:
-    return play([TaskTrace(0, (Turn(100, 50, tuple(calls)), Turn(40, 5, ())))], policy, Site(engines=1, cores=1))
+def one_turn(calls: Sequence[Call], policy: Policy, cores: int = 1) -> Played:
+    return play([TaskTrace(0, (Turn(100, 50, tuple(calls)), Turn(40, 5, ())))], policy, Site(engines=1, cores=cores))
 
 
 def test_calls_of_a_turn_run_one_after_another_or_at_once() -> None:
     calls = [Call("search", 30.0, 16), Call("scrape", 40.0, 16)]
-    (theirs,), (ours,) = (one_turn(calls, policy).tasks for policy in (MIROFLOW, TOOLHUB))
+    (theirs,), (ours,) = (one_turn(calls, replace(each, servers=0)).tasks for each in (MIROFLOW, TOOLHUB))
     assert theirs.tools_s == 70.0
     assert 2 * 0.33 <= theirs.start_s <= 2 * 0.9
     assert ours.start_s == pytest.approx(0.001)
     assert ours.tools_s == pytest.approx(40.0)
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(1, [3 + 1, 3]), (3, [3 + 1, 1])])
+def test_a_task_first_starts_its_servers_side_by_side_if_it_keeps_them(cores: int, expected: list[float]) -> None:
+    ways = [replace(each, start_cpu_s=(1.0, 1.0), call_s=0.0, servers=3) for each in (MIROFLOW, TOOLHUB)]
+    starts = [one_turn([Call("search", 30.0, 16)], each, cores).tasks[0].start_s for each in ways]
+    assert starts == pytest.approx(expected)
+
+
 def test_a_call_starts_when_it_is_written() -> None:
     calls = [Call("scrape", 40.0, 16), Call("search", 1.0, 16)]
-    (task,) = one_turn(calls, TOOLHUB).tasks
+    (task,) = one_turn(calls, replace(TOOLHUB, servers=0)).tasks
     assert task.tools_s + task.start_s == pytest.approx(40.001 - 0.2 * COSTS.decode_s(49, 1, 100), rel=1e-6)
 
 

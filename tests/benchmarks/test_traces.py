@@ -141,3 +141,12 @@ def test_impossible_views_are_refused() -> None:
     for keep, stride in ((0, 0), (-2, 0), (5, -1)):
         with pytest.raises(ValueError, match="keep"):
             prompts(small(3), keep, stride)
+
+
+def test_turns_and_tools_can_be_chosen_without_changing_the_rest() -> None:
+    full, chosen = make_task(5, 0.25), make_task(5, 0.25, turns=6)
+    assert len(chosen.turns) == 6
+    assert chosen.turns[0] == full.turns[0]
+    halved = chosen.with_tools(0.5)
+    assert [call.seconds for call in halved.calls] == [0.5 * call.seconds for call in chosen.calls]
+    assert [turn.decode for turn in halved.turns] == [turn.decode for turn in chosen.turns]

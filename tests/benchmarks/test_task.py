@@ -1,0 +1,87 @@
+"""Whole tasks: every way plays the same one to its end, and what is said of it adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from stand_in_engine import open_large
+from tiny_tasks import TINY_REPLAY, TINY_TASK
+
+from benchmarks import plots, task
+from benchmarks.prompts import Writer
+from benchmarks.result import Outcome
+from benchmarks.task_real import Round, measure_replay
+from benchmarks.task_script import write
+from benchmarks.task_sim import CASES, POLICIES
+from benchmarks.task_tables import LABELS
+from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
+from benchmarks.traces import TOOLS, make_task
+
+PARTS = ("queue_s", "prefill_s", "decode_s", "tools_s", "start_s")
+
+
+@pytest.fixture(scope="module")
+def rounds() -> dict[str, list[Round]]:
+    async def play() -> dict[str, list[Round]]:
+        async with open_large() as served:
+            return await measure_replay(served, TINY_REPLAY, task.WAYS)
+
+    return anyio.run(play)
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return task.run(TINY_TASK)
+
+
+def test_a_script_says_and_answers_what_the_trace_holds() -> None:
+    trace = make_task(3, 0.25, turns=5)
+    script = write(trace, Writer(per_word=1.0))
+    assert len(script.answers) == 5
+    assert [planned["kind"] for planned in script.plan.values()] == [call.kind for call in trace.calls]
+    assert [planned["seconds"] for planned in script.plan.values()] == [call.seconds for call in trace.calls]
+    asked = [answer.count("<use_mcp_tool>") for answer in script.answers]
+    assert asked == [len(turn.calls) for turn in trace.turns]
+
+
+def test_every_way_plays_the_same_task_to_its_end(rounds: dict[str, list[Round]]) -> None:
+    (trace,) = TINY_REPLAY.traces(0)
+    for way in (SPAWN, DROP_IN, TOOLHUB):
+        (one,) = rounds[way]
+        (times,) = one.times
+        assert (len(times.turns), len(times.calls)) == (len(trace.turns), len(trace.calls)), way
+        assert sum(one.split[part] for part in PARTS) == pytest.approx(one.split["task_s"])
+        assert min(times.start_s, times.tools_s, times.first_s, times.decode_s) >= 0
+        assert one.cpu_s > 0
+
+
+def test_the_pattern_starts_a_server_for_each_definition_and_call(rounds: dict[str, list[Round]]) -> None:
+    (spawning,) = rounds[SPAWN]
+    assert spawning.starts == len(TOOLS) + len(spawning.times[0].calls)
+
+
+def test_the_outcome_has_every_case_a_verdict_and_both_lanes(outcome: Outcome) -> None:
+    real, model, calibration, case, sensitivity = outcome.tables
+    assert [row["way"] for row in real.rows] == list(LABELS.values()) == [row["way"] for row in model.rows]
+    assert [row["way"] for row in case.rows] == list(LABELS.values())
+    assert [row["what"] for row in calibration.rows] == ["fit of 1 samples, mean distance", "not seen by the fit: a mix"]
+    assert len(sensitivity.rows) == 1
+    assert all(target.value is not None for target in outcome.targets)
+    for row in (*real.rows, *case.rows):
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["task_s"])
+    assert [lane["is_ours"] for lane in outcome.raw["lanes"]] == [False, True]
+
+
+def test_its_picture_shows_the_lanes_and_where_the_time_goes(outcome: Outcome) -> None:
+    result: dict[str, Any] = {"question": "task", "asks": "?", **outcome.to_json()}
+    _, bands = plots.picture(result)
+    assert [type(band).__name__ for band in bands] == ["Legend", "Lanes", "Stacks", "Stacks"]
+
+
+def test_a_gain_is_never_taken_from_a_limit_that_only_one_side_has() -> None:
+    for case in CASES:
+        limits = [policy.at_once for policy in case.policies]
+        assert limits.count(None) in (len(limits), len(limits) // 2), case.name
+    assert [policy.at_once for policy in POLICIES] == [None] * 3

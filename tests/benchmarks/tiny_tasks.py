@@ -1,0 +1,30 @@
+"""Whole tasks as small as they can be, on the tests' model server in the place of an engine."""
+
+from __future__ import annotations
+
+from stand_in_engine import open_large
+
+from benchmarks import task
+from benchmarks.engine_costs import Calibration, EngineCosts
+from benchmarks.engine_play import Site
+from benchmarks.engine_samples import HeldOut, Measured
+from benchmarks.scripted import Served
+from benchmarks.task_real import Replay
+from benchmarks.task_sim import Case, Extrapolation
+
+
+async def known(_: Served) -> Measured:
+    return Measured(Calibration(EngineCosts(), 0.01, 1), budget=512, held_out=[HeldOut("a mix", 2.0, 1.9)])
+
+
+TINY_REPLAY = Replay(tasks=1, turns=3, scale=0.01, rounds=1, tools=0.001)
+TINY_TASK = task.Scale(
+    TINY_REPLAY,
+    Extrapolation(
+        [Case("2 tasks on 1 engine", 2, Site(engines=1))],
+        [Case("2 tasks on a busy core", 2, Site(engines=1, cores=1))],
+        scale=0.001,
+        workers=1,
+    ),
+    engine=task.Engine("A stand-in", 32_000, open_large, known),
+)
