@@ -35,10 +35,11 @@ class Policy:
 
     start_cpu_s: CPU seconds of starting a tool server, at least and at most; None: there is nothing to start.
     keeps_sessions: a task starts its `servers` side by side when it begins; otherwise one after another, to be told
-    their tools, and then one for each call. call_s: of each call beside the tool. is_streamed: a call starts as soon as it is written, and those of one turn run
-    at once. warms_rewritten: a prompt that will be cut back is computed while tools run, unless the last one was found
-    to be evicted. warms_evicted: then the next one is computed shortly before tools end. pin_s: how long the cache
-    holds what a finished turn left. at_once: tasks of one engine at a time, the others wait to begin; None: all.
+    their tools, and then one for each call. call_s: of each call beside the tool. is_streamed: a call starts as soon
+    as it is written, and those of one turn run at once. warms_rewritten: a prompt that will be cut back is computed
+    while tools run, unless the last one was found to be evicted. warms_evicted: then the next one is computed shortly
+    before tools end. pin_s: how long the cache holds what a finished turn left. at_once: tasks of one engine at a
+    time, the others wait to begin; None: all.
     """
 
     name: str

@@ -22,53 +22,15 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import (
-    check,
-    density,
-    headline,
-    idle,
-    init,
-    kv,
-    loop,
-    machine,
-    overhead,
-    overload,
-    plots,
-    recover,
-    report,
-    sandbox,
-    servers,
-    storm,
-    sweep,
-    task,
-    throughput,
-)
+from benchmarks import check, headline, machine, plots, report
 from benchmarks.engine.install import EngineSetupError
 from benchmarks.machine import NoiseWatch, describe, git_revision
+from benchmarks.questions import QUESTIONS
 from benchmarks.report import Summary, duration, gaps
 from benchmarks.result import ROOT, Json, Question
 from tests.environment import SetupError
 from toolhub.errors import MissingExtra
 
-QUESTIONS: dict[str, Question[Any]] = {
-    module.QUESTION.name: module.QUESTION
-    for module in (
-        overhead,
-        throughput,
-        init,
-        storm,
-        density,
-        overload,
-        sweep,
-        recover,
-        idle,
-        sandbox,
-        servers,
-        kv,
-        loop,
-        task,
-    )
-}
 HERE = ROOT / "benchmarks"
 _WIDTH = 160
 # What a question needs is not installed here; the message says how it would be.

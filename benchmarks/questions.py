@@ -1,0 +1,43 @@
+"""All questions, in the order in which they are asked and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import (
+    density,
+    idle,
+    init,
+    kv,
+    loop,
+    overhead,
+    overload,
+    recover,
+    sandbox,
+    servers,
+    storm,
+    sweep,
+    task,
+    throughput,
+)
+from benchmarks.result import Question
+
+QUESTIONS: dict[str, Question[Any]] = {
+    module.QUESTION.name: module.QUESTION
+    for module in (
+        overhead,
+        throughput,
+        init,
+        storm,
+        density,
+        overload,
+        sweep,
+        recover,
+        idle,
+        sandbox,
+        servers,
+        kv,
+        loop,
+        task,
+    )
+}
