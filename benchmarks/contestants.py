@@ -124,29 +124,30 @@ async def open_sdk(server: Json) -> AsyncIterator[Caller]:
     """The official SDK, one session for all calls."""
     async with sdk_session(server) as session:
         await session.list_tools()  # the SDK would ask at the first call, to check answers against the schema
-        ask = asking(server)
-
-        async def call() -> None:
-            arguments, expected = ask()
-            result = await session.call_tool(server["tool"], arguments)
-            check(result.is_error, result.content[0].text, expected)
-
-        yield Caller(call)
+        yield Caller(_calls(session.call_tool, server))
 
 
 @asynccontextmanager
 async def open_spawn(server: Json) -> AsyncIterator[Caller]:
     """A process and a handshake for every call, as MiroFlow's ToolManager does."""
 
+    async def call_tool(name: str, arguments: Json) -> Any:
+        async with sdk_session(server) as session:
+            return await session.call_tool(name, arguments)
+
+    yield Caller(_calls(call_tool, server))
+
+
+def _calls(call_tool: Callable[[str, Json], Awaitable[Any]], server: Json) -> Callable[[], Awaitable[None]]:
+    """Calls by a function whose results look like the SDK's."""
     ask = asking(server)
 
     async def call() -> None:
         arguments, expected = ask()
-        async with sdk_session(server) as session:
-            result = await session.call_tool(server["tool"], arguments)
-            check(result.is_error, result.content[0].text, expected)
+        result = await call_tool(server["tool"], arguments)
+        check(result.is_error, result.content[0].text, expected)
 
-    yield Caller(call)
+    return call
 
 
 @asynccontextmanager
@@ -157,10 +158,10 @@ async def open_embedded(server: Json) -> AsyncIterator[Caller]:
 
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config({"echo": hub_entry(server)}, Path(state))) as hub, hub.task("bench") as task:
-            yield Caller(_calls(task, server))
+            yield Caller(_task_calls(task, server))
 
 
-def _calls(task: Any, server: Json) -> Callable[[], Awaitable[None]]:
+def _task_calls(task: Any, server: Json) -> Callable[[], Awaitable[None]]:
     ask = asking(server)
 
     async def call() -> None:
@@ -188,7 +189,40 @@ async def open_socket(server: Json) -> AsyncIterator[Caller]:
     entries = {"echo": hub_entry(server), "ticks": {"builtin": "benchmarks.ticks:create_server"}}
     with ServedHub(entries) as hub:
         async with toolhub.connect(hub.address) as remote, remote.task("bench") as task:
-            yield Caller(_calls(task, server), hub.pid, _lags(task))
+            yield Caller(_task_calls(task, server), hub.pid, _lags(task))
+
+
+@asynccontextmanager
+async def open_http(server: Json) -> AsyncIterator[Caller]:
+    """toolhub in a process of its own, reached as any MCP client reaches it: the SDK over HTTP."""
+    from benchmarks.served import HttpHub
+
+    with HttpHub({"echo": hub_entry(server)}) as hub:
+        async with http_session(hub.address) as session:
+            yield Caller(_calls(session.call_tool, server), hub.pid)
+
+
+@asynccontextmanager
+async def open_fastmcp_proxy(server: Json) -> AsyncIterator[Caller]:
+    """fastmcp's proxy in a process of its own, asked in the same way."""
+    from benchmarks.crew import Worker
+
+    # On uvloop, as uvicorn's command line runs it where that is installed.
+    with Worker("benchmarks.served:open_fastmcp_proxy", {"entry": hub_entry(server)}, uvloop=True) as proxy:
+        async with http_session(proxy.ask({})["address"]) as session:
+            yield Caller(_calls(session.call_tool, server), proxy.pid)
+
+
+@asynccontextmanager
+async def http_session(url: str) -> AsyncIterator[Any]:
+    """The SDK's session with an MCP server over HTTP."""
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with streamable_http_client(url) as (reader, writer), ClientSession(reader, writer) as session:
+        await session.initialize()
+        await session.list_tools()  # see open_sdk
+        yield session
 
 
 @asynccontextmanager
@@ -201,13 +235,40 @@ async def open_fastmcp(server: Json) -> AsyncIterator[Caller]:
     client = Client(transport)
     try:
         async with client:
-            ask = asking(server)
-
-            async def call() -> None:
-                arguments, expected = ask()
-                result = await client.call_tool(server["tool"], arguments)
-                check(result.is_error, result.content[0].text, expected)
-
-            yield Caller(call)
+            yield Caller(_calls(client.call_tool, server))
     finally:
         await client.close()
+
+
+@asynccontextmanager
+async def open_langchain(server: Json) -> AsyncIterator[Caller]:
+    """langchain-mcp-adapters as its README begins: tools of `get_tools()` open a session for every call."""
+    yield Caller(_langchain_calls(await _langchain_client(server).get_tools(), server))
+
+
+@asynccontextmanager
+async def open_langchain_session(server: Json) -> AsyncIterator[Caller]:
+    """langchain-mcp-adapters with the session that its README lets one open explicitly."""
+    from langchain_mcp_adapters.tools import load_mcp_tools
+
+    async with _langchain_client(server).session("echo") as session:
+        yield Caller(_langchain_calls(await load_mcp_tools(session), server))
+
+
+def _langchain_client(server: Json) -> Any:
+    from langchain_mcp_adapters.client import MultiServerMCPClient
+
+    return MultiServerMCPClient({"echo": {"transport": "stdio", **hub_entry(server)}})
+
+
+def _langchain_calls(tools: list[Any], server: Json) -> Callable[[], Awaitable[None]]:
+    """Calls as LangChain's agents make them: an error of the tool is a message, too."""
+    tool = next(tool for tool in tools if tool.name == server["tool"])
+    ask = asking(server)
+
+    async def call() -> None:
+        arguments, expected = ask()
+        message = await tool.ainvoke({"type": "tool_call", "id": "bench", "name": tool.name, "args": arguments})
+        check(message.status == "error", message.text, expected)
+
+    return call

@@ -6,22 +6,30 @@ from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from benchmarks.environments import FASTMCP, LANGCHAIN
 from benchmarks.measure import interleaved, median, percentile, spread
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
 from benchmarks.specs import ServerCommand, lean_echo, sdk_echo
-from benchmarks.ways import Way, fastmcp_note, start
+from benchmarks.ways import Way, start, version_notes
 
+_BASE = Way("sdk", "SDK, persistent session")
+_EMBEDDED = Way("embedded", "toolhub embedded")
+_SOCKET = Way("socket", "toolhub serve, unix socket", has_hub=True)
+_SPAWN = Way("spawn", "SDK, process per call (MiroFlow)", spawns=True)
 WAYS = (
     Way("floor", "JSON lines by hand (floor)"),
-    Way("sdk", "SDK, persistent session"),
+    _BASE,
     Way("sdk", "SDK, persistent session, uvloop", uvloop=True),
-    Way("embedded", "toolhub embedded"),
+    _EMBEDDED,
     Way("embedded", "toolhub embedded, uvloop", uvloop=True),
-    Way("socket", "toolhub serve, unix socket"),
-    Way("fastmcp", "fastmcp Client, keep_alive"),
-    Way("spawn", "SDK, process per call (MiroFlow)"),
+    _SOCKET,
+    Way("http", "toolhub serve, MCP over HTTP", has_hub=True),
+    Way("fastmcp_proxy", "fastmcp proxy, MCP over HTTP", environment=FASTMCP, has_hub=True),
+    Way("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP),
+    Way("langchain_session", "langchain-mcp-adapters, kept session", environment=LANGCHAIN),
+    Way("langchain", "langchain-mcp-adapters, get_tools (process per call)", environment=LANGCHAIN, spawns=True),
+    _SPAWN,
 )
-_BASE, _EMBEDDED, _SOCKET, _SPAWN = WAYS[1], WAYS[3], WAYS[5], WAYS[7]
 
 
 @dataclass(frozen=True)
@@ -69,9 +77,13 @@ def run(scale: Scale) -> Outcome:
     outcome = Outcome(notes=[
         "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
         "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
+        "MCP over HTTP: the SDK's client, one session kept, over TCP on loopback. `toolhub serve` gives each MCP "
+        "session a process of the server. fastmcp's proxy (`create_proxy` of an `mcpServers` document, its "
+        "`http_app()` under uvicorn on uvloop) keeps one for all its clients.",
+        "Hub CPU is that of the process in between alone.",
+        "langchain-mcp-adapters starts a process and a session per call, unless one opens a session explicitly.",
+        *version_notes(scale.ways),
     ])  # fmt: skip
-    if note := fastmcp_note():
-        outcome.notes.append(note)
     for server in scale.servers:
         samples = _measure(server, scale, outcome.notes)
         p50 = {way: median(found.latencies_us) for way, found in samples.items()}
@@ -89,9 +101,9 @@ def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way,
         samples = {way: Samples() for way in crew}
         for number, way in interleaved(list(crew), scale.rounds):
             for in_flight in (1, *scale.in_flight):
-                if way.opener == "spawn" and in_flight > 1:
+                if way.spawns and in_flight > 1:
                     continue  # bounded by the cores: every call is half a second of CPU
-                calls = scale.spawns if way.opener == "spawn" else max(scale.calls, in_flight)
+                calls = scale.spawns if way.spawns else max(scale.calls, in_flight)
                 answer = crew[way].ask({"calls": calls, "in_flight": in_flight})
                 if number > 0:
                     samples[way].add(in_flight, answer)
@@ -106,7 +118,7 @@ def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:
         "p50_us": median(found.latencies_us),
         "p99_us": percentile(found.latencies_us, 0.99),
         "client_cpu_us": found.client_cpu_s / calls * 1e6,
-        "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if way is _SOCKET else None,
+        "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if way.has_hub else None,
         "vs_sdk": ratio(p50[way], p50.get(_BASE)),
     }
     for in_flight in (1, *scale.in_flight):
@@ -148,6 +160,6 @@ QUESTION = Question(
     "overhead",
     "What does one call cost?",
     run,
-    full=Scale(rounds=10, calls=500, spawns=4),
+    full=Scale(rounds=5, calls=150, spawns=1),
     quick=Scale(rounds=3, calls=100, spawns=1),
 )

@@ -1,25 +1,37 @@
-"""`toolhub serve` in a process of its own, reached through a unix socket: `with ServedHub(servers) as hub`."""
+"""Hubs in processes of their own: `with ServedHub(servers) as hub`.
+
+`toolhub serve` is reached through a unix socket or, as `HttpHub`, as an MCP server over HTTP; so is fastmcp's proxy.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
 import psutil
 
-from benchmarks.crew import WorkerFailed
+from benchmarks.crew import START_S, WorkerFailed
 from benchmarks.measure import tree
 from benchmarks.result import ROOT, Json
+from benchmarks.worker import Act
 
 # A hundred servers have to end; each step of the ladder has two seconds.
 _CLOSE_S = 60.0
 _LAST_WORDS = 500
+# What `toolhub serve` says once it accepts connections, and how often that is looked for.
+_MCP_FRONT = re.compile(r"MCP front +(http\S+)\n")
+_LOOK_S = 0.02
 
 
 class ServedHub:
@@ -32,23 +44,20 @@ class ServedHub:
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory()
-        home = Path(self._directory.name)
-        self.socket, config = str(home / "hub.sock"), home / "hub.json"
-        config.write_text(json.dumps({"hub": {"state_dir": str(home)}, **self._document}))
-        self._stderr = (home / "stderr").open("w+")
-        command = [sys.executable, "-m", "toolhub.cli", "serve", "--private"]
+        self._home = Path(self._directory.name)
+        config = self._home / "hub.json"
+        config.write_text(json.dumps({"hub": {"state_dir": str(self._home)}, **self._document}))
+        self._stderr = (self._home / "stderr").open("w+")
         self._process = subprocess.Popen(
-            [*command, "--config", str(config), "--uds", self.socket],
+            [sys.executable, "-m", "toolhub.cli", "serve", "--config", str(config), *self._doors()],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
         )
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():
-            self._stderr.seek(0)
-            last_words = self._stderr.read()[-_LAST_WORDS:]
+        if not self._wait_ready():
+            last_words = self._said()[-_LAST_WORDS:]
             self.close()
             raise WorkerFailed(f"`toolhub serve` ended before it was ready: {last_words}")
         return self
@@ -58,8 +67,26 @@ class ServedHub:
         return self._process.pid
 
     @property
+    def socket(self) -> str:
+        return str(self._home / "hub.sock")
+
+    @property
     def address(self) -> str:
         return f"unix://{self.socket}"
+
+    def _doors(self) -> list[str]:
+        return ["--private", "--uds", self.socket]
+
+    def _wait_ready(self) -> bool:
+        assert self._process.stdout is not None
+        return bool(self._process.stdout.readline())
+
+    def _let_go(self) -> None:
+        """Ask it to end. A private hub ends with its stdin."""
+
+    def _said(self) -> str:
+        # By name: the open file shares its position with the hub, which writes there.
+        return (self._home / "stderr").read_text()
 
     def close(self) -> None:
         """Let it end, then kill what is left. Harmless when repeated."""
@@ -69,6 +96,7 @@ class ServedHub:
             return
         below = tree(self.pid)[1:]
         stdin.close()
+        self._let_go()
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -84,3 +112,48 @@ class ServedHub:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+class HttpHub(ServedHub):
+    """The same hub behind its TCP door; `address` is its MCP endpoint."""
+
+    @property
+    def address(self) -> str:
+        found = _MCP_FRONT.search(self._said())
+        return found[1] if found else ""
+
+    def _doors(self) -> list[str]:
+        return ["--port", "0"]
+
+    def _wait_ready(self) -> bool:
+        deadline = time.monotonic() + START_S
+        while not self.address and self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return bool(self.address)
+
+    def _let_go(self) -> None:
+        self._process.terminate()
+
+
+@asynccontextmanager
+async def open_fastmcp_proxy(entry: Json) -> AsyncIterator[Act]:
+    """fastmcp's proxy of one server, by its documented way through `http_app()`; tells its address. Role of `worker`.
+
+    entry: the server in an `mcpServers` document.
+    """
+    import uvicorn
+    from fastmcp.server import create_proxy
+
+    app = create_proxy({"mcpServers": {"echo": entry}}).http_app()
+    # No line for every request, as `toolhub serve` writes none either.
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+
+        async def act(_: Json) -> Json:
+            return {"address": address}
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            yield act
+            server.should_exit = True

@@ -6,16 +6,17 @@ from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from benchmarks.environments import FASTMCP
 from benchmarks.measure import interleaved, median, percentile, spread
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
 from benchmarks.specs import ServerCommand, builtin_clock, lean_echo, own_clock
-from benchmarks.ways import Way, fastmcp_note, start
+from benchmarks.ways import Way, start
 
 _FLOOR = Way("floor", "JSON lines by hand (floor)")
 _SDK = Way("sdk", "SDK, persistent session")
 _EMBEDDED = Way("embedded", "toolhub embedded")
 _SOCKET = Way("socket", "toolhub serve, unix socket")
-_FASTMCP = Way("fastmcp", "fastmcp Client, keep_alive")
+_FASTMCP = Way("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP)
 WAYS = (_FLOOR, _SDK, _EMBEDDED, _SOCKET, _FASTMCP)
 """Of calling a program; a builtin has only those through a hub."""
 _HUB_WAYS = (_EMBEDDED, _SOCKET)
@@ -82,8 +83,6 @@ def run(scale: Scale) -> Outcome:
         "Lag: how late a coroutine wakes that sleeps 5 ms over and over, in the loop that does the work: the hub's own "
         "(of `toolhub serve` a builtin server tells it), elsewhere the client's, which makes the calls as well.",
     ])  # fmt: skip
-    if note := fastmcp_note():
-        outcome.notes.append(note)
     for server in scale.servers:
         found = _measure(server, scale, outcome.notes)
         rows = [_row(server, way, samples, scale) for way, samples in found.items()]
@@ -190,6 +189,6 @@ QUESTION = Question(
     "throughput",
     "How many calls a second?",
     run,
-    full=Scale(rounds=8, calls=1500),
+    full=Scale(rounds=5, calls=1000),
     quick=Scale(rounds=2, calls=300),
 )

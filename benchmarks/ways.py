@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from benchmarks.crew import Worker, WorkerFailed
+from benchmarks.environments import Environment
 from benchmarks.specs import ServerCommand
-
-FASTMCP_PYTHON = "BENCH_FASTMCP_PYTHON"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One row: an opener of `contestants`, the event loop it runs on, and how it is called in the table."""
+    """One row: an opener of `contestants`, how it is called in the table, and the event loop it runs on.
+
+    environment: where its packages are; None: they are toolhub's own.
+    spawns: whether every call starts a process. has_hub: whether a process in between does part of the work.
+    """
 
     opener: str
     label: str
     uvloop: bool = False
+    environment: Environment | None = None
+    spawns: bool = False
+    has_hub: bool = False
 
 
 def start(server: ServerCommand, ways: tuple[Way, ...], stack: ExitStack, notes: list[str]) -> dict[Way, Worker]:
     """Return those that are ready to be asked (see `load.open_load`); one that cannot is named in the notes."""
     crew: dict[Way, Worker] = {}
     for way in ways:
-        python = _fastmcp_python() if way.opener == "fastmcp" else sys.executable
+        python = way.environment.python() if way.environment else sys.executable
+        if python is None:
+            assert way.environment is not None
+            why = f"{way.environment.package} is not installed: {way.environment.command}"
+            notes.append(_left_out(server, way, why))
+            continue
         arguments = {"contestant": way.opener, "server": server.to_json()}
         worker = Worker("benchmarks.load:open_load", arguments, python=python, uvloop=way.uvloop)
         crew[way] = stack.enter_context(worker)
-    for way in ways:
+    for way in list(crew):
         try:
             crew[way].wait_ready()
         except WorkerFailed as exc:
             del crew[way]
-            notes.append(f"Left out of the {server.name} table: {way.label} ({exc}{_advice(way)}).")
+            notes.append(_left_out(server, way, str(exc)))
     return crew
 
 
-def _fastmcp_python() -> str:
-    """It may live in an environment of its own."""
-    return os.environ.get(FASTMCP_PYTHON, sys.executable)
+def _left_out(server: ServerCommand, way: Way, why: str) -> str:
+    return f"Left out of the {server.name} table: {way.label} ({why})."
 
 
-def fastmcp_note() -> str:
-    """Its version, which the description of this interpreter cannot know."""
-    show = "from importlib.metadata import version; print(version('fastmcp'), 'beside mcp', version('mcp'))"
-    done = subprocess.run([_fastmcp_python(), "-c", show], capture_output=True, text=True)
-    return f"The fastmcp client is {done.stdout.strip()}." if done.returncode == 0 else ""
-
-
-def _advice(way: Way) -> str:
-    if way.opener != "fastmcp":
-        return ""
-    return f"; pip install 'toolhub[bench]', or name a Python that has it in {FASTMCP_PYTHON}"
+def version_notes(ways: Iterable[Way]) -> list[str]:
+    """Name what ways in environments of their own consist of, a sentence for each environment."""
+    environments = dict.fromkeys(way.environment for way in ways if way.environment)
+    found = filter(None, (environment.versions() for environment in environments))
+    return [f"In an environment of its own, asking the same servers: {versions}." for versions in found]

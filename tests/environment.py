@@ -155,8 +155,11 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _ensure_venv(name: str, specs: Sequence[str]) -> Path:
-    name = f"{name}-py{sys.version_info.major}.{sys.version_info.minor}"
-    return _ensure(_versioned(name, specs), functools.partial(_install_venv, specs=specs))
+    return _ensure(_venv_directory(name, specs), functools.partial(_install_venv, specs=specs))
+
+
+def _venv_directory(name: str, specs: Sequence[str]) -> Path:
+    return _versioned(f"{name}-py{sys.version_info.major}.{sys.version_info.minor}", specs)
 
 
 def _install_venv(directory: Path, specs: Sequence[str]) -> None:
@@ -198,8 +201,7 @@ def _system_node() -> Path | None:
 
 
 def _node_venv() -> Path:
-    name = f"node-py{sys.version_info.major}.{sys.version_info.minor}"
-    return _ensure(_versioned(name, NODE_SPECS), _install_node)
+    return _ensure(_venv_directory("node", NODE_SPECS), _install_node)
 
 
 def _install_node(directory: Path) -> None:

@@ -11,18 +11,21 @@ import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
 from tiny_crowds import TINY_OVERLOAD, TINY_SWEEP
 from tiny_starts import TINY_DENSITY, TINY_STORM
+from tiny_tasks import TINY_TASK
 
 from benchmarks import births, idle, init, overhead, recover, runner, sandbox, servers, throughput
 from benchmarks.result import Outcome, Question
 from benchmarks.specs import fixture_echo, lean_echo
 
-# An event loop more is a start more and no code more.
-WAYS = tuple(way for way in overhead.WAYS if not way.uvloop)
+# An event loop more is a start more and no code more; that each of the others answers is test_contestants' business.
+WAYS = tuple(
+    way for way in overhead.WAYS if not way.uvloop and way.opener not in ("http", "fastmcp_proxy", "langchain")
+)
 TINY: dict[str, Any] = {
     "overhead": overhead.Scale(rounds=1, calls=2, spawns=1, in_flight=(2,), ways=WAYS, servers=(lean_echo(),)),
     "throughput": throughput.Scale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
     "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
-    "recover": recover.Scale(rounds=2, callers=4, sdk_too=False),
+    "recover": recover.Scale(rounds=2, sdk_rounds=0, callers=4),
     "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),
     "sandbox": sandbox.Scale(
         births.Rounds(number=1, starts=1, calls=2, commands=1),
@@ -51,6 +54,7 @@ TINY: dict[str, Any] = {
     "sweep": TINY_SWEEP,
     "kv": TINY_KV,
     "loop": TINY_LOOP,
+    "task": TINY_TASK,  # judged in test_task
 }
 
 
@@ -66,13 +70,17 @@ def test_every_question_has_a_tiny_run() -> None:
     assert set(TINY) == set(runner.QUESTIONS)
 
 
-def test_overhead_measures_every_way_that_is_installed() -> None:
+def test_overhead_measures_every_way_that_is_installed_and_names_the_others() -> None:
     outcome = tiny("overhead")
     (table,) = outcome.tables
-    measured = {row["way"] for row in table.rows}
+    missing = [way for way in WAYS if way.environment and way.environment.python() is None]
+    assert [row["way"] for row in table.rows] == [way.label for way in WAYS if way not in missing]
     left_out = [note for note in outcome.notes if note.startswith("Left out")]
-    assert len(measured) + len(left_out) == len(WAYS)
-    assert all("fastmcp" in note for note in left_out), left_out
+    assert len(left_out) == len(missing)
+    for way, note in zip(missing, left_out, strict=True):
+        assert way.environment and way.label in note and way.environment.command in note
+    through_hubs = {row["way"] for row in table.rows if row["hub_cpu_us"] is not None}
+    assert through_hubs == {way.label for way in WAYS if way.has_hub and way not in missing}
     assert all(target.value is not None for target in outcome.targets)
 
 
