@@ -195,7 +195,7 @@ QUESTION = Question(
     "How many idle tasks does a machine hold?",
     run,
     full=Scale(
-        looks=(10, 60), forked=(10, 60), spawned=(4, 12), open_tasks=OPEN_TASKS, sessions=SESSIONS, budget_s=45.0
+        looks=(10, 60), forked=(10, 60), spawned=(4, 12), open_tasks=OPEN_TASKS, sessions=SESSIONS, budget_s=36.0
     ),
     quick=Scale(looks=(10, 60), forked=(4, 12), spawned=(1, 3), open_tasks=100, sessions=20, budget_s=9.0),
 )

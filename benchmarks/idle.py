@@ -113,6 +113,6 @@ QUESTION = Question(
     "idle",
     "What does an idle session cost?",
     run,
-    full=Scale(sessions=(0, 1, 100)),
+    full=Scale(sessions=(0, 1, 100), watch_s=8.0),
     quick=Scale(sessions=(0, 1, 20), watch_s=2.0),
 )

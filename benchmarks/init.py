@@ -108,6 +108,6 @@ QUESTION = Question(
     "init",
     "How long until many tasks can work?",
     run,
-    full=Scale(tasks=(1, 10, 60), in_turn_up_to=10),
+    full=Scale(tasks=(1, 5, 20), in_turn_up_to=5),
     quick=Scale(tasks=(1, 5), in_turn_up_to=5),
 )

@@ -31,14 +31,16 @@ class Engines:
 
 @dataclass(frozen=True)
 class Scale:
-    """rounds: of each way. calm_rounds: of the waits without eviction, whose times are short."""
+    """rounds: of each way. calm_rounds: of the waits without eviction; hints switch themselves off after eight at the
+    least, as a wait whose prefill-ahead failed does not count.
+    """
 
     rounds: int
     calm_rounds: int
     mix_rounds: int
     keep_rounds: int
     sizes: Sizes = field(default_factory=Sizes)
-    calm: Sizes = field(default_factory=lambda: Sizes(tool_s=2.0))
+    calm: Sizes = field(default_factory=lambda: Sizes(prompt=3300, tool_s=1.5))
     mix: Mix = field(default_factory=Mix)
     talk: Talk = field(default_factory=Talk)
     engines: Engines | None = None

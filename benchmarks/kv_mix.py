@@ -26,7 +26,7 @@ _LAST_WORD = "That is all."
 class Mix:
     """Tokens and seconds: each task takes one of `prompts` and of `tools_s`, the same in every round."""
 
-    tasks: int = 16
+    tasks: int = 8
     turns: int = 3
     prompts: Sequence[int] = (1200, 2000, 3000)
     tools_s: Sequence[float] = (0.5, 1.0, 2.0, 4.0)

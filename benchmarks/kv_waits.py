@@ -39,7 +39,7 @@ class Sizes:
     result: int = 400
     filler: int = 2000
     fillers: int = 6
-    tool_s: float = 6.0
+    tool_s: float = 4.0
     pin_ttl_s: float = 30.0
 
 

@@ -20,7 +20,7 @@ from benchmarks.result import Column, Json, Outcome, Question, Table, ratio
 from benchmarks.scripted import Served
 
 CROWDS = (
-    Crowd("100 agents, 32 in flight, a search of 0.8 s, 10 distinct queries", 100, 32, 0.8, 10),
+    Crowd("64 agents, 32 in flight, a search of 0.8 s, 10 distinct queries", 64, 32, 0.8, 10),
     Crowd("20 agents, 8 in flight, a search of 0.4 s, 20 distinct queries", 20, 8, 0.4, 20),
 )
 _LOOPS = {PLAIN: "plain, keeps its slot while it searches", OURS: "toolhub's loop and hub"}
@@ -211,7 +211,7 @@ QUESTION = Question(
     "loop",
     "What does the agent loop gain beside a plain one?",
     run,
-    full=Scale(rounds=5, crowd_rounds=5, task_rounds=5),
+    full=Scale(rounds=2, crowd_rounds=3, task_rounds=1),
     quick=Scale(
         rounds=1,
         crowd_rounds=1,

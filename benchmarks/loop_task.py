@@ -31,7 +31,7 @@ PYTHON, CLOCK = "tool-python", "clock"
 class LongTask:
     """system: tokens of its own prompt, beside the description of the tools. answer_s: of the search service."""
 
-    turns: int = 20
+    turns: int = 15
     system: int = 1500
     answer_s: float = 0.4
     keep: int = 5

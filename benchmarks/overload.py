@@ -266,7 +266,7 @@ QUESTION = Question(
     "overload",
     "What does too much cost, and who pays?",
     run,
-    full=Scale(tasks=60, rounds=2, window_s=12.0, loads=(8, 24, 60), load_s=5.0, others_s=8.0, quiet_s=7.0, burst=1000),
+    full=Scale(tasks=60, rounds=2, window_s=10.0, loads=(8, 24, 60), load_s=5.0, others_s=8.0, quiet_s=7.0, burst=1000),
     quick=Scale(
         tasks=60,
         rounds=1,

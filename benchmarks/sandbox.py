@@ -209,6 +209,6 @@ QUESTION = Question(
     "sandbox",
     "What does a place to run code cost?",
     run,
-    full=Scale(Rounds(number=12, starts=10, calls=200, commands=10), live=150, kernels=8),
+    full=Scale(Rounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
     quick=Scale(Rounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),
 )

@@ -45,7 +45,7 @@ class Scale:
     spawned: int
     browsing: int
     browser_rounds: int
-    browser_settle_s: float = 3.0
+    browser_settle_s: float = browsers.SETTLE_S
     no_browser: str | None = field(default_factory=browsers.missing)
     """Why no browser can be measured here."""
 
@@ -246,6 +246,6 @@ QUESTION = Question(
     "servers",
     "What do our own servers save?",
     run,
-    full=Scale(searches=346, search_rounds=2, tasks=60, ready_rounds=3, spawned=60, browsing=5, browser_rounds=2),
+    full=Scale(searches=346, search_rounds=2, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2),
     quick=Scale(searches=60, search_rounds=1, tasks=60, ready_rounds=1, spawned=5, browsing=2, browser_rounds=1),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -27,8 +27,8 @@ from benchmarks.task_tables import Found, outcome_of
 from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
 
 WAYS = (SPAWN, DROP_IN, TOOLHUB)
-_BLOCKS = 256
-"""Of 128 tokens: room for all tasks of the replay, as an accelerator's cache should have."""
+_BLOCKS = 2048
+"""Of 128 tokens: room for all that is played, as an accelerator's cache should have, and for the calibration."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ QUESTION = Question(
     "task",
     "How long does a whole research task take?",
     run,
-    full=Scale(),
+    full=Scale(plan=replace(PLAN, repeats=2)),
     quick=Scale(
         Replay(tasks=2, turns=4, rounds=1),
         Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), scale=0.1),

@@ -34,8 +34,8 @@ class Replay:
     tools: what the tools' seconds are multiplied by; less than 1 only where nothing is measured.
     """
 
-    tasks: int = 4
-    turns: int = 6
+    tasks: int = 3
+    turns: int = 4
     scale: float = 0.25
     rounds: int = 2
     tools: float = 1.0

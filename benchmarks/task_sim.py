@@ -43,14 +43,14 @@ def _slower(factor: float) -> EngineCosts:
 
 CASES = (
     Case("60 tasks, 8 engines of 80 GB, tools on 16 cores", 60, _site(_80_GB, 16)),
-    Case("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
-    Case("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
     Case(
         "120 tasks, 8 engines of 80 GB, tools on 16 cores",
         120,
         _site(_80_GB, 16),
         (MIROFLOW, TOOLHUB, _limited(MIROFLOW), _limited(TOOLHUB)),
     ),
+    Case("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
+    Case("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
 )
 SENSITIVITY = (
     Case("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),

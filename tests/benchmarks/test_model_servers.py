@@ -90,10 +90,14 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
         raise EngineSetupError("run: make engine")
 
     monkeypatch.setattr(runner, "QUESTIONS", {"kv": Question("kv", "?", refuse, full=None, quick=None)})
-    with pytest.raises(SystemExit, match="kv: run: make engine"):
+    with pytest.raises(SystemExit, match="1"):
         runner.main(["kv", "--quick"])
-    runner.main(["all", "--quick"])
     assert "kv is left out: run: make engine" in capsys.readouterr().err
+    answered = Question("idle", "?", lambda _: Outcome(), full=None, quick=None)
+    monkeypatch.setitem(runner.QUESTIONS, "idle", answered)
+    runner.main(["all", "--quick"])
+    said = capsys.readouterr().err
+    assert "1 of 2 questions answered" in said and "Left out: kv (run: make engine)." in said
 
 
 # --- pure parts -------------------------------------------------------------------------------------------------------
