@@ -47,6 +47,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
+            process_group=0,  # a terminal's Ctrl-C is for whoever asks; it ends its contestants itself
         )
         self.left_behind = 0
         """Processes that were still there after the contestant had closed."""

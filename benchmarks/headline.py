@@ -1,7 +1,6 @@
 """The README's table: what users notice, picked from the newest results, and where toolhub does not win.
 
-No number stands here. A row names where its two cells are: a question, a table by its title, rows by their
-labels and a column. A row whose source is missing is left out.
+No number stands here: a row says where its two cells are (see `claims`), and one whose source is missing is left out.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.claims import CLAIMS, Cell, Claim
 from benchmarks.report import bound, newest_results, pictures, quantity, significant, verdict
 from benchmarks.result import Json
 
@@ -20,36 +20,6 @@ BLOCK = re.compile(r"<!-- headline: .*?<!-- /headline -->", re.DOTALL)
 # The README is short: the first that are there, in this order.
 _MOST_PICTURES = 3
 _PICTURES = ("task", "init", "overload", "kv")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The column `key` of the row whose label, in the table's first column, fits `row`.
-
-    who: what the row's label does not say, as where the ways of a table are its columns.
-    """
-
-    row: str
-    key: str
-    who: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One row: `today` beside `ours`, in the first table of the question whose title fits `title` and that has both.
-
-    what: may take groups of the title, `{0}`, and the heading of our `{column}`. unit: a number in the table times
-    `times` is in it. is_rate: more is better.
-    """
-
-    what: str
-    question: str
-    title: str
-    today: Cell
-    ours: Cell
-    unit: str
-    times: float = 1.0
-    is_rate: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,93 +42,6 @@ class Found:
     def is_worse(self) -> bool:
         """As it is shown: less than half a percent is no difference."""
         return round(self.gain, 2) < 1
-
-
-_SDK = r"^SDK, persistent session$"
-_EMBEDDED = r"^toolhub embedded$"
-_SOCKET = r"^toolhub serve, unix socket$"
-_CHEAP = "^A server that costs nothing"
-_WRITTEN = r"^A server written with the SDK \("
-_GOODPUT = r"windows? of .*everything"
-_OTHERS = "^Other services"
-
-CLAIMS = (
-    Claim(
-        "A research task, from its question to its answer",
-        "task",
-        "Where the time goes",
-        Cell("MiroFlow", "task_s"),
-        Cell("^toolhub", "task_s"),
-        "s",
-    ),
-    Claim("One call", "overhead", _WRITTEN, Cell("MiroFlow", "p50_us"), Cell(_EMBEDDED, "p50_us"), "ms", 1e-3),
-    Claim(
-        "One call, on a session that is kept", "overhead", _WRITTEN, Cell(_SDK, "p50_us"), Cell(_EMBEDDED, "p50_us"),
-        "ms", 1e-3,
-    ),
-    Claim(
-        "One call, through a hub in another process", "overhead", _WRITTEN, Cell(_SDK, "p50_us"),
-        Cell(_SOCKET, "p50_us"), "ms", 1e-3,
-    ),
-    Claim(
-        "One call, over HTTP through a hub in another process", "overhead", _WRITTEN, Cell("^fastmcp proxy", "p50_us"),
-        Cell("^toolhub serve, MCP over HTTP", "p50_us"), "ms", 1e-3,
-    ),
-    Claim(
-        "A server that costs nothing: {column}", "throughput", _CHEAP, Cell(_SDK, "at_64_per_s"),
-        Cell(_EMBEDDED, "at_64_per_s"), "calls/s", is_rate=True,
-    ),
-    Claim(
-        "{0}, a process each, until all can work", "storm", r"^([\d,]+ tasks × \d+ servers)",
-        Cell("^SDK sessions", "seconds"), Cell("^toolhub, spawn: fork, first", "seconds"), "s",
-    ),
-    Claim(
-        "{0}, a process each, memory", "storm", r"^([\d,]+ tasks × \d+ servers)",
-        Cell("^SDK sessions", "pss_mib"), Cell("^toolhub, spawn: fork, first", "pss_mib"), "MiB",
-    ),
-    Claim(
-        "A sandbox from the pool, until its first result", "sandbox", "^Until the first result",
-        Cell("^ipykernel$", "p50_ms"), Cell("^bare, from the pool", "p50_ms"), "ms",
-    ),
-    Claim(
-        "A search over TLS, of a long task", "servers", "searches of one task", Cell("MiroFlow", "each_ms"),
-        Cell("^toolhub", "each_ms"), "ms",
-    ),
-    Claim(
-        "A search over TLS, beside a client that is kept", "servers", "searches of one task",
-        Cell("kept$", "each_ms"), Cell("^toolhub", "each_ms"), "ms",
-    ),
-    Claim(
-        "{0} in a browser, memory", "servers", r"^([\d,]+ tasks with a page each)",
-        Cell("^a Chromium and a Playwright driver", "mb"), Cell("^toolhub", "mb"), "MB",
-    ),
-    Claim(
-        "First token after a tool of {0} whose wait emptied the cache", "kv", r"^A tool of ([\d.,]+ s) while",
-        Cell("^evicted, no hints", "ttft_ms"), Cell("^evicted, prefill-ahead by the agent", "ttft_ms"), "ms",
-    ),
-    Claim(
-        "A turn with several calls", "loop", "^A turn's wall time",
-        Cell("^4 calls of", "one by one", "calls after it, one by one (MiroFlow)"), Cell("^4 calls of", "streaming"),
-        "s",
-    ),
-    Claim(
-        "A turn with one call, nothing behind it", "loop", "^A turn's wall time",
-        Cell("^1 call, nothing", "together", "calls after it"), Cell("^1 call, nothing", "streaming"), "s",
-    ),
-    Claim(
-        "More calls than a service stands: answered in time", "overload", _GOODPUT,
-        Cell("^no backpressure", "goodput"), Cell("^toolhub", "goodput"), "calls/s", is_rate=True,
-    ),
-    Claim(
-        "The same where calls do not slow each other down", "overload", _OTHERS,
-        Cell("nobody is in another's way.*no backpressure", "goodput", "no backpressure"),
-        Cell("nobody is in another's way.*toolhub", "goodput"), "calls/s", is_rate=True,
-    ),
-    Claim(
-        "A server was killed: until its next call is served", "recover", "^A server written with the SDK",
-        Cell("^plain start with the SDK", "p50_ms"), Cell("^next call served", "p50_ms"), "ms",
-    ),
-)  # fmt: skip
 
 
 def find(claim: Claim, results: Mapping[str, Json]) -> Found | None:

@@ -98,7 +98,7 @@ QUESTION = Question(
     "kv",
     "What does the prefix cache give an agent, with hints and without?",
     run,
-    full=Scale(rounds=3, calm_rounds=10, mix_rounds=3, keep_rounds=1),
+    full=Scale(rounds=3, calm_rounds=9, mix_rounds=3, keep_rounds=1),
     quick=Scale(
         rounds=1,
         calm_rounds=2,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.environments import FASTMCP, LANGCHAIN
-from benchmarks.measure import interleaved, median, percentile, spread
+from benchmarks.measure import interleaved, median, percentile, pss_bytes, spread, tree, tree_cpu_seconds
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
 from benchmarks.specs import ServerCommand, lean_echo, sdk_echo
 from benchmarks.ways import Way, start, version_notes
@@ -54,9 +54,16 @@ class Samples:
     per_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     client_cpu_s: float = 0.0
     hub_cpu_s: float = 0.0
+    all_cpu_s: float = 0.0
+    """Of every process, for all_calls."""
+    all_calls: int = 0
+    pss: int = 0
+    """Bytes of every process that is kept between calls."""
 
-    def add(self, in_flight: int, answer: Json) -> None:
+    def add(self, in_flight: int, answer: Json, all_cpu_s: float) -> None:
         self.per_s[in_flight].append(answer["calls"] / answer["seconds"])
+        self.all_cpu_s += all_cpu_s
+        self.all_calls += answer["calls"]
         if in_flight == 1:
             self.latencies_us += answer["latencies_us"]
             self.round_p50_us.append(median(answer["latencies_us"]))
@@ -70,6 +77,9 @@ class Samples:
             "per_s_by_round": {str(k): v for k, v in self.per_s.items()},
             "client_cpu_s": self.client_cpu_s,
             "hub_cpu_s": self.hub_cpu_s,
+            "all_cpu_s": self.all_cpu_s,
+            "all_calls": self.all_calls,
+            "pss": self.pss,
         }
 
 
@@ -80,7 +90,9 @@ def run(scale: Scale) -> Outcome:
         "MCP over HTTP: the SDK's client, one session kept, over TCP on loopback. `toolhub serve` gives each MCP "
         "session a process of the server. fastmcp's proxy (`create_proxy` of an `mcpServers` document, its "
         "`http_app()` under uvicorn on uvloop) keeps one for all its clients.",
-        "Hub CPU is that of the process in between alone.",
+        "Client and hub CPU are those of one call at a time; hub CPU is that of the process in between alone. CPU of "
+        "all is that of the client, the hub and the server, with several calls in flight, too. PSS of all is what "
+        "they have at the end, between calls, so without the server where each call starts one.",
         "langchain-mcp-adapters starts a process and a session per call, unless one opens a session explicitly.",
         *version_notes(scale.ways),
     ])  # fmt: skip
@@ -104,9 +116,12 @@ def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way,
                 if way.spawns and in_flight > 1:
                     continue  # bounded by the cores: every call is half a second of CPU
                 calls = scale.spawns if way.spawns else max(scale.calls, in_flight)
+                cpu_s = tree_cpu_seconds(crew[way].pid)
                 answer = crew[way].ask({"calls": calls, "in_flight": in_flight})
                 if number > 0:
-                    samples[way].add(in_flight, answer)
+                    samples[way].add(in_flight, answer, tree_cpu_seconds(crew[way].pid) - cpu_s)
+        for way, found in samples.items():
+            found.pss = sum(pss_bytes(process.pid) for process in tree(crew[way].pid))
     return samples
 
 
@@ -119,6 +134,8 @@ def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:
         "p99_us": percentile(found.latencies_us, 0.99),
         "client_cpu_us": found.client_cpu_s / calls * 1e6,
         "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if way.has_hub else None,
+        "all_cpu_us": found.all_cpu_s / found.all_calls * 1e6,
+        "pss_mib": found.pss / 2**20,
         "vs_sdk": ratio(p50[way], p50.get(_BASE)),
     }
     for in_flight in (1, *scale.in_flight):
@@ -138,6 +155,8 @@ def _columns(scale: Scale) -> list[Column]:
         *(Column(f"at_{n}_per_s", f"calls/s, {n} in flight") for n in scale.in_flight),
         Column("client_cpu_us", "client CPU µs/call"),
         Column("hub_cpu_us", "hub CPU µs/call"),
+        Column("all_cpu_us", "CPU of all, µs/call"),
+        Column("pss_mib", "PSS of all, MiB"),
     ]
 
 

@@ -60,6 +60,11 @@ def readme(
     return "\n".join([_INTRO, *sections])
 
 
+def alone(result: Json, picture: str | None) -> str:
+    """One result as a page of its own. picture: its path relative to that page."""
+    return _section(str(result["question"]), str(result["asks"]), result, picture).removeprefix("#")
+
+
 def _heading(name: str, asks: str) -> str:
     return f"## {name}: {asks}\n"
 

@@ -167,14 +167,23 @@ def save(result: Json, out: Path) -> Path:
     if not plots.plot(result, picture):
         # What is there shows an earlier result of the same day.
         picture.unlink(missing_ok=True)
+    _write_alone(result, path)
     write_readme(out)
     return path
 
 
+def _write_alone(result: Json, path: Path) -> None:
+    """The page of one result, beside it."""
+    picture = path.with_suffix(".png")
+    path.with_suffix(".md").write_text(report.alone(result, picture.name if picture.is_file() else None))
+
+
 def draw_newest(out: Path = HERE) -> None:
-    """Draw each question's newest result under `out` again; without matplotlib, pictures stay as they are."""
+    """Show each question's newest result under `out` again; without matplotlib, pictures stay as they are."""
     for result in report.newest_results(out / "results", QUESTIONS).values():
-        plots.plot(result, out / report.place(result).with_suffix(".png"))
+        path = out / report.place(result).with_suffix(".json")
+        plots.plot(result, path.with_suffix(".png"))
+        _write_alone(result, path)
 
 
 def check_ratios(names: Sequence[str], against: Path | None, summary: Summary) -> bool:
@@ -257,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where results/<date>/NAME.json, its picture and README.md go (default: benchmarks/)",
+        help="where results/<date>/NAME.json, its table, its picture and README.md go (default: benchmarks/)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
     parser.add_argument(

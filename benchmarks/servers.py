@@ -246,6 +246,6 @@ QUESTION = Question(
     "servers",
     "What do our own servers save?",
     run,
-    full=Scale(searches=346, search_rounds=2, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2),
+    full=Scale(searches=346, search_rounds=1, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2),
     quick=Scale(searches=60, search_rounds=1, tasks=60, ready_rounds=1, spawned=5, browsing=2, browser_rounds=1),
 )

@@ -1,6 +1,6 @@
 """Does a hub last a sweep? Four hours of two runs in minutes, with servers that die on the way.
 
-Each run is a process of its own with up to 60 agents at once, 180 calls each; the hub is `toolhub serve`. Pauses and
+Each run is a process of its own with up to 60 agents at once, 130 calls each; the hub is `toolhub serve`. Pauses and
 tool times are log-normal as in an agent's day, and divided by `Pace.compressed`: a call each 48 s becomes one each
 0.27 s. Nobody is spared: what hours do to a hub by their number of calls, tasks and deaths they do here; what they
 do by their length alone (idle timers of many minutes, say) they do not.
@@ -298,6 +298,6 @@ QUESTION = Question(
     "sweep",
     "Does a hub last a long sweep?",
     run,
-    full=Scale(tasks=60, at_once=60, calls=180, pace=Pace(compressed=180), kills=12, short=100),
+    full=Scale(tasks=60, at_once=60, calls=130, pace=Pace(compressed=180), kills=12, short=100),
     quick=Scale(tasks=20, at_once=20, calls=60, pace=Pace(compressed=120), kills=4, short=20),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -57,6 +58,12 @@ def test_a_way_answers_or_is_named_with_what_installs_it(way: Way, crew: Crew) -
         return
     # Every answer is compared with what was asked; a wrong one would end the worker.
     assert found[way].ask({"calls": 4, "in_flight": 2})["calls"] == 4
+
+
+def test_every_contestant_is_a_process_group_of_its_own(crew: Crew) -> None:
+    found, _, _ = crew
+    groups = {os.getpgid(worker.pid) for worker in found.values()}
+    assert groups == {worker.pid for worker in found.values()}
 
 
 @each_way
