@@ -54,8 +54,8 @@ def _version(package: str) -> str | None:
 
 
 def git_revision() -> Json:
-    """Return ``{"revision", "dirty"}``: dirty when tracked files, results aside, differ from that revision."""
-    made_here = (":!benchmarks/results", ":!benchmarks/README.md")
+    """Return ``{"revision", "dirty"}``: dirty when tracked files other than results and pages differ."""
+    made_here = (":!benchmarks/results", ":!benchmarks/README.md", ":!README.md")
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *made_here)
     return {"revision": _git("rev-parse", "HEAD"), "dirty": bool(changes)}
 
