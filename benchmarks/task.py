@@ -87,7 +87,7 @@ QUESTION = Question(
     full=Scale(plan=replace(PLAN, repeats=1)),
     quick=Scale(
         Replay(tasks=2, turns=4, rounds=1),
-        Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), scale=0.1),
+        Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
         plan=QUICK_PLAN,
     ),
 )

@@ -96,6 +96,7 @@ async def _play(http: httpx2.AsyncClient, served: Served, way: str, traces: list
         arguments = {"way": way, "served": asdict(served), "servers": servers}
         with Worker("benchmarks.task_ways:open_way", arguments) as worker:
             worker.wait_ready()
+            await _empty_cache(http, served)
             queued, cpu = await read_metric(http, served, _QUEUED), tree_cpu_seconds(worker.pid)
             request = {"scripts": [script.to_json() for script in scripts], "plan": plan}
             answer = worker.ask(request, within=_PATIENCE_S)
@@ -105,6 +106,13 @@ async def _play(http: httpx2.AsyncClient, served: Served, way: str, traces: list
     for script, each in zip(scripts, times, strict=True):
         _check(way, script, each)
     return Round(traces, times, waited, cpu_s, len(traces) * len(servers) + len(plan))
+
+
+async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
+    """What all prompts begin with, the tools' description, is then nobody's gain. A server that cannot is no engine."""
+    answer = await http.post(f"{served.root}/reset_prefix_cache")
+    if answer.status_code != httpx2.codes.NOT_FOUND:
+        answer.raise_for_status()
 
 
 def _check(way: str, script: Script, times: TaskTimes) -> None:

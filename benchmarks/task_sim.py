@@ -56,6 +56,20 @@ SENSITIVITY = (
     Case("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),
     Case("engines half as fast", 60, _site(_80_GB, 16, _slower(2.0)), (MIROFLOW, TOOLHUB)),
 )
+TRIED = Case(
+    CASES[0].name,
+    CASES[0].tasks,
+    CASES[0].site,
+    (
+        TOOLHUB,
+        replace(TOOLHUB, name="in strides of 2", stride=2),
+        replace(TOOLHUB, name="in strides of 10", stride=10),
+        replace(TOOLHUB, name="cut at every turn, prefilled ahead", stride=0),
+        replace(TOOLHUB, name="with pins of 30 s", pin_s=30.0),
+        replace(TOOLHUB, name="with prefill-ahead of what was evicted", warms_evicted=True),
+    ),
+)
+"""Other things that a runtime could do there."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class Extrapolation:
 
     cases: Sequence[Case] = CASES
     sensitivity: Sequence[Case] = SENSITIVITY
+    tried: Sequence[Case] = (TRIED,)
     scale: float = 1.0
     workers: int = 2
 
@@ -74,16 +89,17 @@ class Extrapolated:
 
     cases: dict[str, dict[str, Json]] = field(default_factory=dict)
     sensitivity: dict[str, dict[str, Json]] = field(default_factory=dict)
+    tried: dict[str, dict[str, Json]] = field(default_factory=dict)
 
 
 def extrapolate(wanted: Extrapolation, start_cpu_s: float) -> Extrapolated:
     """start_cpu_s: CPU seconds of starting a tool server, as measured."""
-    every = [(case, policy) for case in (*wanted.cases, *wanted.sensitivity) for policy in case.policies]
+    found = Extrapolated()
+    groups = ((found.cases, wanted.cases), (found.sensitivity, wanted.sensitivity), (found.tried, wanted.tried))
+    every = [(group, case, policy) for group, cases in groups for case in cases for policy in case.policies]
     with ProcessPoolExecutor(wanted.workers) as pool:
-        played = pool.map(_summary, *zip(*((*each, wanted.scale, start_cpu_s) for each in every), strict=True))
-        found = Extrapolated()
-        for (case, policy), summary in zip(every, played, strict=True):
-            group = found.cases if case in wanted.cases else found.sensitivity
+        asked = [(case, policy, wanted.scale, start_cpu_s) for _, case, policy in every]
+        for (group, case, policy), summary in zip(every, pool.map(_summary, *zip(*asked, strict=True)), strict=True):
             group.setdefault(case.name, {})[policy.name] = summary
     return found
 

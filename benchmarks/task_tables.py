@@ -49,6 +49,7 @@ def outcome_of(found: Found, replay: Replay, extrapolation: Extrapolation, about
     tables = [_real_table(found, replay), _model_table(found), _calibration_table(found.measured), *cases]
     if extrapolation.sensitivity:
         tables.append(_sensitivity_table(found, extrapolation))
+    tables += [_tried_table(name, played) for name, played in found.extrapolated.tried.items()]
     return Outcome(tables, _targets(found, extrapolation), _notes(found, replay, about), _raw(found))
 
 
@@ -204,6 +205,30 @@ def _sensitivity_table(found: Found, extrapolation: Extrapolation) -> Table:
     return Table("If what is assumed were otherwise", columns, rows)
 
 
+def _tried_table(case: str, played: Mapping[str, Json]) -> Table:
+    base = played[OURS.name]
+    rows = [
+        {
+            "way": LABELS[TOOLHUB] if policy == OURS.name else f"the same {policy}",
+            "task_s": summary["task_s"],
+            "llm_s": summary["llm_s"],
+            "gain": ratio(base["task_s"], summary["task_s"]),
+            "ttft_p95_s": summary["ttft_p95_s"],
+            "cached": 100 * summary["cached_share"],
+        }
+        for policy, summary in played.items()
+    ]
+    columns = [
+        Column("way", "way"),
+        Column("task_s", "a task, s"),
+        Column("llm_s", "LLM of it, s"),
+        Column("gain", "times faster", 2),
+        Column("ttft_p95_s", "TTFT after tools, p95 s", 2),
+        Column("cached", "% of prompt cached"),
+    ]
+    return Table(f"Other ways, modelled: {case}", columns, rows)
+
+
 # --- verdict --------------------------------------------------------------------------------------------------------
 
 
@@ -225,9 +250,9 @@ def _notes(found: Found, replay: Replay, about: str) -> list[str]:
     return [
         f"{about}; what it says is prescribed by structured outputs. The tasks are made up (`benchmarks/traces.py` "
         "says which numbers are measured, read or assumed): turns and tokens are scaled down, the tools' seconds are "
-        f"not. {replay.rounds} rounds, all ways in turns on the same tasks; a task's time begins with the first thing "
-        "that its way starts. The tool servers are the SDK's over stdio, the same in all ways, and import nothing but "
-        "the SDK: real ones import more.",
+        f"not. {replay.rounds} rounds, all ways in turns on the same tasks, each with an empty cache; a task's time "
+        "begins with the first thing that its way starts. The tool servers are the SDK's over stdio, the same in all "
+        "ways, and import nothing but the SDK: real ones import more.",
         "Start-up is what a task waits for beside the model and the tools themselves: starting servers, shaking hands, "
         "the hub, the loop. Tools that run while the model writes count as the model's time.",
         "Engine and tool servers share this machine's cores, so that starting servers also slows the engine down; with "
@@ -236,10 +261,22 @@ def _notes(found: Found, replay: Replay, about: str) -> list[str]:
         f"prefill, batching). Its form is calibrated on the engine here ({told}; seconds), and the sites' costs are "
         "those that `EngineCosts` assumes for an accelerator. Tasks have 300 turns and 346 calls on average. A tool "
         f"server takes {found.start_cpu_s:.2f} s of CPU to start, as measured here for the SDK and the client.",
+        *(_limits(name, played) for name, played in list(found.extrapolated.cases.items())[:1]),
         "Where the cache holds less than all conversations need, prompts that only grow lose to prompts that are cut "
         "at every turn, whoever keeps the sessions; fewer tasks at once (`toolhub run --concurrency`) repair that, for "
         "either.",
     ]
+
+
+def _limits(case: str, played: Mapping[str, Json]) -> str:
+    """What no runtime can change."""
+    base, ours = (played[policy.name] for policy in (MIROFLOW, OURS))
+    removable = [(each["queue_s"] + each["prefill_s"] + each["start_s"]) / each["task_s"] for each in (base, ours)]
+    return (
+        f"{case}: of a task in MiroFlow's pattern {base['tools_s'] / base['task_s']:.0%} are the tools' own seconds, "
+        f"{base['decode_s'] / base['task_s']:.0%} decoding. Start-up, queue and prefill, which is what a runtime can "
+        f"take away, are {removable[0]:.0%} of it, and {removable[1]:.0%} of toolhub's."
+    )
 
 
 def _raw(found: Found) -> Json:

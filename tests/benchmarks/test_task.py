@@ -14,7 +14,7 @@ from benchmarks.prompts import Writer
 from benchmarks.result import Outcome
 from benchmarks.task_real import Round, measure_replay
 from benchmarks.task_script import write
-from benchmarks.task_sim import CASES, POLICIES
+from benchmarks.task_sim import CASES, POLICIES, TRIED
 from benchmarks.task_tables import LABELS
 from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
 from benchmarks.traces import TOOLS, make_task
@@ -63,12 +63,13 @@ def test_the_pattern_starts_a_server_for_each_definition_and_call(rounds: dict[s
 
 
 def test_the_outcome_has_every_case_a_verdict_and_both_lanes(outcome: Outcome) -> None:
-    real, model, calibration, case, sensitivity = outcome.tables
+    real, model, calibration, case, sensitivity, tried = outcome.tables
     assert [row["way"] for row in real.rows] == list(LABELS.values()) == [row["way"] for row in model.rows]
     assert [row["way"] for row in case.rows] == list(LABELS.values())
     fit, mix = calibration.rows
     assert (fit["error"], mix["error"]) == pytest.approx((1.0, -5.0))
     assert len(sensitivity.rows) == 1
+    assert [row["gain"] for row in tried.rows][0] == 1 and len(tried.rows) == len(TRIED.policies)
     assert all(target.value is not None for target in outcome.targets)
     for row in (*real.rows, *case.rows):
         assert sum(row[part] for part in PARTS) == pytest.approx(row["task_s"])

@@ -10,7 +10,7 @@ from benchmarks.engine_play import Site
 from benchmarks.engine_samples import HeldOut, Measured
 from benchmarks.scripted import Served
 from benchmarks.task_real import Replay
-from benchmarks.task_sim import Case, Extrapolation
+from benchmarks.task_sim import TRIED, Case, Extrapolation
 
 
 async def known(_: Served) -> Measured:
@@ -23,6 +23,7 @@ TINY_TASK = task.Scale(
     Extrapolation(
         [Case("2 tasks on 1 engine", 2, Site(engines=1))],
         [Case("2 tasks on a busy core", 2, Site(engines=1, cores=1))],
+        [Case("2 tasks otherwise", 2, Site(engines=1), TRIED.policies)],
         scale=0.001,
         workers=1,
     ),

@@ -101,6 +101,8 @@ class StandIn:
         for machine in self.machines.values():
             for process in list(machine.processes.values()):
                 await process.wait()
+                # A descendant that was killed, too, and has not quite ended may still hold the other end of its pipes.
+                process._transport.close()  # type: ignore[attr-defined]
         for _ in range(5):  # closing a transport takes the loop a round or two
             await anyio.sleep(0)
 
