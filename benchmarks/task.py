@@ -84,7 +84,7 @@ QUESTION = Question(
     "task",
     "How long does a whole research task take?",
     run,
-    full=Scale(plan=replace(PLAN, repeats=1)),
+    full=Scale(plan=replace(PLAN, repeats=2)),
     quick=Scale(
         Replay(tasks=2, turns=4, rounds=1),
         Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
