@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import TypeVar
 
 import anyio
@@ -147,7 +148,7 @@ class Measured:
     @property
     def held_out_error(self) -> float:
         """Mean of the held-out errors; nan without any."""
-        return math.fsum(each.error for each in self.held_out) / len(self.held_out) if self.held_out else math.nan
+        return fmean(each.error for each in self.held_out) if self.held_out else math.nan
 
 
 async def measure_costs(
@@ -155,8 +156,10 @@ async def measure_costs(
 ) -> Measured:
     """Calibrate by the plan's samples, and compare the plan's mixes with what the simulator then predicts.
 
-    Samples and mixes take turns, so that a machine that is slower for a while is so for both. budget: the engine's
-    tokens per step. The engine must have nothing else to do. Raises as `take_samples` does.
+    Samples are what the engine says they were: cached is what its usage says, and the rest prefill. Samples and mixes
+    take turns, so that a machine that is slower for a while is so for both. budget: the engine's tokens per step. The
+    engine must have nothing else to do. Raises RuntimeError if the engine does not say that a beginning sent before was
+    cached, or writes fewer tokens than asked for; httpx2.HTTPError if it refuses.
     """
     mixed: defaultdict[Mix, list[float]] = defaultdict(list)
     async with _Asker(served, transport) as asker:
@@ -169,21 +172,6 @@ async def measure_costs(
     found = calibrate(samples, budget)
     held_out = [HeldOut(mix.name, median(times), predicted_s(mix, found.costs, budget)) for mix, times in mixed.items()]
     return Measured(found, budget, samples, held_out)
-
-
-async def take_samples(
-    served: Served, plan: Plan, *, transport: httpx2.AsyncBaseTransport | None = None
-) -> list[Sample]:
-    """Each shape of the plan as the engine says it was: cached is what its usage says, and the rest prefill.
-
-    Seconds are medians of the repeats; shapes take turns. Raises RuntimeError if the engine does not say that a
-    beginning sent before was cached, or writes fewer tokens than asked for; httpx2.HTTPError if it refuses.
-    """
-    async with _Asker(served, transport) as asker:
-        sampler = await _Sampler.prepare(asker, plan.shapes)
-        for _ in range(plan.repeats):
-            await sampler.take()
-    return sampler.samples()
 
 
 class _Sampler:
@@ -237,8 +225,7 @@ def _found(shape: Shape, cached: Sequence[int]) -> Shape:
 
 async def _mean_request_s(asker: _Asker, mix: Mix) -> float:
     talks = await _all_of([partial(_talk, asker, turns) for turns in mix.talks()])
-    times = [each for talk in talks for each in talk]
-    return math.fsum(times) / len(times)
+    return fmean(each for talk in talks for each in talk)
 
 
 async def _talk(asker: _Asker, turns: Sequence[Turn]) -> list[float]:
@@ -274,7 +261,7 @@ def predicted_s(mix: Mix, costs: EngineCosts, budget: int) -> float:
     for number, talk in enumerate(talks):
         ask(f"{number}", talk)
     clock.run()
-    return math.fsum(times) / len(times)
+    return fmean(times)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from typing import Any
 
 import anyio
 import httpx2
-import openai
 from toolhub_agent.loop.setup import catalog_of, prompt_of
 from toolhub_agent.protocol.xml import XmlReader
 from toolhub_agent.tools import HubTools
 
 from benchmarks.crew import Worker
 from benchmarks.measure import interleaved
+from benchmarks.plain_model import Answer, open_plain_model
 from benchmarks.prompts import Writer, open_writer
 from benchmarks.result import Json, hub_config
 from benchmarks.scripted import Play, Served, called, open_side, play
@@ -163,18 +163,14 @@ async def _run_plain(stage: Stage) -> Json:
     async with AsyncExitStack() as stack:
         async with _open_hub(stage.search_url) as hub, hub.task("definitions") as task:
             definitions = await HubTools(task).get_all_tool_definitions()
-        pool = openai.DefaultAsyncHttpxClient(trust_env=False, limits=openai.DEFAULT_CONNECTION_LIMITS)
-        model = openai.AsyncOpenAI(
-            base_url=stage.served.url, api_key=stage.served.key or "none", max_retries=0, http_client=pool
-        )
-        client = await stack.enter_async_context(model)
+        model = await stack.enter_async_context(open_plain_model(stage.served))
         limits = httpx2.Limits(max_connections=crowd.agents)
         search = await stack.enter_async_context(
             httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False, limits=limits)
         )
         system = _system(definitions, AgentSettings(system_prompt=objective))
         slots = anyio.Semaphore(crowd.slots)
-        usages: list[Any] = []
+        answers: list[Answer] = []
 
         async def agent(query: str) -> None:
             async with slots:
@@ -192,37 +188,23 @@ async def _run_plain(stage: Stage) -> Json:
                 await ask(messages, _LAST_WORD)
 
         async def ask(messages: list[Any], answer: str) -> str:
-            stream = await client.chat.completions.create(
-                model=stage.served.model,
-                messages=messages,
-                max_tokens=1500,
-                temperature=0,
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_body=stage.served.only(answer),
-            )
-            text = ""
-            async for chunk in stream:
-                text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
-                if chunk.usage is not None:
-                    usages.append(chunk.usage)
-            return text
+            said = await model.ask(messages, answer)
+            answers.append(said)
+            return said.text
 
         began = anyio.current_time()
         async with anyio.create_task_group() as group:
             for query in queries:
                 group.start_soon(agent, query)
         wall = anyio.current_time() - began
-    return _plain_sums(wall, usages)
+    return _plain_sums(wall, answers)
 
 
-def _plain_sums(wall: float, usages: list[Any]) -> Json:
+def _plain_sums(wall: float, answers: list[Answer]) -> Json:
     return {
         "wall_s": wall,
         "prefix_s": 0.0,
-        "written": sum(usage.completion_tokens for usage in usages),
-        "prompt": sum(usage.prompt_tokens for usage in usages),
-        "cached": sum(
-            (usage.prompt_tokens_details.cached_tokens or 0) for usage in usages if usage.prompt_tokens_details
-        ),
+        "written": sum(each.usage.completion_tokens for each in answers),
+        "prompt": sum(each.usage.prompt_tokens for each in answers),
+        "cached": sum(each.cached for each in answers),
     }

@@ -98,8 +98,8 @@ def server(case: Case, **fields: object) -> Json:
 def open_hub(way: str, case: Case) -> ServedHub:
     """The same for every number of tasks: a hub does not know how many will come."""
     if way == OPEN:
-        limits = {"concurrency": ENOUGH, "task_concurrency": ENOUGH, "queue": ENOUGH}
-        return ServedHub({SERVER: server(case, concurrency=ENOUGH)}, **limits)
+        servers = {SERVER: server(case, concurrency=ENOUGH)}
+        return ServedHub(servers, concurrency=ENOUGH, task_concurrency=ENOUGH, queue=ENOUGH)
     return ServedHub({SERVER: server(case, adaptive=True, concurrency=AT_ONCE)})
 
 

@@ -30,15 +30,16 @@ from benchmarks.worker import Act
 _CLOSE_S = 60.0
 _LAST_WORDS = 500
 # What `toolhub serve` says once it accepts connections, and how often that is looked for.
-_MCP_FRONT = re.compile(r"MCP front +(http\S+)\n")
+_MCP_FRONT = re.compile(r"MCP front +(http\S+)/mcp\n")
 _LOOK_S = 0.02
 
 
 class ServedHub:
     """A private hub: it ends, with all it started, when this process lets go of it."""
 
-    def __init__(self, servers: Mapping[str, Json], **limits: int) -> None:
-        self._document = {"servers": dict(servers), "limits": limits}
+    def __init__(self, servers: Mapping[str, Json], *, llm: Json | None = None, **limits: int) -> None:
+        """llm: that section of the config, with which the hub also stands in front of model servers."""
+        self._document = {"servers": dict(servers), "limits": limits, **({"llm": llm} if llm else {})}
         self.left_behind = 0
         """Processes of the hub that were still there after it had ended."""
 
@@ -115,21 +116,26 @@ class ServedHub:
 
 
 class HttpHub(ServedHub):
-    """The same hub behind its TCP door; `address` is its MCP endpoint."""
+    """The same hub behind its TCP door; `address` is its MCP endpoint, `url` what all its endpoints begin with."""
+
+    @property
+    def url(self) -> str:
+        """Empty until it is announced."""
+        found = _MCP_FRONT.search(self._said())
+        return found[1] if found else ""
 
     @property
     def address(self) -> str:
-        found = _MCP_FRONT.search(self._said())
-        return found[1] if found else ""
+        return f"{self.url}/mcp"
 
     def _doors(self) -> list[str]:
         return ["--port", "0"]
 
     def _wait_ready(self) -> bool:
         deadline = time.monotonic() + START_S
-        while not self.address and self._process.poll() is None and time.monotonic() < deadline:
+        while not self.url and self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
-        return bool(self.address)
+        return bool(self.url)
 
     def _let_go(self) -> None:
         self._process.terminate()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from benchmarks.engine_costs import EngineCosts
 from benchmarks.engine_play import DROP_IN, MIROFLOW, TOOLHUB, Policy, Site, play
 from benchmarks.measure import median
 from benchmarks.result import Json
 from benchmarks.task_real import Round
-from benchmarks.task_times import TaskTimes, mean
+from benchmarks.task_times import TaskTimes
 from benchmarks.task_ways import DROP_IN as DROPPED_IN
 from benchmarks.task_ways import SPAWN
 from benchmarks.task_ways import TOOLHUB as OURS
@@ -34,7 +35,7 @@ def modelled(way: str, rounds: Sequence[Round], site: Site, start_cpu_s: float) 
         play([_as_played(*each) for each in zip(one.traces, one.times, strict=True)], policy, site).summary()
         for one in rounds
     ]
-    return Modelled(mean([each["task_s"] for each in found]), mean([each["llm_s"] for each in found]))
+    return Modelled(fmean(each["task_s"] for each in found), fmean(each["llm_s"] for each in found))
 
 
 def start_cpu_s(spawning: Sequence[Round]) -> float:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 import httpx2
 
@@ -18,7 +19,7 @@ from benchmarks.prompts import Writer, open_writer
 from benchmarks.result import Json
 from benchmarks.scripted import Served
 from benchmarks.task_script import Script, write
-from benchmarks.task_times import TaskTimes, mean
+from benchmarks.task_times import TaskTimes
 from benchmarks.traces import TOOLS, TaskTrace, make_task
 
 _SERVER = Path(__file__).parent / "servers" / "research.py"
@@ -63,11 +64,11 @@ class Round:
         queue_s = self.queue_s / len(self.times)
         return {
             "queue_s": queue_s,
-            "prefill_s": mean([times.first_s for times in self.times]) - queue_s,
-            "decode_s": mean([times.decode_s for times in self.times]),
-            "tools_s": mean([times.tools_s for times in self.times]),
-            "start_s": mean([times.start_s for times in self.times]),
-            "task_s": mean([times.wall_s for times in self.times]),
+            "prefill_s": fmean(times.first_s for times in self.times) - queue_s,
+            "decode_s": fmean(times.decode_s for times in self.times),
+            "tools_s": fmean(times.tools_s for times in self.times),
+            "start_s": fmean(times.start_s for times in self.times),
+            "task_s": fmean(times.wall_s for times in self.times),
         }
 
     def to_json(self) -> Json:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 
 from benchmarks.engine_play import DROP_IN as DROPPED_IN
 from benchmarks.engine_play import MIROFLOW
 from benchmarks.engine_play import TOOLHUB as OURS
 from benchmarks.engine_samples import Measured
-from benchmarks.measure import median, percentile
+from benchmarks.measure import median
 from benchmarks.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.task_model import Modelled
 from benchmarks.task_real import Replay, Round
 from benchmarks.task_sim import Case, Extrapolated, Extrapolation
-from benchmarks.task_times import mean
 from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
 
 LABELS = {
@@ -58,16 +58,17 @@ def outcome_of(found: Found, replay: Replay, extrapolation: Extrapolation, about
 
 def _real_table(found: Found, replay: Replay) -> Table:
     split = {way: _mean_of([one.split for one in rounds]) for way, rounds in found.rounds.items()}
+    walls = {way: [each.wall_s for one in rounds for each in one.times] for way, rounds in found.rounds.items()}
     rows = [
         {
             "way": LABELS[way],
             "task_s": split[way]["task_s"],
             **{key: split[way][key] for key in _KEYS},
             "gain": ratio(split[SPAWN]["task_s"], split[way]["task_s"]),
-            "spread": _spread([each.wall_s for one in rounds for each in one.times]),
+            "spread": f"{min(walls[way]):.1f}–{max(walls[way]):.1f}",
             "ttft_ms": 1e3 * median([ttft for one in rounds for each in one.times for ttft in each.ttft_s]),
             "cached": 100 * _cached_share(rounds),
-            "cpu_s": mean([one.cpu_s / len(one.times) for one in rounds]),
+            "cpu_s": fmean(one.cpu_s / len(one.times) for one in rounds),
             "tasks": sum(len(one.times) for one in rounds),
         }
         for way, rounds in found.rounds.items()
@@ -88,11 +89,7 @@ def _real_table(found: Found, replay: Replay) -> Table:
 
 
 def _mean_of(splits: Sequence[Json]) -> dict[str, float]:
-    return {key: mean([split[key] for split in splits]) for key in splits[0]}
-
-
-def _spread(walls: Sequence[float]) -> str:
-    return f"{percentile(walls, 0):.1f}–{percentile(walls, 1):.1f}"
+    return {key: fmean(split[key] for split in splits) for key in splits[0]}
 
 
 def _cached_share(rounds: Sequence[Round]) -> float:
@@ -233,7 +230,7 @@ def _tried_table(case: str, played: Mapping[str, Json]) -> Table:
 
 
 def _targets(found: Found, extrapolation: Extrapolation) -> list[Target]:
-    real = {way: mean([one.split["task_s"] for one in rounds]) for way, rounds in found.rounds.items()}
+    real = {way: fmean(one.split["task_s"] for one in rounds) for way, rounds in found.rounds.items()}
     claim = "MiroFlow's pattern ÷ toolhub, time of a task"
     targets = [Target(f"{claim}, real engine", ratio(real[SPAWN], real.get(TOOLHUB)), 2, "×", at_most=False)]
     for case in extrapolation.cases:

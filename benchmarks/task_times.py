@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
@@ -91,15 +91,10 @@ class TaskTimes:
         for turn in self.turns:
             yield from _span("model", "prefill", (turn.begin, turn.first))
             yield from _span("model", "decode", (turn.first, turn.end))
-        for begin, end in self._unexplained():
-            yield from _span("tools", "start", (begin, end))
+        yield from _span("tools", "start", (0.0, self.turns[0].begin))  # until the tools are told
         for call in self.calls:
             yield from _span("tools", "start", (call.begin, call.own[0]))
             yield from _span("tools", "tool", call.own)
-
-    def _unexplained(self) -> Iterator[Interval]:
-        """Before the first request: the definitions of the tools."""
-        yield 0.0, self.turns[0].begin
 
 
 def _span(lane: str, kind: str, interval: Interval) -> Iterator[Json]:
@@ -117,7 +112,3 @@ def overlap(window: Interval, intervals: Iterable[Interval]) -> float:
             covered += end - begin
             reached = end
     return covered
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ KEEP, STRIDE = 5, 5
 SHARED = ("search", "scrape")
 SPAWN, DROP_IN, TOOLHUB = "spawn", "drop_in", "toolhub"
 Servers = Mapping[str, list[str]]
-Clock = Callable[[], float]
 
 
 @asynccontextmanager
@@ -59,14 +59,14 @@ async def open_way(way: str, served: Json, servers: dict[str, list[str]]) -> Asy
     yield act
 
 
+@dataclass(frozen=True)
 class Stage:
     """What a way works with. now: seconds since all tasks began."""
 
-    def __init__(self, served: Served, servers: Servers, plan: Json, now: Clock) -> None:
-        self.served = served
-        self.servers = servers
-        self.plan = plan
-        self.now = now
+    served: Served
+    servers: Servers
+    plan: Json
+    now: Callable[[], float]
 
 
 class Timed:

@@ -20,8 +20,8 @@ from anyio.abc import TaskGroup
 from trio.testing import MockClock
 
 from benchmarks.engine_cache import BLOCK
-from benchmarks.engine_costs import EngineCosts
-from benchmarks.engine_samples import PLAN, QUICK_PLAN, HeldOut, Measured, Mix, Plan, Shape, measure_costs, take_samples
+from benchmarks.engine_costs import EngineCosts, Sample
+from benchmarks.engine_samples import PLAN, QUICK_PLAN, HeldOut, Measured, Mix, Plan, Shape, measure_costs
 from benchmarks.engine_sim import Clock, Engine, Request
 from benchmarks.scripted import Served
 
@@ -122,10 +122,14 @@ async def test_with_a_wrong_budget_the_held_out_error_says_so() -> None:
     assert wrong.held_out_error > 3 * right.held_out_error
 
 
+async def samples_of(plan: Plan, transport: httpx2.AsyncBaseTransport) -> list[Sample]:
+    return (await measure_costs(SERVED, plan, transport=transport)).samples
+
+
 async def test_samples_are_what_the_engine_says() -> None:
     plan = Plan([Shape(100, 0, 5), Shape(100, 2048, 5, 2), Shape(50, 2048, 1)], (), repeats=2)
     async with open_completions() as (app, transport):
-        found = await take_samples(SERVED, plan, transport=transport)
+        found = await samples_of(plan, transport)
     assert [(each.prefill, each.cached, each.decode, each.batch) for each in found] == [
         (100, 0, 5, 1),
         (100, 2048, 5, 2),
@@ -142,7 +146,7 @@ async def test_what_a_cache_lost_counts_as_prefill() -> None:
         }
 
     async with open_completions(usage=half) as (_, transport):
-        (found,) = await take_samples(SERVED, Plan([Shape(100, 2048, 1)], (), repeats=1), transport=transport)
+        (found,) = await samples_of(Plan([Shape(100, 2048, 1)], (), repeats=1), transport)
     assert (found.prefill, found.cached) == (100 + 1024, 1024)
 
 
@@ -157,7 +161,7 @@ async def test_what_a_cache_lost_counts_as_prefill() -> None:
 async def test_an_engine_that_does_not_do_what_is_asked_is_refused(said: dict[str, Any], message: str) -> None:
     async with open_completions(usage=lambda usage: usage | said) as (_, transport):
         with pytest.raises(RuntimeError, match=message):
-            await take_samples(SERVED, Plan([Shape(100, 2048, 5)], (), repeats=1), transport=transport)
+            await samples_of(Plan([Shape(100, 2048, 5)], (), repeats=1), transport)
 
 
 async def test_one_error_of_several_requests_at_once_comes_as_it_is() -> None:
@@ -166,7 +170,7 @@ async def test_one_error_of_several_requests_at_once_comes_as_it_is() -> None:
 
     async with open_completions(usage=fewer) as (_, transport):
         with pytest.raises(RuntimeError, match="100 and 20 tokens were asked for"):
-            await take_samples(SERVED, Plan([Shape(100, 0, 20, 3)], (), repeats=1), transport=transport)
+            await samples_of(Plan([Shape(100, 0, 20, 3)], (), repeats=1), transport)
 
 
 async def test_a_mix_is_the_same_each_time_and_its_prompts_grow() -> None:
