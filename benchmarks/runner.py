@@ -26,8 +26,8 @@ from benchmarks import check, headline, machine, plots, report
 from benchmarks.engine.install import EngineSetupError
 from benchmarks.machine import NoiseWatch, describe, git_revision
 from benchmarks.questions import QUESTIONS
-from benchmarks.report import Summary, duration, gaps
 from benchmarks.result import ROOT, Json, Question
+from benchmarks.summary import Summary, duration, gaps
 from tests.environment import SetupError
 from toolhub.errors import MissingExtra
 

@@ -12,12 +12,9 @@ from benchmarks.measure import median
 from benchmarks.result import Json
 from benchmarks.task_real import Round
 from benchmarks.task_times import TaskTimes
-from benchmarks.task_ways import DROP_IN as DROPPED_IN
-from benchmarks.task_ways import SPAWN
-from benchmarks.task_ways import TOOLHUB as OURS
 from benchmarks.traces import FRAME_TOKENS, TaskTrace, Turn
 
-POLICIES: Mapping[str, Policy] = {SPAWN: MIROFLOW, DROPPED_IN: DROP_IN, OURS: TOOLHUB}
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (MIROFLOW, DROP_IN, TOOLHUB)}
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from benchmarks.engine_play import DROP_IN as DROPPED_IN
-from benchmarks.engine_play import MIROFLOW
-from benchmarks.engine_play import TOOLHUB as OURS
 from benchmarks.engine_samples import Measured
 from benchmarks.measure import median
 from benchmarks.result import Column, Json, Outcome, Table, Target, ratio
@@ -17,12 +14,12 @@ from benchmarks.task_real import Replay, Round
 from benchmarks.task_sim import Case, Extrapolated, Extrapolation
 from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
 
+# Ways are named as the policies that model them.
 LABELS = {
     SPAWN: "MiroFlow's pattern",
     DROP_IN: "the same loop with toolhub's ToolManager",
     TOOLHUB: "toolhub's loop and hub",
 }
-_POLICIES = {MIROFLOW.name: LABELS[SPAWN], DROPPED_IN.name: LABELS[DROP_IN], OURS.name: LABELS[TOOLHUB]}
 _PARTS = [
     Column("queue_s", "LLM: queue, s", 1),
     Column("prefill_s", "LLM: prefill, s", 1),
@@ -154,7 +151,7 @@ def _calibration_table(measured: Measured) -> Table:
 
 def _label(policy: str) -> str:
     name, _, more = policy.partition(", ")
-    return f"{_POLICIES[name]}, {more}" if more else _POLICIES[name]
+    return f"{LABELS[name]}, {more}" if more else LABELS[name]
 
 
 def _case_table(case: Case, played: Mapping[str, Json]) -> Table:
@@ -191,7 +188,7 @@ def _sensitivity_table(found: Found, extrapolation: Extrapolation) -> Table:
     rows = []
     for case in extrapolation.sensitivity:
         played = found.extrapolated.sensitivity[case.name]
-        base, ours = (played[policy.name]["task_s"] for policy in (MIROFLOW, OURS))
+        base, ours = (played[way]["task_s"] for way in (SPAWN, TOOLHUB))
         rows.append({"case": case.name, "base_s": base, "ours_s": ours, "gain": ratio(base, ours)})
     columns = [
         Column("case", f"{extrapolation.cases[0].name}, but"),
@@ -203,10 +200,10 @@ def _sensitivity_table(found: Found, extrapolation: Extrapolation) -> Table:
 
 
 def _tried_table(case: str, played: Mapping[str, Json]) -> Table:
-    base = played[OURS.name]
+    base = played[TOOLHUB]
     rows = [
         {
-            "way": LABELS[TOOLHUB] if policy == OURS.name else f"the same {policy}",
+            "way": LABELS[TOOLHUB] if policy == TOOLHUB else f"the same {policy}",
             "task_s": summary["task_s"],
             "llm_s": summary["llm_s"],
             "gain": ratio(base["task_s"], summary["task_s"]),
@@ -235,7 +232,7 @@ def _targets(found: Found, extrapolation: Extrapolation) -> list[Target]:
     targets = [Target(f"{claim}, real engine", ratio(real[SPAWN], real.get(TOOLHUB)), 2, "×", at_most=False)]
     for case in extrapolation.cases:
         played = found.extrapolated.cases[case.name]
-        gain = ratio(played[MIROFLOW.name]["task_s"], played[OURS.name]["task_s"])
+        gain = ratio(played[SPAWN]["task_s"], played[TOOLHUB]["task_s"])
         targets.append(Target(f"{claim}, modelled: {case.name}", gain, 2, "×", at_most=False))
     errors = found.measured.held_out_error
     return [*targets, Target("model of the engine, error on requests it has not seen", 100 * errors, 20, "%")]
@@ -267,7 +264,7 @@ def _notes(found: Found, replay: Replay, about: str) -> list[str]:
 
 def _limits(case: str, played: Mapping[str, Json]) -> str:
     """What no runtime can change."""
-    base, ours = (played[policy.name] for policy in (MIROFLOW, OURS))
+    base, ours = (played[way] for way in (SPAWN, TOOLHUB))
     removable = [(each["queue_s"] + each["prefill_s"] + each["start_s"]) / each["task_s"] for each in (base, ours)]
     return (
         f"{case}: of a task in MiroFlow's pattern {base['tools_s'] / base['task_s']:.0%} are the tools' own seconds, "

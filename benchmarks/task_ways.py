@@ -1,8 +1,8 @@
 """The ways of playing tasks from their scripts, several at once. Role of `worker`: one way in a process of its own.
 
-- spawn: MiroFlow's pattern on the official SDK. A plain loop; a process and a handshake for the definitions of each
+- miroflow: its pattern on the official SDK. A plain loop; a process and a handshake for the definitions of each
   server and for every call; calls one after another; of the results the last five are shown, exactly.
-- drop_in: the same loop with toolhub's `ToolManager`, which is one import changed.
+- drop-in: the same loop with toolhub's `ToolManager`, which is one import changed.
 - toolhub: its own loop and hub: sessions kept, calls that start while the model writes, prompts cut in strides, hints.
   What remembers nothing about a task is one server for all tasks, as in configs/mirothinker_1.7.yaml.
 """
@@ -26,6 +26,7 @@ from toolhub_agent.model import Completion
 from toolhub_agent.protocol.xml import XmlReader
 from toolhub_agent.tools import HubTools, ToolSource
 
+from benchmarks import engine_play
 from benchmarks.contestants import sdk_session
 from benchmarks.plain_model import PlainModel, open_plain_model
 from benchmarks.result import Json, hub_config
@@ -38,7 +39,7 @@ from toolhub.miroflow import ToolManager
 
 KEEP, STRIDE = 5, 5
 SHARED = ("search", "scrape")
-SPAWN, DROP_IN, TOOLHUB = "spawn", "drop_in", "toolhub"
+SPAWN, DROP_IN, TOOLHUB = engine_play.MIROFLOW.name, engine_play.DROP_IN.name, engine_play.TOOLHUB.name
 Servers = Mapping[str, list[str]]
 
 
