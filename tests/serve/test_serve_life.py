@@ -71,6 +71,25 @@ def test_a_signal_ends_servers_and_socket_after_calls_have_their_answers(
         assert "Traceback" not in hub.said
 
 
+def test_sighup_is_ignored_with_a_line_and_ends_no_call(config: Path) -> None:
+    with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        running = begin_sleep(client, pool, 0.5)
+        started = hub.processes()
+        hub.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "SIGHUP is ignored" in hub.said, within=30)
+        assert text_of(running.result()) == "slept 0.5"
+        assert accepts(hub) and all(process.is_alive for process in started)
+
+
+def test_sighup_during_the_drain_does_not_cut_it_short(config: Path) -> None:
+    with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        running = begin_sleep(client, pool, 2)
+        hub.process.send_signal(signal.SIGTERM)
+        eventually(lambda: not accepts(hub), within=30)
+        assert hub.stop(signal.SIGHUP, within=30) == 0
+        assert text_of(running.result()) == "slept 2"
+
+
 def test_a_call_that_takes_longer_than_the_drain_is_given_up(tmp_path: Path) -> None:
     config = write_config(tmp_path, servers={"echo": stub()}, hub={"drain_s": 1})
     with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -27,6 +28,8 @@ OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 
 # What is cut short at the end of the drain still gets an answer; this is the time for it.
 ANSWER_S = 2.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ def _is_answering(path: Path) -> bool:
 
 async def serve(config: Config, doors: Doors, *, on_ready: OnReady) -> None:
     """Serve until SIGINT or SIGTERM (or, if private, until stdin ends); a second signal ends it at once.
+
+    SIGHUP is ignored, so that a hub outlives the terminal or the ssh connection that it was started from.
 
     on_ready: called once connections are accepted.
     """
@@ -205,8 +210,14 @@ async def _serve_all(
 
 
 async def _stop_on_signal(ending: _Ending, drain: float, tasks: anyio.abc.TaskGroup) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async for number in signals:
+            if number == signal.SIGHUP:
+                logger.warning(
+                    "SIGHUP is ignored: the hub goes on without its terminal, and it cannot reload its config. "
+                    "To stop it send SIGTERM; to use a changed config stop it and start it again"
+                )
+                continue
             if ending.has_begun:
                 # The supervisor sees our end and kills everything that is left.
                 os._exit(130)
