@@ -71,7 +71,8 @@ clean: ## Remove build output and tool caches, but not .venv
 
 # One stamp per set of extras; pip runs again only when the dependencies may have changed.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.created
-	@echo "installing toolhub[$*] into $(VENV) (about half a minute the first time) ..."
+	@echo "installing toolhub-runtime[$*] into $(VENV) (about half a minute the first time) ..."
+	@$(BIN)/python -m pip uninstall --quiet --yes toolhub 2>/dev/null # its name before toolhub-runtime
 	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 

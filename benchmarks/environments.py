@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests import environment
+from toolhub_runtime import install_command
 
 _SHOW = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
 
@@ -53,7 +54,7 @@ class Environment:
         return environment._venv_directory(self.package, self.pins)
 
 
-FASTMCP = Environment("fastmcp", "pip install 'toolhub[bench]'")
+FASTMCP = Environment("fastmcp", install_command("bench"))
 LANGCHAIN = Environment(
     "langchain-mcp-adapters",
     "python -m benchmarks.environments",

@@ -16,6 +16,7 @@ from benchmarks.crowd import GIB, STARTS_AT_ONCE, Storm, measure_kernels, measur
 from benchmarks.leftovers import watch_leftovers
 from benchmarks.measure import median, percentile, spread
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ratio
+from toolhub_runtime import install_command
 
 MIB = 2**20
 _BIRTHS = ("first", "end", "call")
@@ -83,7 +84,7 @@ def _notes(scale: Scale) -> list[str]:
         "the machine busy, and each waits for the others.",
     ]  # fmt: skip
     if not scale.ipykernel:
-        notes.append("Left out: ipykernel; pip install 'toolhub[bench]'.")
+        notes.append(f"Left out: ipykernel; {install_command('bench')}.")
     if not scale.data:
         notes.append("Left out: the profile `data`; pip install pandas matplotlib.")
     return notes

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from toolhub_runtime import install_command
+
 Sent = Literal["no", "maybe"]
 
 
@@ -32,7 +34,7 @@ class MissingExtra(ToolhubError):
     """A command needs packages that the base install leaves out."""
 
     def __init__(self, extra: str, feature: str) -> None:
-        super().__init__(f"{feature} needs the '{extra}' extra; install it with: pip install 'toolhub[{extra}]'")
+        super().__init__(f"{feature} needs the '{extra}' extra; install it with: {install_command(extra)}")
         self.extra = extra
 
 

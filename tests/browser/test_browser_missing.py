@@ -38,10 +38,10 @@ def test_chromium_is_found_by_any_of_its_names(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.anyio
 async def test_without_playwright_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "playwright.async_api", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'toolhub\[browser\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'toolhub-runtime\[browser\]'"):
         create_server()
     async with open_commons() as commons:
-        with pytest.raises(MissingExtra, match=r"pip install 'toolhub\[browser\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install 'toolhub-runtime\[browser\]'"):
             await open_renderer(commons)
 
 

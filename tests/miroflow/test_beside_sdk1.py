@@ -55,4 +55,4 @@ def test_without_a_hub_the_error_says_how_to_get_one() -> None:
     )
     assert done.returncode == 0, done.stderr
     for text in json.loads(done.stdout)[1:]:
-        assert "pipx install 'toolhub[hub]'" in text
+        assert "uv tool install 'toolhub-runtime[hub]'" in text

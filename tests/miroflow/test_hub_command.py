@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from miroflow.agents import CHECKOUT
 
 from toolhub import HubClosed
 from toolhub.miroflow.hub_command import environment_for, hub_commands
@@ -31,8 +34,8 @@ def without_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_that_was_asked_for_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLHUB_COMMAND", "uvx --from 'toolhub[hub]' toolhub")
-    assert hub_commands() == [("uvx", "--from", "toolhub[hub]", "toolhub")]
+    monkeypatch.setenv("TOOLHUB_COMMAND", "uvx --from 'toolhub-runtime[hub]' toolhub")
+    assert hub_commands() == [("uvx", "--from", "toolhub-runtime[hub]", "toolhub")]
     assert hub_commands("mine -x") == [("mine", "-x")]
     assert hub_commands(["a b", "c"]) == [("a b", "c")]
 
@@ -47,7 +50,7 @@ def test_beside_an_old_sdk_only_another_environment_can_run_a_hub(elsewhere: Pat
 
 def test_without_any_the_error_says_how_to_get_one(without_sdk: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(HubClosed, match=r"pipx install 'toolhub\[hub\]'.*set TOOLHUB_COMMAND"):
+    with pytest.raises(HubClosed, match=r"uv tool install 'toolhub-runtime\[hub\]'.*set TOOLHUB_COMMAND"):
         hub_commands()
 
 
@@ -55,3 +58,20 @@ def test_another_interpreter_does_not_get_our_search_path() -> None:
     ours = {"PYTHONPATH": "x", "TOOLHUB_TOKEN": "t", "HOME": "/h"}
     assert environment_for(("/opt/toolhub/bin/toolhub",), ours) == {"HOME": "/h"}
     assert environment_for((sys.executable, "-m", "toolhub.cli"), ours) == {"PYTHONPATH": "x", "HOME": "/h"}
+
+
+def test_a_client_without_a_hub_on_the_path_does_not_hide_the_hub_behind_it(
+    elsewhere: Path, without_sdk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(sys.executable).parent  # has a `toolhub` that cannot serve here
+    monkeypatch.setenv("PATH", f"{own}:{elsewhere.parent}")
+    assert hub_commands() == [(str(elsewhere),)]
+
+
+def test_the_names_of_what_a_hub_needs_are_those_of_its_extra() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    packages = {re.match(r"[\w-]+", spec)[0] for spec in project["optional-dependencies"]["hub"]}  # type: ignore[index]
+    distributions = importlib.metadata.packages_distributions()
+    of_modules = {name for module in HUB_NEEDS for name in distributions[module]}
+    assert {"mcp", "starlette", "uvicorn", "httptools"} <= of_modules & packages
+    assert packages - of_modules <= {"anyio", "uvloop"}

@@ -108,7 +108,7 @@ async def test_a_program_that_is_no_hub_is_quoted(make: Make) -> None:
     answer = await make([config("echo", echo_params())], hub_command=command).execute_tool_call("echo", "pid", {})
     assert answer["error"].startswith("Tool call failed: the hub `")
     assert "exited with 1; its last lines:\n    I am a teapot" in answer["error"]
-    assert "pipx install 'toolhub[hub]'" in answer["error"]
+    assert "uv tool install 'toolhub-runtime[hub]'" in answer["error"]
 
 
 async def test_a_hub_that_is_never_ready_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

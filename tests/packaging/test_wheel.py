@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOP_LEVEL = {"toolhub", "toolhub_servers", "toolhub_sandbox", "toolhub_agent"}
+TOP_LEVEL = {"toolhub", "toolhub_runtime", "toolhub_servers", "toolhub_sandbox", "toolhub_agent"}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
     )
-    return next(out.glob("toolhub-*.whl"))
+    return next(out.glob("toolhub_runtime-*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def run(python: Path, *arguments: str, check: bool = True) -> subprocess.Complet
     return subprocess.run([python, *arguments], check=check, capture_output=True, text=True, cwd="/")
 
 
-def test_the_wheel_has_exactly_our_four_packages_at_its_top(wheel: Path) -> None:
+def test_the_wheel_has_exactly_our_packages_at_its_top(wheel: Path) -> None:
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in names if not name.endswith(".dist-info")} == TOP_LEVEL
 
@@ -69,13 +69,13 @@ def test_a_command_whose_extra_is_missing_says_which_to_install(installed: Path)
     for command in (["doctor"], ["serve"], ["demo"], ["demo", "--replay"], ["stdio"]):
         done = run(installed, "-m", "toolhub.cli", *command, check=False)
         assert done.returncode == 2
-        assert "pip install 'toolhub[hub" in done.stderr
+        assert "pip install 'toolhub-runtime[hub" in done.stderr
         assert "Traceback" not in done.stderr
 
 
 def test_the_embedded_hub_names_its_extra_when_it_is_missing(installed: Path) -> None:
     done = run(installed, "-c", "import toolhub; toolhub.Hub", check=False)
-    assert "pip install 'toolhub[hub]'" in done.stderr
+    assert "pip install 'toolhub-runtime[hub]'" in done.stderr
 
 
 def test_the_help_works_without_any_extra(installed: Path) -> None:

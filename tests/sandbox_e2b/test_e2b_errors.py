@@ -74,7 +74,7 @@ async def test_without_the_sdk_the_extra_is_named(service, monkeypatch):
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(SandboxUnavailable, match=r"pip install 'toolhub\[e2b\]'"):
+    with pytest.raises(SandboxUnavailable, match=r"pip install 'toolhub-runtime\[e2b\]'"):
         async with open_e2b(settings()):
             raise AssertionError("opened without the SDK")
 

@@ -99,5 +99,5 @@ def test_what_is_not_installed_is_named_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch, body: bytes, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(NoText, match=r"not installed; pip install 'toolhub\[pages\]'"):
+    with pytest.raises(NoText, match=r"not installed; pip install 'toolhub-runtime\[pages\]'"):
         convert(body, "", "http://a/", 1000)

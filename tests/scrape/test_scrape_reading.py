@@ -207,7 +207,7 @@ async def test_what_is_not_installed_is_told_as_a_server_that_is_not_there(
     async with serve_reading() as client:
         assert await answer(client, TOOL, uri=f"{site.url}/report.pdf") == (
             "Error: Failed to connect to markitdown-mcp server: "
-            "markitdown is not installed; pip install 'toolhub[pages]'"
+            "markitdown is not installed; pip install 'toolhub-runtime[pages]'"
         )
 
 

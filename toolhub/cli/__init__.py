@@ -7,10 +7,15 @@ import sys
 
 def main() -> None:
     """Entry point: errors are one clear message and exit code 2, Ctrl-C is 130."""
-    from toolhub.cli.app import add_installed_commands, app
-    from toolhub.errors import ToolhubError
+    from toolhub.errors import MissingExtra, ToolhubError
 
     try:
+        try:
+            from toolhub.cli.app import add_installed_commands, app
+        except ModuleNotFoundError as exc:
+            if (exc.name or "").partition(".")[0] == "toolhub":
+                raise
+            raise MissingExtra("hub", f"the command toolhub ({exc.name})") from exc
         add_installed_commands()
         app(standalone_mode=True)
     except ToolhubError as exc:

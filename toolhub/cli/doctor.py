@@ -29,6 +29,7 @@ from toolhub.hub import Hub
 from toolhub.scope import TaskScope
 from toolhub.spawn.forkserver import learned_files
 from toolhub.spawn.supervisor import descendants
+from toolhub_runtime import install_command
 
 EXTRAS = {
     "hub": "mcp",
@@ -183,9 +184,7 @@ def _advice_on_builtin(builtin: str, error: str) -> str:
         if "pip install" in error:
             return "run that pip command where toolhub is installed"
         is_package = "No module named 'toolhub_servers'" in error
-        return (
-            "pip install 'toolhub[servers]'" if is_package else f"correct `builtin`, or install what {module} imports"
-        )
+        return install_command("servers") if is_package else f"correct `builtin`, or install what {module} imports"
     if "AttributeError" in error and f"'{factory}'" in error:
         return f"correct `builtin`: {module} has no {factory}; our own servers have create_server"
     if variables := dict.fromkeys(_VARIABLE.findall(error)):

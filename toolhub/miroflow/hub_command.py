@@ -8,15 +8,33 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 
 from toolhub.errors import HubClosed
+from toolhub_runtime import install_command, requirement
 
 Command = tuple[str, ...]
 ADVICE = (
-    "install a hub with `pipx install 'toolhub[hub]'` (or use one without installing: "
-    "TOOLHUB_COMMAND=\"uvx --from 'toolhub[hub]' toolhub\") and set TOOLHUB_COMMAND to its `toolhub`, "
-    "or start `toolhub serve` yourself and set TOOLHUB_URL"
+    f"install a hub in an environment of its own with `{install_command('hub', program='uv tool install')}` "
+    f"(or `{install_command('hub', program='pipx install')}`) and set TOOLHUB_COMMAND to its `toolhub` (or install "
+    "nothing: "
+    f'TOOLHUB_COMMAND="uvx --from {requirement("hub")} toolhub"), or start `toolhub serve` yourself and set TOOLHUB_URL'
 )
+# What only a hub imports. Beside an older SDK, or with the client alone, another environment has to run the hub.
+HUB_NEEDS = (
+    "httptools",
+    "httpx2",
+    "mcp",
+    "opentelemetry",
+    "prometheus_client",
+    "pydantic",
+    "rich",
+    "starlette",
+    "typer",
+    "uvicorn",
+    "yaml",
+)
+_HUB_SDK = 2
 
 
 def hub_commands(given: str | Sequence[str] | None = None) -> list[Command]:
@@ -28,10 +46,12 @@ def hub_commands(given: str | Sequence[str] | None = None) -> list[Command]:
     if chosen:
         return [tuple(shlex.split(chosen) if isinstance(chosen, str) else chosen)]
     can_serve = _can_serve_here()
-    script = shutil.which("toolhub")
     found: list[Command] = []
-    if script and (can_serve or not _is_of_this_environment(script)):
-        found.append((script,))
+    for folder in os.get_exec_path():
+        script = shutil.which("toolhub", path=folder)
+        if script and (can_serve or not _is_of_this_environment(script)):
+            found.append((script,))
+            break
     if can_serve:
         found.append((sys.executable, "-m", "toolhub.cli"))
     if not found:
@@ -60,7 +80,6 @@ def _can_serve_here() -> bool:
     """Whether this interpreter has what a hub needs; found out without importing it."""
     try:
         major = int(importlib.metadata.version("mcp").split(".")[0])
-        importlib.metadata.version("uvicorn")
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return False
-    return major >= 2
+    return major >= _HUB_SDK and all(find_spec(name) for name in HUB_NEEDS)

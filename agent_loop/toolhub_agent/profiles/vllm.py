@@ -9,6 +9,7 @@ from toolhub.errors import ConfigError
 from toolhub_agent.profiles.flags import flag, refuse, switch, visible
 from toolhub_agent.profiles.line import Line
 from toolhub_agent.profiles.settings import Disaggregation, Profile, Server
+from toolhub_runtime import install_command
 
 SCHEDULER = "toolhub_agent.vllm_plugin.PinScheduler"
 # Other than the API's port; vLLM's own default.
@@ -109,5 +110,7 @@ def _scheduler(server: Server) -> tuple[dict[str, str], tuple[str, ...]]:
     metrics = "for the counts of pins in /metrics also set PROMETHEUS_MULTIPROC_DIR to an empty folder"
     folder = Path(toolhub_agent.__file__).parents[1]
     if (folder / "toolhub").is_dir():
-        return {}, (f"vLLM's environment needs the scheduler: pip install --no-deps toolhub; {metrics}",)
+        return {}, (
+            f"vLLM's environment needs the scheduler: {install_command(program='pip install --no-deps')}; {metrics}",
+        )
     return {"PYTHONPATH": str(folder)}, (metrics,)

@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from toolhub.config import E2BSettings
+from toolhub_runtime import install_command
 from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxLost, SandboxUnavailable
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def load_sdk() -> Any:
         sdk = importlib.import_module("e2b_code_interpreter")
     except ModuleNotFoundError as exc:
         raise SandboxUnavailable(
-            "the backend 'e2b' needs the E2B SDK, which is not installed: pip install 'toolhub[e2b]'"
+            f"the backend 'e2b' needs the E2B SDK, which is not installed: {install_command('e2b')}"
         ) from exc
     version = importlib.metadata.version("e2b")
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_SDK:

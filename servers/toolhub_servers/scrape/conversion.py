@@ -17,9 +17,10 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from toolhub_runtime import install_command
 from toolhub_servers.web import decode_text
 
-NOT_INSTALLED = "not installed; pip install 'toolhub[pages]'"
+NOT_INSTALLED = f"not installed; {install_command('pages')}"
 NO_TEXT = "the page has no text"
 PDF = b"%PDF-"
 # A page whose main text is shorter than this, or than this share of all its text, is given whole.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import json as json_
 import re
 from collections.abc import Mapping
@@ -13,10 +12,11 @@ from urllib.parse import unquote
 
 import httpx2
 
+from toolhub import __version__
 from toolhub_servers.web.body import ACCEPT_ENCODING
 from toolhub_servers.web.errors import Forbidden, Unreachable
 
-USER_AGENT = f"toolhub/{importlib.metadata.version('toolhub')}"
+USER_AGENT = f"toolhub/{__version__}"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # All that another host is told: the rest may be keys and cookies, under whatever name.
 _HARMLESS = frozenset({"accept", "accept-encoding", "accept-language", "user-agent"})

@@ -1,0 +1,57 @@
+"""What the distribution is called, how it is installed, and the start of its command `toolhub`.
+
+On PyPI `toolhub` is another project, with an import package of the same name. So the distribution is `toolhub-runtime`.
+This module lies outside the package `toolhub`: it can say what is wrong when Python finds the other one.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+DISTRIBUTION = "toolhub-runtime"
+FOREIGN = "toolhub"
+"""The other project's distribution."""
+
+
+def requirement(*extras: str) -> str:
+    """Return what to ask an installer for, e.g. ``'toolhub-runtime[hub,servers]'``, quoted for a shell."""
+    return f"'{DISTRIBUTION}[{','.join(extras)}]'" if extras else DISTRIBUTION
+
+
+def install_command(*extras: str, program: str = "pip install") -> str:
+    """Return the command that installs this distribution with these extras."""
+    return f"{program} {requirement(*extras)}"
+
+
+def main() -> None:
+    """The command `toolhub`."""
+    problem = mixed_up(Path(__file__).parents[1])
+    if problem:
+        sys.stderr.write(f"toolhub: {problem}\n")
+        sys.exit(2)
+    from toolhub.cli import main as command
+
+    command()
+
+
+def mixed_up(folder: Path) -> str:
+    """Return what is wrong if `import toolhub` does not find our package in `folder`, and only ours there; else ""."""
+    ours = folder / "toolhub" / "__init__.py"
+    spec = find_spec("toolhub")
+    found = spec.origin if spec is not None else None
+    again = f"pip uninstall --yes {FOREIGN} {DISTRIBUTION}, then {install_command('hub')}"
+    if any(folder.glob(f"{FOREIGN}-*.dist-info")):
+        return (
+            f"two distributions own the package `toolhub` in {folder}: {FOREIGN} (another project) and {DISTRIBUTION}. "
+            f"Each overwrites files of the other. Keep one: {again}"
+        )
+    if found is None or not ours.is_file():
+        return f"files of the package `toolhub` are missing in {folder}; install it again: {again}"
+    if not Path(found).samefile(ours):
+        return (
+            f"`import toolhub` finds {found}, not {ours} of {DISTRIBUTION}. If that is the project {FOREIGN}, which "
+            f"is another one: {again}. If it is a folder of yours, rename it or take it off PYTHONPATH"
+        )
+    return ""
