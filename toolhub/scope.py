@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -54,6 +55,7 @@ class TaskScope:
         self._owners = owners
         self._numbers = itertools.count(1)
         self._closed = False
+        self._users = 0
         self.host = shared.host(task_id)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
@@ -62,8 +64,9 @@ class TaskScope:
         self._waits = Waits()
         self._party = shared.flights.party(lambda: self._closed)
         self._caches = shared.caches.for_task()
+        traced = trace(shared.counts, self.counts, observers=shared.observers)
         self._handle: Handler = stack(
-            trace(shared.counts, self.counts, observers=shared.observers),
+            traced,
             deadline,
             authorize(specs),
             cache(self._caches, self._server_of),
@@ -71,7 +74,12 @@ class TaskScope:
             retry(shared.retry_budget, on_replay=shared.on_replay),
             admission(self._gates_of, self._waits),
         )(self._dispatch)
-        self._handle_request: Handler = stack(deadline, admission(self._gates_of, self._waits))(self._relay)
+        self._handle_request: Handler = stack(
+            traced,
+            deadline,
+            authorize(specs, tools=False),
+            admission(self._gates_of, self._waits),
+        )(self._relay)
 
     def __repr__(self) -> str:
         return f"<TaskScope {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
@@ -117,40 +125,44 @@ class TaskScope:
         timeout: seconds for everything, waiting included; default is the tool's or the server's from the config.
         Raises ToolNotFound, a CallError (whose `sent` tells whether the server may have executed it), or TaskClosed.
         """
-        self._touch()
         bound = self._servers.get(server)
         policy = self._shared.catalog.policy(bound.key, bound.spec, tool) if bound else ToolPolicy()
-        limits = (timeout, policy.timeout, bound.spec.call_timeout_s if bound else 0.0)
-        seconds = next(limit for limit in limits if limit is not None)
-        call = self._call(server, tool, arguments or {}, seconds, policy, on_progress, on_log)
-        try:
-            return await self._handle(call)
-        except (CallError, HubClosed) as exc:
-            if self._closed:
-                message = f"task {self.id!r} was closed during {server}/{tool}"
-                raise TaskClosed(message, sent=call.delivery.sent) from exc
-            if isinstance(exc, CallError):
-                exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
-            raise
-        finally:
-            self._renewed_at = anyio.current_time()
+        call = self._call(server, tool, arguments, policy, timeout, on_progress, on_log)
+        return await self._run(self._handle, call)
+
+    async def _run(self, handle: Handler, call: Call) -> Result:
+        """Run a call through its layers. The lease is held until it ends, and every CallError names it."""
+        with self.in_use():
+            try:
+                return await handle(call)
+            except (CallError, HubClosed) as exc:
+                if self._closed:
+                    message = f"task {self.id!r} was closed during {call.server}/{call.tool}"
+                    raise TaskClosed(message, sent=call.delivery.sent) from exc
+                if isinstance(exc, CallError):
+                    exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
+                raise
 
     def _call(
         self,
         server: str,
         tool: str,
-        arguments: Mapping[str, Any],
-        seconds: float,
+        arguments: Mapping[str, Any] | None,
         policy: ToolPolicy,
+        timeout: float | None = None,
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
     ) -> Call:
+        bound = self._servers.get(server)
+        # `authorize` refuses a call to an unknown server, so that the refusal is traced: it needs no limit of time.
+        longest = bound.spec.call_timeout_s if bound else math.inf
+        seconds = next(limit for limit in (timeout, policy.timeout, longest) if limit is not None)
         return Call(
             id=f"{self.id}-{next(self._numbers)}",
             task_id=self.id,
             server=server,
             tool=tool,
-            arguments=arguments,
+            arguments=arguments or {},
             deadline=anyio.current_time() + seconds,
             timeout=seconds,
             policy=policy,
@@ -170,10 +182,10 @@ class TaskScope:
         where it turns out wrong once a server is up, `on_tools_changed` tells.
         Servers start in parallel; with `server=None` one that cannot be reached is left out (see `tools_by_server`).
         """
-        self._touch()
         if server is not None:
             server_named(self.servers, server)
-            return await self._servers[server].tools(fresh=fresh)
+            with self.in_use():
+                return await self._servers[server].tools(fresh=fresh)
         by_server = await self.tools_by_server(fresh=fresh)
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
@@ -187,20 +199,19 @@ class TaskScope:
             except ToolhubError as exc:
                 found[name] = exc
 
-        async with anyio.create_task_group() as asking:
-            for name in self._servers:
-                asking.start_soon(ask, name)
+        with self.in_use():
+            async with anyio.create_task_group() as asking:
+                for name in self._servers:
+                    asking.start_soon(ask, name)
         return found
 
     async def request(self, server: str, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send any MCP request to a server and return its wire result; it waits its turn as a call does.
+        """Send any MCP request to a server and return its wire result.
 
-        Raises ToolNotFound, CallError.
+        It waits its turn, is traced, and holds the lease as a call does. Raises ToolNotFound, a CallError, TaskClosed.
         """
-        self._touch()
-        spec = server_named(self.servers, server)
-        call = self._call(server, method, params or {}, spec.call_timeout_s, ToolPolicy())
-        return (await self._handle_request(call)).raw
+        call = self._call(server, method, params, ToolPolicy())
+        return (await self._run(self._handle_request, call)).raw
 
     async def _relay(self, call: Call) -> Result:
         async with self._servers[call.server].lease() as session:
@@ -219,10 +230,11 @@ class TaskScope:
             except ToolhubError as exc:
                 errors[name] = exc
 
-        async with anyio.create_task_group() as starting:
-            for name, server in self._servers.items():
-                if server.spec.share != "call":
-                    starting.start_soon(start, name)
+        with self.in_use():
+            async with anyio.create_task_group() as starting:
+                for name, server in self._servers.items():
+                    if server.spec.share != "call":
+                        starting.start_soon(start, name)
         return errors
 
     def warm_soon(self) -> None:
@@ -243,17 +255,29 @@ class TaskScope:
 
     def renew(self) -> None:
         """A sign of life from the client. Raises TaskClosed."""
-        self._touch()
-
-    def _touch(self) -> None:
         if self._closed:
             raise TaskClosed(f"task {self.id!r} is closed; open a new one")
         self._renewed_at = anyio.current_time()
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Hold the lease for the length of the block; it runs anew from the block's end. Raises TaskClosed."""
+        self.renew()
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._renewed_at = anyio.current_time()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     @property
     def lease_left(self) -> float:
-        """Seconds until the task is closed for silence; a call in flight is a sign of life."""
-        if self.counts.in_flight:
+        """Seconds until the task is closed for silence; what is in flight holds the lease (`in_use`)."""
+        if self._users:
             return self.lease
         return self._renewed_at + self.lease - anyio.current_time()
 

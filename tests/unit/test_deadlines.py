@@ -8,7 +8,7 @@ import anyio
 import pytest
 from stage import Pausing, Running, a_hub, echo, virtual_time
 
-from toolhub import CallTimeout
+from toolhub import CallTimeout, SessionLost, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Call
 
@@ -125,3 +125,25 @@ async def test_every_call_is_told_to_observers_when_it_begins_and_how_it_ends():
             ("pause", "cancelled"),
         ]
         assert (task.counts.errors, task.counts.in_flight) == (2, 0)
+
+
+async def test_a_request_is_told_to_observers_and_counted_as_a_call_is() -> None:
+    told: list[tuple[str, str]] = []
+    async with a_hub(MemoryServer(echo=echo)) as hub, hub.task() as task:
+        hub.observers.append(Noting(told))
+        await task.request("memory", "tools/list")
+        with pytest.raises(SessionLost):
+            await task.request("memory", "resources/list")  # a memory server answers this by ending
+        with pytest.raises(ToolNotFound, match="did you mean 'memory'"):
+            await task.request("memroy", "tools/list")
+        assert [outcome for _, outcome in told] == ["began", "ok", "began", "SessionLost", "began", "ToolNotFound"]
+        assert {name for name, _ in told} == {"tools/list", "resources/list"}
+        assert (task.counts.calls, task.counts.errors, task.counts.in_flight) == (3, 2, 0)
+
+
+async def test_a_call_to_an_unknown_server_is_refused_whatever_its_timeout() -> None:
+    async with a_hub(MemoryServer(echo=echo)) as hub, hub.task() as task:
+        for timeout in (None, 0.0, 5.0):
+            with pytest.raises(ToolNotFound, match="no server named 'nowhere'"):
+                await task.call("nowhere", "echo", timeout=timeout)
+        assert task.counts.outcomes == {"ToolNotFound": 3}

@@ -138,3 +138,41 @@ async def test_a_call_in_flight_is_a_sign_of_life_until_it_ends():
         assert hub.tasks == [task]
         await anyio.sleep(3)
         assert hub.tasks == []
+
+
+async def slow_request(method: str, params: Any = None) -> dict[str, Any]:
+    await anyio.sleep(100)
+    return {"asked": method}
+
+
+async def test_a_request_in_flight_holds_the_lease_as_a_call_does() -> None:
+    server = MemoryServer(echo=echo)
+    async with a_hub(server) as hub, anyio.create_task_group() as group:
+        task = await hub.open_task("t1", lease=10)
+        await task.call("memory", "echo")
+        server.live[0].request = slow_request
+        request = Running(group, task.request, "memory", "resources/list")
+        await anyio.sleep(50)
+        assert hub.tasks == [task] and task.lease_left == 10
+        await anyio.sleep(51)
+        assert await request.wait() == {"asked": "resources/list"}
+        await anyio.sleep(8)
+        assert hub.tasks == [task]  # the lease runs from the answer, not from the question
+        await anyio.sleep(4)
+        assert hub.tasks == []
+
+
+async def test_a_listing_of_tools_in_flight_holds_the_lease() -> None:
+    server = MemoryServer(echo=echo)
+    server.may_open = anyio.Event()
+    hub = a_hub(server, memory={"start_timeout_s": 1000})
+    async with hub, anyio.create_task_group() as group:
+        task = await hub.open_task("t1", lease=10)
+        listing = [Running(group, task.tools), Running(group, task.tools_by_server), Running(group, task.warm)]
+        await anyio.sleep(100)
+        assert hub.tasks == [task]
+        server.may_open.set()
+        for each in listing:
+            assert not isinstance(await each.wait(), Exception)
+        await anyio.sleep(12)
+        assert hub.tasks == []

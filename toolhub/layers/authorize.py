@@ -27,13 +27,16 @@ def server_named(specs: Mapping[str, ServerSpec], name: str) -> ServerSpec:
     return spec
 
 
-def authorize(specs: Mapping[str, ServerSpec]) -> Layer:
-    """Let a call pass only if its server is configured and its tool is offered. Nothing was sent otherwise."""
+def authorize(specs: Mapping[str, ServerSpec], *, tools: bool = True) -> Layer:
+    """Let a call pass only if its server is configured and its tool is offered. Nothing was sent otherwise.
+
+    tools: False for requests, whose `tool` is the name of a method.
+    """
 
     def layer(inner: Handler) -> Handler:
         async def handle(call: Call) -> Result:
             spec = server_named(specs, call.server)
-            if not is_offered(spec, call.tool):
+            if tools and not is_offered(spec, call.tool):
                 raise ToolNotFound(
                     f"tool {call.tool!r} of server {call.server!r} is switched off in the config "
                     "(tools.deny / tools.allow)"
