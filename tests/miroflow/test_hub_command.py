@@ -12,7 +12,7 @@ import pytest
 from miroflow.agents import CHECKOUT
 
 from toolhub import HubClosed
-from toolhub.miroflow.hub_command import environment_for, hub_commands
+from toolhub.miroflow.hub_command import HUB_NEEDS, environment_for, hub_commands
 
 pytestmark = pytest.mark.quick
 

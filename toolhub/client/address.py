@@ -19,6 +19,9 @@ DEFAULT_PORT = 8765
 CONNECT_S = 10.0
 # A unix socket with a full backlog refuses at once instead of letting a non-blocking client wait.
 _BACKLOG_PAUSE_S = 0.01
+# anyio 4.7 gave these two new names.
+wait_readable = getattr(anyio, "wait_readable", None) or anyio.wait_socket_readable
+wait_writable = getattr(anyio, "wait_writable", None) or anyio.wait_socket_writable
 _LOCAL_NAMES = frozenset({"localhost", "::1"})
 _FORMS = "write http://host:port, unix:///path/to/hub.sock, or a path ending in .sock"
 
@@ -111,7 +114,7 @@ async def _connected(family: int, target: Any) -> socket.socket:
         while (code := sock.connect_ex(target)) == errno.EAGAIN:
             await anyio.sleep(_BACKLOG_PAUSE_S)
         if code == errno.EINPROGRESS:
-            await anyio.wait_writable(sock)
+            await wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))

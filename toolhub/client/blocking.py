@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from typing import Any
 
 from toolhub.client.address import CONNECT_S, Address
 from toolhub.client.failures import HubLost
-from toolhub.client.transport import JSON, decoded
+from toolhub.client.http1 import RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
 
 
 def request(address: Address, method: str, target: str, *, token: str | None, body: Any = None, timeout: float) -> Any:
@@ -16,26 +14,17 @@ def request(address: Address, method: str, target: str, *, token: str | None, bo
 
     timeout: seconds for each wait on the socket.
     """
-    headers = {"Content-Type": JSON} | ({"Authorization": f"Bearer {token}"} if token else {})
-    connection = _Connection(address, timeout)
-    try:
-        payload = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        connection.connect()
-        connection.request(method, target, payload, headers)
-        response = connection.getresponse()
-        return decoded(address, response.status, response.read())
-    except (OSError, http.client.HTTPException) as exc:
-        raise HubLost(f"the hub at {address} did not answer {method} {target}: {exc}") from exc
-    finally:
-        connection.close()
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, address: Address, timeout: float) -> None:
-        super().__init__(address.authority, timeout=timeout)
-        self._address = address
-        self._seconds = timeout
-
-    def connect(self) -> None:
-        self.sock = self._address.dial(min(self._seconds, CONNECT_S))
-        self.sock.settimeout(self._seconds)
+    http = Http1()
+    parts = []
+    with address.dial(min(timeout, CONNECT_S)) as sock:
+        sock.settimeout(timeout)
+        try:
+            sock.sendall(http.request(method, target, common_headers(address, token), encoded(body)))
+            while (part := http.read()) != b"":
+                if part is None:
+                    http.receive(sock.recv(RECEIVE_BYTES))
+                else:
+                    parts.append(part)
+        except (OSError, ProtocolError) as exc:
+            raise HubLost(f"the hub at {address} did not answer {method} {target}: {exc}") from exc
+    return decoded(address, http.status, b"".join(parts))
