@@ -31,8 +31,11 @@ class Display:
 
     @property
     def png(self) -> bytes | None:
-        encoded = self.data.get("image/png")
-        return base64.b64decode(encoded) if encoded else None
+        """The image; None where there is none, or where the code called something else an image."""
+        try:
+            return base64.b64decode(self.data.get("image/png", "")) or None
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ from typing import Any
 import anyio
 import pytest
 from hostile_stage import SMALL, TRIES, Stage, cheap_for_the_hub, patience, tried, value
-from toolhub_sandbox import SandboxError, SandboxLost
+from toolhub_sandbox import Display, Execution, FileError, SandboxError, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside.frames import MAX_HEAD, encode
+from toolhub_sandbox.local.backend import _meet
 from toolhub_sandbox.local.box import LocalSandbox, max_answer
 from toolhub_sandbox.local.line import Line
+from toolhub_sandbox.local.nursery import Nursery
 
 from toolhub.config import SandboxProfile
 
@@ -159,14 +161,18 @@ LIES: dict[str, dict[str, Any]] = {
     "displays that are numbers": {"number": 1, "displays": [1]},
     "displays without data": {"number": 1, "displays": [[True, ["text/plain"]]]},
     "displays that are true": {"number": 1, "displays": True},
+    "displays whose names are numbers": {"number": 1, "displays": [[True, [1, 2]]]},
+    "a state that is a list": {"number": 1, "state": []},
+    "a drop that is negative": {"number": 1, "dropped": -1},
+    "a number beyond all floats": {"number": 10**400},
     "an exit code that is a text": {"code": "x", "timed_out": False, "dropped": 0},
     "an infinite exit code": {"code": float("inf"), "timed_out": False, "dropped": 0},
     "no exit code": {"timed_out": False},
 }
 
 
-async def answered_by(reply: bytes, call: Any) -> Any:
-    """Do `call` on a sandbox whose agent answers the first request with `reply`, with its number in it."""
+async def answered_by(reply: bytes, call: Any, *, hangs_up: bool = False) -> Any:
+    """Do `call` on a sandbox whose agent sends `reply` after the first request, and then hangs up if it should."""
     ours, theirs = socket.socketpair()
     profile = SandboxProfile.model_validate(SMALL)
     line = Line(ours, max_body=max_answer(profile))
@@ -187,6 +193,8 @@ async def answered_by(reply: bytes, call: Any) -> Any:
             tasks.start_soon(ask)
             await anyio.wait_all_tasks_blocked()  # an answer before the question would be ignored
             theirs.sendall(reply)
+            if hangs_up:
+                theirs.shutdown(socket.SHUT_WR)
             await sandbox.listen()
     return outcome[0]
 
@@ -218,8 +226,122 @@ async def test_an_agent_that_does_not_keep_to_the_format_loses_its_sandbox(reply
     assert "broke the protocol" in str(outcome)
 
 
-async def test_numbers_of_a_lying_agent_become_numbers() -> None:
-    reply = encode({"id": 1, "cpu_s": float("nan"), "rss_bytes": float("inf"), "processes": "many"})
+@pytest.mark.parametrize("lie", [float("nan"), float("inf"), "many", 10**400, -1, [], None, True])
+async def test_numbers_of_a_lying_agent_become_numbers(lie: Any) -> None:
+    reply = encode({"id": 1, "cpu_s": lie, "rss_bytes": lie, "processes": lie})
     with patience():
         told = await answered_by(reply, lambda box: box.info())
     assert (told.cpu_s, told.rss_bytes, told.processes) == (0, 0, 0)
+
+
+NOT_TEXTS = [7, True, [], {}, ["denied"], [[["missing"]]], 1.5]
+
+
+@pytest.mark.parametrize("problem", NOT_TEXTS, ids=str)
+@pytest.mark.parametrize("call", ["get", "put"])
+async def test_a_file_problem_that_is_no_text_loses_the_sandbox(problem: Any, call: str) -> None:
+    reply = encode({"id": 1, "problem": problem, "reason": "x"})
+    with patience():
+        outcome = await answered_by(reply, lambda box: box.get("x") if call == "get" else box.put("x", b"x"))
+    assert isinstance(outcome, SandboxLost)
+    assert "broke the protocol" in str(outcome)
+
+
+@pytest.mark.parametrize("reason", [*NOT_TEXTS, "x" * 100_000], ids=lambda reason: str(reason)[:10])
+async def test_the_reason_of_a_file_problem_is_a_short_text_or_loses_the_sandbox(reason: Any) -> None:
+    reply = encode({"id": 1, "problem": "other", "reason": reason})
+    with patience():
+        outcome = await answered_by(reply, lambda box: box.get("x"))
+    assert isinstance(outcome, SandboxLost if type(reason) is not str else FileError)
+    assert len(str(outcome)) < 400
+
+
+@pytest.mark.parametrize("reason", [*NOT_TEXTS, "x" * 100_000], ids=lambda reason: str(reason)[:10])
+async def test_a_command_that_failed_for_no_text_loses_the_sandbox(reason: Any) -> None:
+    reply = encode({"id": 1, "failed": reason})
+    with patience():
+        outcome = await answered_by(reply, lambda box: box.run_command("x"))
+    if type(reason) is str:
+        assert (outcome.exit_code, len(outcome.stderr) < 1000) == (126, True)
+    else:
+        assert isinstance(outcome, SandboxLost)
+
+
+@pytest.mark.parametrize("why", [*NOT_TEXTS, None], ids=str)
+@pytest.mark.parametrize("event", ["lost", "failed", [], {}, 7])
+async def test_an_event_of_a_lying_agent_raises_nothing_but_the_loss(event: Any, why: Any) -> None:
+    reply = encode({"event": event, "why": why})
+    with patience():
+        outcome = await answered_by(reply, lambda box: box.exec_code("x"), hangs_up=True)
+    assert isinstance(outcome, SandboxLost)
+    assert ("broke the protocol" in str(outcome)) == (event in ("lost", "failed"))
+
+
+def deep_head(depth: int, **keys: Any) -> bytes:
+    head = json.dumps(keys | {"parts": [], "why": 0})
+    return frame(head.replace('"why": 0', f'"why": {nested(depth).decode()}').encode())
+
+
+@pytest.mark.parametrize("depth", [10, 900, 940, 970, 985, 990, 1000, 5000])
+async def test_a_deep_reason_does_not_exhaust_the_hubs_stack(depth: int) -> None:
+    """The parser just reads some of these; whatever then turned them into a text could fail."""
+    with patience():
+        outcome = await answered_by(deep_head(depth, event="lost"), lambda box: box.exec_code("x"), hangs_up=True)
+    assert isinstance(outcome, SandboxLost)
+    assert "broke the protocol" in str(outcome)
+
+
+async def test_only_the_first_reply_to_a_request_is_kept() -> None:
+    first = encode({"id": 1, "problem": "missing", "reason": "first"})
+    second = encode({"id": 1, "problem": "denied", "reason": "second"})
+    with patience():
+        outcome = await answered_by(first + second * 100, lambda box: box.get("x"))
+    assert isinstance(outcome, FileError)
+    assert outcome.problem == "missing"
+
+
+@pytest.mark.parametrize("birth", [{"event": "lost"}, {"event": []}, {"why": ["x"]}, {"event": "failed", "why": {}}])
+async def test_a_birth_that_is_none_makes_no_sandbox_and_leaves_no_descriptor(birth: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours, max_body=1 << 20)
+    with theirs, open(os.devnull) as any_file, patience():
+        opened = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(theirs, [encode(birth)], [any_file.fileno()])
+        with pytest.raises(SandboxUnavailable):
+            await _meet(line)
+        assert len(os.listdir("/proc/self/fd")) <= opened
+        line.end("the test is over")
+
+
+@pytest.mark.parametrize("data", ["abc", "a", "\u00e9", ""])
+def test_an_image_that_is_none_is_none(data: str) -> None:
+    shown = Display({"image/png": data}, is_result=True)
+    assert shown.png is None
+    assert Execution(displays=(shown,)).images == ()
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        b"[]",
+        b"7",
+        b"{",
+        b"\xff",
+        b'{"usage": []}',
+        b'{"usage": {"a": "b"}}',
+        b'{"usage": {"a": true}}',
+        b'{"memory": []}',
+    ],
+)
+async def test_a_notice_that_is_none_ends_the_zygote_and_not_the_hub(notice: bytes) -> None:
+    """A zygote runs nothing of the model's, but without isolation code could have its uid."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    killed: list[str] = []
+    nursery = Nursery(ours, process=None)  # type: ignore[arg-type]  # it is asked for nothing
+    nursery.listeners.append(killed.append)
+    with ours, theirs, patience():
+        theirs.send(notice)
+        await nursery.listen()
+    assert nursery.has_ended
+    assert (nursery.memory_bytes, killed) == (0, [])

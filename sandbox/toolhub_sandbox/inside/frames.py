@@ -81,6 +81,14 @@ def _head(packed: bytes, body_size: int) -> Head:
     return head
 
 
+def is_display(shown: object) -> bool:
+    """Whether this tells of a display: whether it is a result, and the MIME types of the parts that follow."""
+    if not isinstance(shown, list) or len(shown) != 2:
+        return False
+    is_result, kinds = shown
+    return type(is_result) is bool and isinstance(kinds, list) and all(type(kind) is str for kind in kinds)
+
+
 def receive(channel: socket.socket, buffer: FrameBuffer) -> Message:
     """Wait for the next message on a blocking socket. Raises EOFError, BadFrame."""
     messages = buffer.feed(b"")

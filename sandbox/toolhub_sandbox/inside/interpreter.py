@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from toolhub_sandbox.inside import syscalls
 from toolhub_sandbox.inside.capture import Capture
-from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, Message, encode
+from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, Message, encode, is_display
 from toolhub_sandbox.inside.processes import kill_tree
 from toolhub_sandbox.inside.worker import MAX_DISPLAYS, Worker
 
@@ -259,18 +259,11 @@ def _checked(head: Head, parts: list[bytes]) -> Message:
     error, shape = head.get("error"), head.get("displays")
     if error is not None and not (isinstance(error, list) and [type(text) for text in error] == [str] * 3):
         raise BadFrame("an error that is none")
-    if not isinstance(shape, list) or not all(map(_is_display, shape)):
+    if not isinstance(shape, list) or not all(map(is_display, shape)):
         raise BadFrame("displays that are none")
     if sum(len(kinds) for _, kinds in shape) != len(parts):
         raise BadFrame("displays without their data")
     return {"error": error, "displays": shape}, parts
-
-
-def _is_display(shown: object) -> bool:
-    if not isinstance(shown, list) or len(shown) != 2:
-        return False
-    is_result, kinds = shown
-    return type(is_result) is bool and isinstance(kinds, list) and all(type(kind) is str for kind in kinds)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -36,6 +36,8 @@ UNUSED_UID = 60987
 PROXY_PORT = 3128
 # A fork, a few mounts; on a machine under load, with 60 others starting, a second or two.
 _BIRTH_S = 30.0
+# Of what a sandbox that is being made gives as the reason why there will be none.
+_MAX_REASON = 1000
 
 
 class Parent(Protocol):
@@ -244,7 +246,10 @@ async def _meet(line: Line) -> tuple[int, socket.socket | None]:
     except (TimeoutError, OSError, SandboxLost) as exc:
         raise SandboxUnavailable(str(exc) or "it took too long") from exc
     if head.get("event") != "born" or not descriptors:
-        raise SandboxUnavailable(str(head.get("why")))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        why = head.get("why")
+        raise SandboxUnavailable(why[:_MAX_REASON] if isinstance(why, str) else "its first message is not understood")
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
 
 

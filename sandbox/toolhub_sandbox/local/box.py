@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
 
 import anyio
 
 from toolhub.config import SandboxProfile
-from toolhub_sandbox.errors import FileError, SandboxLost
-from toolhub_sandbox.inside.frames import PIECE, Head, Message
+from toolhub_sandbox.errors import FileError, FileProblem, SandboxLost
+from toolhub_sandbox.inside.frames import PIECE, BadFrame, Head, Message, is_display
 from toolhub_sandbox.inside.worker import MAX_CODE, MAX_DISPLAYS
 from toolhub_sandbox.local.line import Line
 from toolhub_sandbox.model import CommandResult, Display, Execution, Failure, SandboxInfo
@@ -26,9 +24,10 @@ _FOR_EVER_S = 1e9
 # What needs no program: a file operation, a look at /proc.
 _AGENT_S = 30.0
 _KILL_S = 5.0
-# What reading an answer of an agent that is none may raise.
-_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, StopIteration)
-_FILE_TEXTS = {
+# Of what an agent gives as a reason.
+_MAX_REASON = 200
+_MAX_COUNT = 1 << 63
+_FILE_TEXTS: dict[FileProblem, str] = {
     "missing": "does not exist",
     "directory": "is a directory",
     "not a file": "is not a regular file",
@@ -102,7 +101,7 @@ class LocalSandbox:
 
     def _on_event(self, head: Head) -> None:
         if head.get("event") in ("lost", "failed"):
-            self._line.why_lost = str(head.get("why"))[:200]
+            self._line.why_lost = _text(head, "why")[:_MAX_REASON]
 
     async def kill(self) -> None:
         self._line.end("it was killed")
@@ -130,26 +129,31 @@ class LocalSandbox:
             self._used = anyio.current_time()
         try:
             return self._execution(head, parts, seconds)
-        except _NONSENSE as exc:
-            raise self._nonsense() from exc
+        except BadFrame as exc:
+            raise self._broke_protocol(exc) from exc
 
     def _execution(self, head: Head, parts: list[bytes], seconds: float) -> Execution:
-        stdout, stderr, *displays = parts or (b"", b"")
-        state = "kept" if head.get("state", "kept") == "kept" else "lost"
-        timed_out = bool(head.get("timed_out"))
+        """Read an answer. Raises BadFrame; every value is checked, for the agent may be the model's by now."""
+        texts = [part.decode(errors="replace") for part in parts or (b"", b"")]
+        if len(texts) < 2:
+            raise BadFrame("an execution without its streams")
+        state = _text(head, "state", "kept")
+        if state not in ("kept", "lost"):
+            raise BadFrame("a state that is none")
+        timed_out = _flag(head, "timed_out", False)
         return Execution(
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
-            displays=_displays(head.get("displays", []), displays),
-            error=self._failure(head.get("error"), state, seconds if timed_out else None),
+            stdout=texts[0],
+            stderr=texts[1],
+            displays=_displays(head.get("displays", []), texts[2:]),
+            error=self._failure(_error(head), state, seconds if timed_out else None),
             state="kept" if state == "kept" else "lost",
             timed_out=timed_out,
-            dropped_bytes=int(head.get("dropped", 0)),
-            number=int(head["number"]),
+            dropped_bytes=_count(head, "dropped", 0),
+            number=_count(head, "number"),
         )
 
-    def _failure(self, told: Any, state: str, seconds: float | None) -> Failure | None:
-        name, value, traceback = (_encoded(str(text)).decode() for text in told) if told else ("", "", "")
+    def _failure(self, told: tuple[str, str, str], state: str, seconds: float | None) -> Failure | None:
+        name, value, traceback = told
         if seconds is not None:
             what = "interrupted, state kept" if state == "kept" else "killed, state lost: it ignored the interrupt"
             return Failure("ExecutionTimeout", f"the code did not end within {seconds:g} s ({what})", traceback)
@@ -172,13 +176,16 @@ class LocalSandbox:
             )
         finally:
             self._used = anyio.current_time()
-        if "failed" in head:
-            return CommandResult("", f"{head['failed']}\n", 126)
         try:
+            if "failed" in head:
+                return CommandResult("", f"{_text(head, 'failed')[:_MAX_REASON]}\n", 126)
+            if len(parts) != 2:
+                raise BadFrame("a command without its streams")
             stdout, stderr = (part.decode(errors="replace") for part in parts)
-            return CommandResult(stdout, stderr, int(head["code"]), bool(head["timed_out"]), int(head["dropped"]))
-        except _NONSENSE as exc:
-            raise self._nonsense() from exc
+            code, dropped = _count(head, "code"), _count(head, "dropped")
+            return CommandResult(stdout, stderr, code, _flag(head, "timed_out"), dropped)
+        except BadFrame as exc:
+            raise self._broke_protocol(exc) from exc
 
     def _cancel(self, number: int) -> None:
         self._line.tell_soon({"op": "cancel", "of": number})
@@ -188,8 +195,8 @@ class LocalSandbox:
         if not self.is_alive:
             raise self._line.lost()
 
-    def _nonsense(self) -> SandboxLost:
-        self._line.end("it broke the protocol")
+    def _broke_protocol(self, exc: BadFrame) -> SandboxLost:
+        self._line.end(f"it broke the protocol: {exc}")
         return self._line.lost()
 
     # --- files ------------------------------------------------------------------------------------------------------
@@ -235,11 +242,14 @@ class LocalSandbox:
 
     async def _on_file(self, request: Head, path: str, *parts: bytes) -> Message:
         head, answer = await self._line.ask(request, *parts, timeout=_AGENT_S)
-        problem = head.get("problem")
-        if problem is not None:
-            text = _FILE_TEXTS.get(problem) or f"cannot be used: {str(head.get('reason'))[:200]}"
-            raise FileError(f"{path!r} in the sandbox {text}", problem=problem if problem in _FILE_TEXTS else "other")
-        return head, answer
+        if "problem" not in head:
+            return head, answer
+        try:
+            problem, reason = _text(head, "problem"), _text(head, "reason")[:_MAX_REASON]
+        except BadFrame as exc:
+            raise self._broke_protocol(exc) from exc
+        known: FileProblem = next((kind for kind in _FILE_TEXTS if kind == problem), "other")
+        raise FileError(f"{path!r} in the sandbox {_FILE_TEXTS.get(known, f'cannot be used: {reason}')}", problem=known)
 
     def _check_size(self, size: int, limit: int, path: str) -> None:
         if size > limit:
@@ -269,14 +279,51 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="replace")
 
 
-def _number(value: Any) -> float:
-    return value if type(value) in (int, float) and math.isfinite(value) else 0
+def _number(value: object) -> float:
+    """What an agent says of itself, where a wrong number harms nobody."""
+    return value if isinstance(value, int | float) and type(value) is not bool and 0 <= value < _MAX_COUNT else 0
 
 
-def _displays(shape: Any, texts: list[bytes]) -> tuple[Display, ...]:
+def _text(head: Head, key: str, default: str | None = None) -> str:
+    value = head.get(key, default)
+    if type(value) is not str:
+        raise BadFrame(f"{key!r} is no text")
+    return _encoded(value).decode()
+
+
+def _count(head: Head, key: str, default: int | None = None) -> int:
+    value = head.get(key, default)
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
+        raise BadFrame(f"{key!r} is no count")
+    return value
+
+
+def _flag(head: Head, key: str, default: bool | None = None) -> bool:
+    value = head.get(key, default)
+    if type(value) is not bool:
+        raise BadFrame(f"{key!r} is neither true nor false")
+    return value
+
+
+def _error(head: Head) -> tuple[str, str, str]:
+    """Name, value and traceback of what ended the code; empty where nothing did."""
+    told = head.get("error")
+    if told is None:
+        return "", "", ""
+    if not isinstance(told, list) or [type(text) for text in told] != [str] * 3:
+        raise BadFrame("an error that is none")
+    name, value, traceback = (_encoded(text).decode() for text in told)
+    return name, value, traceback
+
+
+def _displays(shape: object, texts: list[str]) -> tuple[Display, ...]:
     """Put together what is told of each display, whether it is a result and its MIME types, and their data."""
-    left = iter([text.decode(errors="replace") for text in texts])
-    return tuple([Display({str(kind): next(left) for kind in kinds}, bool(is_result)) for is_result, kinds in shape])
+    if not isinstance(shape, list) or not all(map(is_display, shape)):
+        raise BadFrame("displays that are none")
+    if sum(len(kinds) for _, kinds in shape) != len(texts):
+        raise BadFrame("displays without their data")
+    left = iter(texts)
+    return tuple([Display({kind: next(left) for kind in kinds}, is_result) for is_result, kinds in shape])
 
 
 async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -165,8 +165,9 @@ class Line:
             self.on_event(head)
         elif type(number) is int and number in self._waiting:
             event, replies = self._waiting[number]
-            replies.append(message)
-            event.set()
+            if not event.is_set():
+                replies.append(message)
+                event.set()
 
     def end(self, why: str) -> None:
         """Close the line: the agent sees that and ends the sandbox. Idempotent."""

@@ -113,7 +113,7 @@ class Nursery:
         return ""
 
     async def hear(self) -> dict[str, Any] | None:
-        """Return the zygote's next notice; None when it has ended."""
+        """Return the zygote's next notice; None when it has ended or says what no zygote would."""
         while True:
             try:
                 data = self._control.recv(_MAX_NOTICE)
@@ -122,10 +122,7 @@ class Nursery:
                 continue
             except OSError:
                 return None
-            if not data:
-                return None
-            notice: dict[str, Any] = json.loads(data)
-            return notice
+            return _notice(data)
 
     async def listen(self) -> None:
         """Take notices until it ends."""
@@ -185,6 +182,20 @@ async def open_nursery(python: str, settings: Settings) -> AsyncIterator[Nursery
             await nursery.aclose()
         if process.stderr is not None:
             process.stderr.close()
+
+
+def _notice(data: bytes) -> dict[str, Any] | None:
+    """Read a notice. Where sandboxes are not isolated, code could reach a zygote and speak in its name."""
+    try:
+        notice = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(notice, dict):
+        return None
+    usage = notice.get("usage", {})
+    if not isinstance(usage, dict) or not all(type(size) is int for size in usage.values()):
+        return None
+    return notice if isinstance(notice.get("memory", ""), str) else None
 
 
 async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes], *, isolates: bool) -> None:
