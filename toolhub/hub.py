@@ -25,6 +25,7 @@ from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
 from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
+from toolhub.config.interpolate import check_task_id
 from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
@@ -172,6 +173,7 @@ class Hub:
 
         run: groups the tasks of one evaluation run; runs share what is scarce fairly, and within a run its tasks.
         weight: the task's share beside the others of its run. labels: more values for `${task.<label>}` in the config.
+        task_id, and what stands for `${task.<label>}`: letters, digits and ._:- (see `TASK_VALUE_RULE`).
         servers: the task's own servers beside (or instead of same-named) configured ones.
         """
         scope = await self.open_task(task_id, run=run, labels=labels, servers=servers, weight=weight)
@@ -194,11 +196,12 @@ class Hub:
     ) -> TaskScope:
         """Open a task that lives until `close_task()`, or until `lease` seconds pass without a sign of life.
 
-        only_these: leave the configured servers out. Raises ConfigError when the id is taken or a template variable is
-        unknown, Overloaded when there are too many tasks, HubClosed.
+        only_these: leave the configured servers out. Raises ConfigError when the id is taken or not allowed, or a
+        template variable is unknown or has a value that is not allowed; Overloaded when there are too many tasks;
+        HubClosed.
         """
         owners = self._ready()
-        task_id = task_id or new_task_id()
+        task_id = new_task_id() if task_id is None else check_task_id(task_id)
         if task_id in self._scopes or task_id in self._opening:
             raise ConfigError(f"task {task_id!r} is already open; close it first or choose another id")
         if len(self._scopes) + len(self._opening) >= self.config.limits.max_tasks:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.run.results import Results, row_of, summary
-from toolhub_agent.run.sweep import Plan
+from toolhub_agent.run.sweep import Plan, hub_task_id
 from toolhub_agent.run.tasks import read_tasks
 
+from toolhub.config.interpolate import is_task_value
 from toolhub.errors import ConfigError
 
 pytestmark = pytest.mark.quick
@@ -112,3 +113,14 @@ def test_runs_of_one_question_start_together(tmp_path):
     assert [(run, task.id) for run, task in plan.pairs()] == [
         (1, "a"), (1, "c"), (2, "a"), (2, "c"), (1, "b"), (2, "b"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ["a b", "../../etc", "gaia/level 1", "问题", "x" * 200, "\ud800", ".hidden"], ids=ascii)
+def test_any_id_of_a_data_set_becomes_one_that_a_hub_takes_and_stays_itself(odd):
+    made = hub_task_id(odd, 1)
+    assert is_task_value(made) and made == hub_task_id(odd, 1)
+    assert made not in (hub_task_id(odd, 2), hub_task_id(odd + "x", 1))
+
+
+def test_an_id_that_a_hub_takes_is_kept():
+    assert hub_task_id("gaia-7", 2) == "gaia-7-run2"

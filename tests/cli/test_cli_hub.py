@@ -65,6 +65,16 @@ def test_a_call_in_a_task_that_is_not_open_opens_it_and_ends_it(shell: Shell, hu
             assert client.get("/v1/tasks").json() == {"tasks": []}
 
 
+@pytest.mark.parametrize("where", ["running", "own"])
+def test_a_task_id_that_could_leave_its_place_is_refused_with_the_rule(
+    shell: Shell, hub: ServedHub, where: str
+) -> None:
+    config = write_config(shell.folder, name="own.yaml", servers={"echo": stub()})
+    reach = ("--hub", f"unix://{hub.uds}") if where == "running" else ("--config", str(config))
+    said = shell.refusal("call", "echo", "pid", "--task", "../../etc", *reach)
+    assert "use 1 to 128 letters" in said and "'../../etc'" in said
+
+
 def test_tasks_are_shown_whole_in_80_columns(shell: Shell, hub: ServedHub) -> None:
     name, run = "evaluation-run-2026-11-20-task-0001", "validation-2026-11-20"
     with hub.client() as client, open_task(client, id=name, run=run) as task:

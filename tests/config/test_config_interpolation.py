@@ -148,9 +148,49 @@ def test_an_unknown_task_variable_is_named_beside_the_known_ones() -> None:
     assert "'task.seeed'; known ones: task.id, task.seed" in str(caught.value)
 
 
-def test_what_the_environment_or_a_task_brings_is_never_read_as_a_reference() -> None:
+def test_what_the_environment_brings_is_never_read_as_a_reference() -> None:
     spec = server({"P": "5$", "Q": "${task.no}"}, env={"A": "${P}${task.id}${Q}$${task.x}"})
-    assert spec.for_task({"id": "${task.id}"}).env == {"A": "5$${task.id}${task.no}${task.x}"}
+    assert spec.for_task({"id": "7"}).env == {"A": "5$7${task.no}${task.x}"}
+
+
+BAD_VALUES = [
+    "",
+    ".",
+    "..",
+    ".hidden",
+    "-option",
+    "a/b",
+    "../../../../etc",
+    "a b",
+    "a\0b",
+    "a\x1b[2J",
+    "a\nb",
+    "ä",
+    "a" * 129,
+]
+GOOD_VALUES = ["a", "7", "_x", "task-4711", "gaia.2023:level-1_x..y", "a" * 128]
+
+
+@pytest.mark.parametrize("name", ["id", "run", "label"])
+@pytest.mark.parametrize("field", ["args", "cwd", "env", "url", "headers"])
+def test_a_task_value_that_could_leave_its_place_is_refused_wherever_it_stands(name: str, field: str) -> None:
+    text = f"x/${{task.{name}}}/y"
+    value: Any = {"args": [text], "cwd": text, "env": {"A": text}, "url": f"http://h/{text}", "headers": {"A": text}}[
+        field
+    ]
+    reach = {"url": "http://h"} if field in ("url", "headers") else {"command": "x"}
+    spec = parse_server("s", reach | {field: value}, environ={})
+    for bad in BAD_VALUES:
+        with pytest.raises(ConfigError, match=r"letters \(a to z\), digits and \. _ : -") as caught:
+            spec.for_task({name: bad})
+        assert f"'task.{name}'" in str(caught.value) and (len(bad) < 3 or bad not in str(caught.value))
+    for good in GOOD_VALUES:
+        assert f"x/{good}/y" in str(getattr(spec.for_task({name: good}), field))
+
+
+def test_a_label_that_no_template_uses_may_be_anything() -> None:
+    spec = server(env={"A": "${task.id}"})
+    assert spec.for_task({"id": "7", "note": "two words / ..", "run": ""}).env == {"A": "7"}
 
 
 def test_a_spec_built_in_code_knows_its_task_variables() -> None:
@@ -187,6 +227,7 @@ def test_escaping_makes_any_text_literal(text: str) -> None:
     assert "".join(map(str, parse(escaped, {}))) == text
 
 
+allowed = st.from_regex("[A-Za-z0-9_:][A-Za-z0-9._:-]{0,127}", fullmatch=True)
 pieces = st.one_of(
     st.text(alphabet="ab $}", max_size=4).map(lambda text: text.rstrip("$")),
     st.text().map(FromEnvironment),
@@ -195,7 +236,7 @@ pieces = st.one_of(
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(st.lists(pieces), st.fixed_dictionaries({"id": st.text(), "run": st.text(), "a.b-c": st.text()}))
+@given(st.lists(pieces), st.fixed_dictionaries({"id": allowed, "run": allowed, "a.b-c": allowed}))
 def test_any_mix_of_references_arrives_as_the_sum_of_its_parts(
     parts: list[str | FromEnvironment | TaskVariable], values: dict[str, str]
 ) -> None:

@@ -122,6 +122,16 @@ async def test_each_task_id_has_servers_of_its_own(make: Make) -> None:
     assert params.env == {"A": "1"}
 
 
+@pytest.mark.parametrize("bad", ["..", "../../../../etc", "a\0b", "a\x1b[2J"], ids=ascii)
+async def test_a_task_id_that_could_leave_its_place_reaches_no_server(make: Make, bad: str) -> None:
+    manager = make([config("tools", tool_params())], profile="miroflow")
+    task_id_var.set(bad)
+    answer = await manager.execute_tool_call("tools", "where", {})
+    assert "result" not in answer and "is not allowed: use 1 to 128 letters" in answer["error"]
+    task_id_var.set("t1")
+    assert (await manager.execute_tool_call("tools", "where", {}))["result"].split()[1] == "t1"
+
+
 async def test_mirothinker_adds_no_task_id(make: Make) -> None:
     task_id_var.set("t1")
     answer = await make([config("tools", tool_params())]).execute_tool_call("tools", "where", {})

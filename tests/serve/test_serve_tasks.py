@@ -78,8 +78,7 @@ def test_malformed_json_is_a_bad_request(client: httpx2.Client, body: bytes) -> 
     "body, field",
     [
         ({"lable": 1}, "lable"),
-        ({"id": ""}, "id"),
-        ({"id": "a/b"}, "id"),
+        ({"id": 7}, "id"),
         ({"lease_s": 0}, "lease_s"),
         ({"lease_s": "soon"}, "lease_s"),
         ({"labels": {"x": 1}}, "labels.x"),

@@ -58,7 +58,7 @@ async def test_an_id_is_not_taken_by_an_opening_that_failed():
     async with a_hub(MemoryServer(), memory={"args": ["${task.where}"]}) as hub:
         with pytest.raises(ConfigError, match="where"):
             await hub.open_task("t1")
-        task = await hub.open_task("t1", labels={"where": "/tmp"})
+        task = await hub.open_task("t1", labels={"where": "here"})
         assert task.id == "t1"
 
 
@@ -330,3 +330,42 @@ async def test_a_hub_without_a_config_has_no_servers():
         assert await task.tools() == []
         with pytest.raises(ToolNotFound, match="configured: none"):
             await task.call("memory", "echo")
+
+
+BAD_IDS = [
+    "",
+    ".",
+    "..",
+    ".hidden",
+    "-option",
+    "a/b",
+    "../../../../etc",
+    "a b",
+    "a\0b",
+    "a\x1b[2J",
+    "a\nb",
+    "ä",
+    "a" * 129,
+]
+
+
+@pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
+async def test_an_id_that_could_leave_its_place_opens_nothing(bad):
+    server = MemoryServer(echo=echo)
+    async with a_hub(server, memory={"cwd": "work/${task.id}", "keep_warm": True}) as hub:
+        for opening in (hub.open_task(bad), hub.ensure_task(bad), hub.task(bad).__aenter__()):
+            with pytest.raises(ConfigError, match="the task id .* is not allowed: use 1 to 128 letters") as caught:
+                await opening
+            assert str(caught.value).isprintable()
+        assert (hub.tasks, server.opened) == ([], 0)
+
+
+async def test_a_run_or_a_label_that_could_leave_its_place_opens_nothing_where_the_config_uses_it():
+    hub = a_hub(MemoryServer(echo=echo), memory={"args": ["${task.run}", "${task.user}"]})
+    async with hub:
+        for run, user in (("..", "ann"), ("r1", "../ann"), ("", "ann")):
+            with pytest.raises(ConfigError, match="is not allowed here: use 1 to 128 letters"):
+                await hub.open_task("t1", run=run, labels={"user": user})
+        assert hub.tasks == []
+        task = await hub.open_task("t1", run="r1", labels={"user": "ann", "note": "any / text"})
+        assert task.servers["memory"].args == ["r1", "ann"]

@@ -2,7 +2,7 @@
 
     ${NAME}            required; `${env:NAME}`, as editors write it, is the same
     ${NAME:-default}   the default when unset or empty; `${NAME-default}` only when unset
-    ${task.<label>}    kept for `fill`
+    ${task.<label>}    kept for `fill`; its value comes from a client, so `is_task_value` bounds what it may be
     $${                a literal `${`
 
 A string with task variables becomes a `Template`: its parts, not its text, are what is filled in later, so
@@ -17,10 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolhub.config.problems import Key, Problem, kind_of
+from toolhub.errors import ConfigError
 
 _REFERENCE = re.compile(r"(\$\$\{)|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?:(:?-)(.*))?", re.ASCII | re.DOTALL)
 _TASK_VARIABLE = re.compile(r"task\.([\w.-]+)")
+# Such a value can neither leave a folder, nor end a line or a string, nor be read as an option.
+_TASK_VALUE = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]{0,127}")
+TASK_VALUE_RULE = "use 1 to 128 letters (a to z), digits and . _ : - and begin with neither . nor -"
+# Of an id that is not allowed, in the message that says so.
+_SHOWN_CHARS = 64
 _FORMS = "write ${NAME}, ${NAME:-default} (no braces in the default), ${task.<label>}, or $${ for a literal ${"
 
 
@@ -49,7 +55,7 @@ Template = tuple[str | TaskVariable, ...]
 
 
 class BadReference(ValueError):
-    """A reference cannot be read, or its variable is not set."""
+    """A reference cannot be read, or its variable is not set or has a value that is not allowed."""
 
 
 def parse(text: str, environ: Mapping[str, str]) -> list[str | FromEnvironment | TaskVariable]:
@@ -87,12 +93,29 @@ def template_of(text: str) -> Template:
     return tuple(TaskVariable(piece) if i % 2 else piece for i, piece in enumerate(pieces))
 
 
+def is_task_value(value: str) -> bool:
+    """Whether a task's id may be this, and what stands for `${task.<label>}`; see TASK_VALUE_RULE."""
+    return _TASK_VALUE.fullmatch(value) is not None
+
+
+def check_task_id(task_id: str) -> str:
+    """Return the id. Raises ConfigError for one that is not allowed."""
+    if not is_task_value(task_id):
+        shown = ascii(task_id[:_SHOWN_CHARS])
+        raise ConfigError(f"the task id {shown} is not allowed: {TASK_VALUE_RULE}")
+    return task_id
+
+
 def fill(template: Template, values: Mapping[str, str]) -> str:
-    """The text of a template. Raises BadReference for a variable the task does not have."""
+    """The text of a template. Raises BadReference for a variable the task does not have, or with a value it may not."""
     for part in template:
-        if isinstance(part, TaskVariable) and part.name not in values:
+        if not isinstance(part, TaskVariable):
+            continue
+        if part.name not in values:
             known = ", ".join(f"task.{name}" for name in sorted(values)) or "none"
             raise BadReference(f"unknown task variable 'task.{part.name}'; known ones: {known}")
+        if not is_task_value(values[part.name]):  # the message leaves the value out: a label may be a secret
+            raise BadReference(f"the value of 'task.{part.name}' is not allowed here: {TASK_VALUE_RULE}")
     return "".join(values[part.name] if isinstance(part, TaskVariable) else part for part in template)
 
 

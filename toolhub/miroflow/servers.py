@@ -10,6 +10,7 @@ import anyio
 
 from toolhub.client import RemoteTask
 from toolhub.client.address import Address
+from toolhub.config.interpolate import check_task_id
 from toolhub.errors import ConfigError
 from toolhub.miroflow.params import Setting, entry_of
 from toolhub.miroflow.profile import Profile
@@ -94,7 +95,9 @@ class Servers:
             self._entry(server)
 
     def _task_id(self) -> str | None:
-        return task_id_var.get() if self._profile.has_task_id else None
+        """The agent task at hand. Raises ConfigError if its id is not allowed."""
+        task_id = task_id_var.get() if self._profile.has_task_id else None
+        return None if task_id is None else check_task_id(task_id)
 
 
 def _directory() -> str | None:

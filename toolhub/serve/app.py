@@ -18,10 +18,12 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub import __version__
+from toolhub.config.interpolate import check_task_id
+from toolhub.errors import ConfigError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
-from toolhub.serve.answers import MAX_BODY_BYTES, json_response
+from toolhub.serve.answers import MAX_BODY_BYTES, error_response, json_response
 from toolhub.serve.api import TaskApi
 from toolhub.serve.drain import Drain
 from toolhub.serve.front import Context, Front
@@ -75,8 +77,14 @@ class HubFront:
                 tasks.cancel_scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        named, session = headers.get(TASK_HEADER), headers.get(SESSION_HEADER)
+        try:
+            check_task_id(named or (_task_of_session(session) if session else COMMON_TASK))
+        except ConfigError as exc:
+            await error_response(exc)(scope, receive, send)
+            return
         await self._sessions.handle_request(scope, receive, send)
-        session = Headers(scope=scope).get(SESSION_HEADER)
         if scope["method"] == "DELETE" and session:
             await self._hub.close_task(_task_of_session(session))
 

@@ -16,7 +16,9 @@ class Body(BaseModel):
 class OpenTask(Body):
     """A task to open. It ends by DELETE, by silence longer than its lease, or with the hub."""
 
-    id: str | None = Field(default=None, min_length=1, max_length=200, pattern=r"^[^/\s]+$")
+    id: str | None = None
+    """1 to 128 letters, digits and `._:-`, with neither a dot nor a hyphen first. The same holds for `run` and for
+    labels where the config uses them as `${task.<label>}`."""
     run: str = Field(default="", max_length=200)
     labels: dict[str, str] = Field(default_factory=dict)
     servers: dict[str, dict[str, Any]] | None = None
