@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,8 +18,8 @@ Execute = Callable[..., Awaitable[dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def no_other_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TOOLHUB_URL", "TOOLHUB_COMMAND", "TOOLHUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("TOOLHUB_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class RemoteHub:
         *,
         run: str = "",
         labels: Mapping[str, str] | None = None,
-        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        servers: Mapping[str, Mapping[str, Any] | None] | None = None,
         only_these: bool = False,
         lease: float | None = None,
         weight: float = 1.0,
@@ -66,16 +66,17 @@ class RemoteHub:
         *,
         run: str = "",
         labels: Mapping[str, str] | None = None,
-        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        servers: Mapping[str, Mapping[str, Any] | None] | None = None,
         only_these: bool = False,
         lease: float | None = None,
         weight: float = 1.0,
     ) -> RemoteTask:
         """Open a task that lives until it is closed, dropped, or this process is silent for its lease.
 
-        servers: the task's own servers, as entries of the config. only_these: leave the hub's configured servers
-        out. lease: seconds; default is the hub's. weight: the task's share beside the others of its run. Raises
-        ConfigError when the id is taken or a server cannot be understood, Unauthorized, Overloaded, HubUnreachable.
+        servers: by name, an entry of the config for a server of the task's own, or None for the hub's server of that
+        name. only_these: leave out the hub's servers that `servers` does not name. lease: seconds; default is the
+        hub's. weight: the task's share beside the others of its run. Raises ConfigError when the id is taken or a
+        server cannot be understood, Unauthorized, Overloaded, HubUnreachable.
         """
         body = _opening(task_id, run, labels, servers, only_these, lease) | {"weight": weight}
         return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
@@ -84,18 +85,29 @@ class RemoteHub:
         self,
         task_id: str | None = None,
         *,
-        servers: Mapping[str, Mapping[str, Any]] | None = None,
+        run: str = "",
+        servers: Mapping[str, Mapping[str, Any] | None] | None = None,
         only_these: bool = False,
+        partial: bool = False,
         lease: float | None = None,
     ) -> RemoteTask:
-        """`open_task()` for a thread without an event loop."""
-        body = _opening(task_id, "", None, servers, only_these, lease)
+        """`open_task()` for a thread without an event loop.
+
+        partial: open the task without the servers that cannot be used; `RemoteTask.refused` says why.
+        """
+        body = _opening(task_id, run, None, servers, only_these, lease) | {"partial": partial}
         token = self._transport.token
         answer = blocking.request(self.address, "POST", _TASKS, token=token, body=body, timeout=MARGIN_S)
         return self._opened(answer)
 
     def _opened(self, answer: Json) -> RemoteTask:
         return RemoteTask(self._transport, answer, timeout=self._timeout)
+
+    def server_names_blocking(self) -> list[str]:
+        """Return the names of the servers in the hub's config, for a thread without an event loop."""
+        token = self._transport.token
+        answer = blocking.request(self.address, "GET", "/v1/servers", token=token, timeout=MARGIN_S)
+        return [server["name"] for server in answer["servers"]]
 
     async def statistics(self) -> Json:
         """Return everything the hub counts."""
@@ -111,14 +123,14 @@ def _opening(
     task_id: str | None,
     run: str,
     labels: Mapping[str, str] | None,
-    servers: Mapping[str, Mapping[str, Any]] | None,
+    servers: Mapping[str, Mapping[str, Any] | None] | None,
     only_these: bool,
     lease: float | None,
 ) -> Json:
     body: Json = {"id": task_id or f"task-{uuid.uuid4().hex[:12]}", "run": run, "labels": dict(labels or {})}
     body |= {"only_these": only_these}
     if servers is not None:
-        body["servers"] = {name: dict(spec) for name, spec in servers.items()}
+        body["servers"] = {name: None if spec is None else dict(spec) for name, spec in servers.items()}
     if lease is not None:
         body["lease_s"] = lease
     return body

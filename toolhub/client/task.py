@@ -29,6 +29,10 @@ class RemoteTask:
         self.id: str = opened["id"]
         self.run: str = opened["run"]
         self.servers: tuple[str, ...] = tuple(opened["servers"])
+        self.refused: dict[str, ToolhubError] = {
+            name: error_from_wire(wire) for name, wire in opened.get("refused", {}).items()
+        }
+        """Servers that were asked for and cannot be used."""
         self._transport = transport
         self._timeout = timeout
         self._path = task_path(self.id)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from toolhub.config import parse_server
 from toolhub.model import Json
 
 PLAYWRIGHT = "playwright"
@@ -35,8 +34,8 @@ class Setting:
 def entry_of(server: str, params: Any, setting: Setting) -> Json:
     """Return the hub's entry for a server.
 
-    Raises TypeError, worded as `ToolManager` always has, for parameters of an unknown kind; ConfigError for known ones
-    that cannot be used.
+    Raises TypeError, worded as `ToolManager` always has, for parameters of an unknown kind. Whether the hub can use the
+    entry it says itself.
     """
     entry = _reach(params)
     if entry is None:
@@ -51,13 +50,7 @@ def entry_of(server: str, params: Any, setting: Setting) -> Json:
         "restart": _RESTART,
         "instances": 1 if is_browser else setting.instances,
     }
-    entry = {name: escape(value) for name, value in entry.items()}
-    parse_server(server, entry, path=f"server {server!r}", environ={})
-    return entry
-
-
-def is_known_kind(params: Any) -> bool:
-    return _reach(params) is not None
+    return {name: escape(value) for name, value in entry.items()}
 
 
 def _reach(params: Any) -> Json | None:

@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -19,11 +19,9 @@ import anyio
 
 import toolhub.client
 from toolhub.client import HubUnreachable, RemoteHub, RemoteTask
-from toolhub.client.address import Address
-from toolhub.errors import TaskClosed
-from toolhub.miroflow.hub_command import hub_commands
+from toolhub.errors import HubClosed, TaskClosed, Unauthorized
+from toolhub.miroflow.hub_command import ADVICE, hub_commands
 from toolhub.miroflow.private_hub import private_hubs
-from toolhub.model import Json
 
 T = TypeVar("T")
 
@@ -36,13 +34,24 @@ _LEASE_S = 300.0
 _FORGET_S = 900.0
 # Once with what we have, once after opening again, once after starting a hub again.
 _ATTEMPTS = 3
+_TOLERANT = "To go on without tools, set TOOLHUB_TOLERANT=1: then every call answers with this error."
 
-Entries = Callable[[Address, str | None], Mapping[str, Json]]
-"""Receives the hub's address and the task id; returns the servers to open there."""
+
+class NoHub(HubClosed):
+    """A manager has never reached a hub and cannot start one, so none of its tools can run. Nothing was sent."""
+
+
+class Open(Protocol):
+    """Opens a task with a manager's servers on a hub. Blocks."""
+
+    def __call__(self, hub: RemoteHub, task_id: str | None, *, run: str, lease: float) -> RemoteTask: ...
 
 
 class Source(Protocol):
-    """Where a hub is to be found."""
+    """Where a hub is to be found. `advice` says what to do when there is none."""
+
+    @property
+    def advice(self) -> str: ...
 
     def url(self) -> str:
         """Return its address; may block. Raises HubUnreachable or HubClosed."""
@@ -57,6 +66,13 @@ class GivenHub:
 
     address: str
 
+    @property
+    def advice(self) -> str:
+        return (
+            f"Start a hub with `toolhub serve` and set TOOLHUB_URL to its address. Or unset TOOLHUB_URL (and leave out "
+            f"hub=), then the manager starts a hub of its own; for that {ADVICE}"
+        )
+
     def url(self) -> str:
         return self.address
 
@@ -69,6 +85,8 @@ class OwnHub:
     """The private hub of the process."""
 
     command: Any = None
+    advice: str = ""
+    """Its errors say it already."""
 
     def url(self) -> str:
         return private_hubs.url(hub_commands(self.command))
@@ -88,12 +106,15 @@ class _Process:
 
 
 class Tasks:
-    """See the module's text. entries: makes the servers of a task."""
+    """See the module's text. open_on: opens a task with the manager's servers. run: the label of the tasks."""
 
-    def __init__(self, source: Source, entries: Entries, *, token: str | None) -> None:
+    def __init__(self, source: Source, open_on: Open, *, token: str | None, run: str) -> None:
+        self.was_reached = False
+        """Whether a hub was there at any time: a hub that is missing from the start is a mistake in the set-up."""
         self._source = source
-        self._entries = entries
+        self._open_on = open_on
         self._token = token
+        self._run = run
         self._processes: dict[int, _Process] = {}
 
     def __repr__(self) -> str:
@@ -101,7 +122,10 @@ class Tasks:
         return f"<Tasks of {os.getpid()} open={list(process.tasks.values()) if process else []}>"
 
     async def use(self, task_id: str | None, operation: Callable[[RemoteTask], Awaitable[T]]) -> T:
-        """Run `operation` with the task, opening it (again) as long as nothing was sent."""
+        """Run `operation` with the task, opening it (again) as long as nothing was sent.
+
+        Raises NoHub when no hub was ever reached and none can be.
+        """
         for attempt in range(_ATTEMPTS):
             task = await self._task(task_id)
             try:
@@ -148,23 +172,31 @@ class Tasks:
             if task_id in process.tasks:
                 return process.tasks[task_id]
             _drop_unused(process)
-            url = self._source.url()
             try:
-                task = self._open_at(url, process, task_id)
-            except HubUnreachable:
-                process.hubs.pop(url, None)
-                if not self._source.replace(url):
+                task = self._open_somewhere(process, task_id)
+            except (HubClosed, Unauthorized) as exc:
+                if self.was_reached:
                     raise
-                task = self._open_at(self._source.url(), process, task_id)
+                raise NoHub("\n".join(filter(None, (str(exc), self._source.advice, _TOLERANT)))) from exc
+            self.was_reached = True
             process.tasks[task_id] = task
             return task
+
+    def _open_somewhere(self, process: _Process, task_id: str | None) -> RemoteTask:
+        url = self._source.url()
+        try:
+            return self._open_at(url, process, task_id)
+        except HubUnreachable:
+            process.hubs.pop(url, None)
+            if not self._source.replace(url):
+                raise
+            return self._open_at(self._source.url(), process, task_id)
 
     def _open_at(self, url: str, process: _Process, task_id: str | None) -> RemoteTask:
         hub = process.hubs.get(url)
         if hub is None:
             hub = process.hubs[url] = toolhub.client.connect(url, token=self._token)
-        servers = self._entries(hub.address, task_id)
-        return hub.open_task_blocking(servers=servers, only_these=True, lease=_LEASE_S)
+        return self._open_on(hub, task_id, run=self._run, lease=_LEASE_S)
 
     def _forget(self, task_id: str | None, task: RemoteTask) -> None:
         tasks = self._process().tasks

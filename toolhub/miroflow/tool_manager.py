@@ -1,6 +1,7 @@
 """`ToolManager`: the class that MiroFlow's agent loops call, on top of a hub.
 
-It keeps what callers and log viewers rely on: shapes, error texts, log steps. It never raises but for cancellation.
+It keeps what callers and log viewers rely on: shapes, error texts, log steps. It raises for cancellation, and NoHub
+when no hub can be reached or started: an agent without tools is to stop, not to go on.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from typing import Any, Protocol, Self
 
 import anyio
 
+from toolhub.client.address import Address
 from toolhub.errors import CallTimeout, ConfigError
 from toolhub.miroflow.batch import Results, execute_in_lanes, formatted
 from toolhub.miroflow.outcome import HF_REFUSAL, BadArguments, Failure, failure_of, text_of
-from toolhub.miroflow.params import PLAYWRIGHT, is_known_kind
+from toolhub.miroflow.params import PLAYWRIGHT
 from toolhub.miroflow.profile import Profile, profile_named
 from toolhub.miroflow.scraping import has_fallback, is_dataset_url, read_with_markitdown
-from toolhub.miroflow.servers import Servers
-from toolhub.miroflow.step_log import StepLog
+from toolhub.miroflow.servers import Choice, Servers
+from toolhub.miroflow.step_log import StepLog, logger
 from toolhub.miroflow.tasks import GivenHub, OwnHub
 from toolhub.model import Json, ToolInfo
 
 # A manager may serve many agents at once, and a foreign server may answer one call at a time. More processes are
 # started only while all others work.
 _INSTANCES = 4
+_logged_origins: set[str] = set()
 
 
 class ToolManagerProtocol(Protocol):
@@ -51,20 +54,28 @@ class ToolManager:
         hub: str | None = None,
         hub_command: str | Sequence[str] | None = None,
         token: str | None = None,
+        servers: str | None = None,
+        run: str | None = None,
+        tolerant: bool | None = None,
         strict: bool = False,
         legacy_errors: bool = False,
         enforce_blacklist: bool = False,
         max_instances: int = _INSTANCES,
     ) -> None:
-        """server_configs: dicts with `name` and `params` (StdioServerParameters of any SDK, a dict, or a URL).
+        """server_configs: dicts with `name` and `params` (StdioServerParameters of any SDK, a dict, or a URL); without
+        `params` the server is the hub's of that name.
 
         profile: which variant to be. hub: a hub's address (default TOOLHUB_URL, else a private hub, started by
-        `hub_command` or TOOLHUB_COMMAND or what is installed). token: for that hub. strict: let a timeout raise.
+        `hub_command` or TOOLHUB_COMMAND or what is installed). token: for that hub (default TOOLHUB_TOKEN).
+        servers: `hub` (only servers of the hub's config), `mine` (only those of `params`) or `hub-then-mine` (the hub's
+        where it has one of that name); default TOOLHUB_SERVERS, else hub-then-mine. run: the label under which the hub
+        shares fairly between runs (default TOOLHUB_RUN). tolerant: answer calls with an error instead of raising NoHub
+        (default: whether TOOLHUB_TOLERANT is 1). strict: let a timeout raise.
         legacy_errors: leave servers' error texts as they are. enforce_blacklist: refuse hidden tools, too.
         max_instances: processes per server while calls overlap.
         """
         self.server_configs = list(server_configs)
-        self.server_dict: dict[str, Any] = {config["name"]: config["params"] for config in self.server_configs}
+        self.server_dict: dict[str, Any] = {config["name"]: config.get("params") for config in self.server_configs}
         self.browser_session: Any = None  # the browser is a server like the others; kept for callers that look
         self.tool_blacklist = tool_blacklist if tool_blacklist else set()
         self.profile = profile_named(profile)
@@ -72,10 +83,20 @@ class ToolManager:
         self._legacy_errors = legacy_errors
         self._enforces_blacklist = enforce_blacklist
         self._steps = StepLog(to_module=self.profile.logs_to_module)
+        self._tolerant = os.environ.get("TOOLHUB_TOLERANT", "") == "1" if tolerant is None else tolerant
         address = hub or os.environ.get("TOOLHUB_URL")
-        source = GivenHub(address) if address else OwnHub(hub_command)
+        choice = Choice.of(servers or os.environ.get("TOOLHUB_SERVERS") or Choice.HUB_THEN_MINE.value)
+        if choice is Choice.HUB and not address:
+            raise ConfigError("TOOLHUB_SERVERS=hub (or servers=) needs a hub with servers: set TOOLHUB_URL, or hub=")
         self._servers = Servers(
-            self.server_dict, source, self.profile, token=token if address else "", max_instances=max_instances
+            self.server_dict,
+            GivenHub(str(Address.parse(address))) if address else OwnHub(hub_command),
+            self.profile,
+            choice=choice,
+            token=token if address else "",
+            run=(os.environ.get("TOOLHUB_RUN", "") if run is None else run),
+            max_instances=max_instances,
+            on_origins=self._log_origins if address else None,
         )
 
     def __repr__(self) -> str:
@@ -111,6 +132,14 @@ class ToolManager:
         servers = list(self.server_dict)
         self._log("info", "ToolManager | Initialization", f"ToolManager initialized, loaded servers: {servers}")
 
+    def _log_origins(self, table: str) -> None:
+        """Into the program's log once per process, and into the log of each task."""
+        if table not in _logged_origins:
+            _logged_origins.add(table)
+            logger.info("%s", table)
+        if self.task_log:
+            self._log("info", "ToolManager | Servers", table)
+
     def _log(self, level: str, step_name: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         self._steps.write(level, step_name, message, metadata)
 
@@ -132,26 +161,31 @@ class ToolManager:
         """Return ``{"name": <server>, "tools": [{"name", "description", "schema"}]}`` per config, in their order.
 
         A server that cannot be asked has ``[{"error": ...}]`` for its tools. The caller owns everything returned.
+        Raises NoHub.
         """
+        await self._require_hub()
         found: list[Json] = [{} for _ in self.server_configs]
 
-        async def fetch(number: int, server: str, params: Any) -> None:
-            found[number] = {"name": server, "tools": await self._definitions_of(server, params)}
+        async def fetch(number: int, server: str) -> None:
+            found[number] = {"name": server, "tools": await self._definitions_of(server)}
 
         async with anyio.create_task_group() as fetching:
             for number, config in enumerate(self.server_configs):
-                fetching.start_soon(fetch, number, config["name"], config["params"])
+                fetching.start_soon(fetch, number, config["name"])
         return found
 
-    async def _definitions_of(self, server: str, params: Any) -> list[Json]:
+    async def _require_hub(self) -> None:
+        if not self._tolerant:
+            await self._servers.require_hub()
+
+    async def _definitions_of(self, server: str) -> list[Json]:
         self._log("info", "ToolManager | Get Tool Definitions", f"Getting tool definitions for server '{server}'...")
         try:
-            if not is_known_kind(params):
-                kind = f"Error: Unknown parameter type for server '{server}': {type(params)}"
-                self._log("error", "ToolManager | Unknown Parameter Type", kind)
-                raise TypeError(f"Unknown server params type for {server}: {type(params)}")
             definitions = [_definition(tool) for tool in await self._offered(server)]
         except Exception as exc:
+            if isinstance(exc, TypeError):
+                kind = f"Error: Unknown parameter type for server '{server}': {type(self.server_dict[server])}"
+                self._log("error", "ToolManager | Unknown Parameter Type", kind)
             message = f"Error: Unable to connect or get tools from server '{server}': {exc}"
             self._log("error", "ToolManager | Connection Error", message)
             return [{"error": f"{self.profile.definitions_error}{exc}"}]
@@ -175,10 +209,11 @@ class ToolManager:
     async def execute_tool_call(self, server_name: str, tool_name: str, arguments: Any) -> Json:
         """Call a tool. Return ``{"server_name", "tool_name"}`` and either `result` (a str) or `error` (a str).
 
-        What a tool itself has to say against a call is a result. Raises only for cancellation, and with `strict` for a
-        call that takes longer than the profile allows.
+        What a tool itself has to say against a call is a result. Raises only for cancellation, NoHub, and with `strict`
+        for a call that takes longer than the profile allows.
         """
-        if not self.get_server_params(server_name):
+        await self._require_hub()
+        if server_name not in self.server_dict:
             return await self._not_found(server_name, tool_name, arguments)
         start = f"Connecting to server '{server_name}' to call tool '{tool_name}'"
         self._log("info", "ToolManager | Tool Call Start", start, {"arguments": arguments})

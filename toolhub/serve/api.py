@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolhub.config import parse_server
-from toolhub.errors import ToolhubError, Unauthorized
+from toolhub.config import ServerSpec, parse_server
+from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
 from toolhub.scope import TaskScope
@@ -45,6 +45,7 @@ class TaskApi:
 
     def routes(self) -> list[Route]:
         table: list[tuple[str, str, Endpoint]] = [
+            ("GET", "/v1/servers", self.list_servers),
             ("POST", "/v1/tasks", self.open_task),
             ("GET", "/v1/tasks", self.list_tasks),
             ("GET", "/v1/tasks/{id}", self.show_task),
@@ -60,12 +61,16 @@ class TaskApi:
     async def open_task(self, request: Request) -> Response:
         """Open a task."""
         body = await read_body(request, OpenTask)
-        if body.servers and not (self._allow_inline or request.scope["server"][1] is None):
-            raise Unauthorized(
-                "this door does not take servers from clients; use the hub's unix socket, put them into its config, "
-                "or start it with --allow-inline-servers"
-            )
-        specs = {name: parse_server(name, data, path="request") for name, data in (body.servers or {}).items()}
+        allow_inline = self._allow_inline or request.scope["server"][1] is None
+        specs: dict[str, ServerSpec] = {}
+        refused: dict[str, ToolhubError] = {}
+        for name, entry in (body.servers or {}).items():
+            try:
+                specs[name] = self._spec(name, entry, allow_inline=allow_inline)
+            except ToolhubError as exc:
+                if not body.partial:
+                    raise
+                refused[name] = exc
         scope = await self._hub.open_task(
             body.id,
             run=body.run,
@@ -80,9 +85,34 @@ class TaskApi:
                 "id": scope.id,
                 "run": scope.run,
                 "servers": list(scope.servers),
+                "refused": {name: error_to_wire(exc) for name, exc in refused.items()},
                 "lease_s": _finite(scope.lease),
             },
             201,
+        )
+
+    def _spec(self, name: str, entry: Json | None, *, allow_inline: bool) -> ServerSpec:
+        """Return the server that a client asks for: the hub's own, or the one that `entry` describes."""
+        configured = self._hub.config.servers
+        if entry is None:
+            if name not in configured:
+                known = ", ".join(configured) or "none"
+                raise ConfigError(f"the hub's config has no server {name!r}; it has: {known}")
+            return configured[name]
+        if not allow_inline:
+            raise Unauthorized(
+                f"server {name!r} was refused: this hub starts no servers for clients that come over TCP. "
+                f"Put {name!r} into the hub's config and ask for it by name (for a ToolManager the name alone is "
+                f'enough: {{"name": "{name}"}}), or use the hub\'s unix socket, or start the hub with '
+                "--allow-inline-servers"
+            )
+        return parse_server(name, entry, path="request")
+
+    async def list_servers(self, request: Request) -> Response:
+        """List the servers of the hub's config."""
+        specs = self._hub.config.servers.values()
+        return json_response(
+            {"servers": [{"name": spec.name, "transport": spec.transport, "share": spec.share} for spec in specs]}
         )
 
     async def list_tasks(self, request: Request) -> Response:

@@ -21,10 +21,13 @@ class OpenTask(Body):
     labels where the config uses them as `${task.<label>}`."""
     run: str = Field(default="", max_length=200)
     labels: dict[str, str] = Field(default_factory=dict)
-    servers: dict[str, dict[str, Any]] | None = None
-    """The task's own servers, in the form of the config's `servers`; only where the door allows it."""
+    servers: dict[str, dict[str, Any] | None] | None = None
+    """By name: a server of the task's own, in the form of the config's `servers`, or null for the hub's server of that
+    name. Servers of its own need the hub's unix socket or `allow_inline_servers`; null needs neither."""
     only_these: bool = False
-    """Leave the hub's configured servers out."""
+    """Leave out the hub's servers that `servers` does not name."""
+    partial: bool = False
+    """Open the task without those of `servers` that cannot be used; the answer tells them under `refused`."""
     lease_s: Seconds | None = None
     weight: Weight = 1
     """The task's share of what is scarce, beside the other tasks of its run."""
