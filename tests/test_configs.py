@@ -17,7 +17,7 @@ from toolhub_agent.profiles import load_profile, profile_names
 
 from toolhub import Hub, TaskScope
 from toolhub.config import AgentSettings, LlmSettings, SubAgentSettings, load_config, parse_config
-from toolhub.config.models import HubSettings, Limits
+from toolhub.config.models import HttpLimits, HubSettings, Limits
 from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import CacheSettings, RestartSettings, ServerSpec, ToolRules, ToolSettings
 from toolhub.errors import StartError, ToolNotFound
@@ -123,6 +123,11 @@ def test_the_complete_config_shows_every_key_of_a_section(
 
 
 @pytest.mark.quick
+def test_the_complete_config_shows_every_limit_of_http(shown: dict[str, Any]) -> None:
+    assert shown["hub"]["http"] == HttpLimits().model_dump()
+
+
+@pytest.mark.quick
 def test_the_complete_config_shows_every_key_of_a_sandbox(shown: dict[str, Any]) -> None:
     sandbox = shown["sandbox"]
     assert set(sandbox["e2b"]) == keys_of(E2BSettings)
@@ -182,7 +187,7 @@ def test_values_that_are_said_to_be_defaults_are(shown: dict[str, Any]) -> None:
     assert agent == AgentSettings().model_dump() | {"sub_agents": {"browsing": browsing}}
     llm = LlmSettings(endpoints=shown["llm"]["endpoints"]).model_dump()
     assert shown["llm"] == llm | {"api_key": "${LLM_API_KEY:-}"}
-    hub = {name: field.default for name, field in HubSettings.model_fields.items()}
+    hub = HubSettings().model_dump()
     variable = {"uds", "token", "state_dir", "max_starts"}
     assert {key for key, value in shown["hub"].items() if value != hub[key]} == variable
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from serve.served import ServedHub, Task, error_of, eventually, open_task, text_of
 
-from toolhub.serve.answers import MAX_BODY_BYTES
+from toolhub.config.models import HttpLimits
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -92,7 +92,7 @@ def test_a_wrong_field_is_named(client: httpx2.Client, body: object, field: str)
 
 
 def test_a_body_that_is_too_large_is_refused(client: httpx2.Client) -> None:
-    pieces = (b" " * (1 << 20) for _ in range(MAX_BODY_BYTES // (1 << 20) + 1))
+    pieces = (b" " * (1 << 20) for _ in range(HttpLimits().body_bytes // (1 << 20) + 1))
     assert error_of(client.post("/v1/tasks", content=pieces), 413)["type"] == "BadRequest"
     assert client.get("/v1/tasks").status_code == 200
 

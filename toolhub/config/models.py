@@ -11,13 +11,32 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 
 from toolhub.config.agent import AgentSettings
 from toolhub.config.llm import LlmSettings
+from toolhub.config.rules import check_origin
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
 from toolhub.config.server import ServerSpec
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 HomePath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]
+WebOrigin = Annotated[str, AfterValidator(check_origin)]
 Port = Annotated[Length, Field(le=65535)]
+
+
+class HttpLimits(Section):
+    """What a client may send, and how long it may take. They bound what strangers cost before they show a token."""
+
+    head_bytes: Annotated[Count, Field(ge=1024)] = 64 * 1024
+    """The request line and the headers of one request."""
+    head_timeout_s: Seconds = 10
+    """From the first byte of a request, or from the connection, to the end of its headers."""
+    body_bytes: Count = 64 * 1024 * 1024
+    body_timeout_s: Seconds = 120
+    """From the end of the headers to the end of the body."""
+    write_timeout_s: Seconds = 300
+    """A TCP client that reads nothing of a response for so long is disconnected."""
+    connections: Count = 2048
+    """Open at once, per listener; at most a quarter of the descriptors that the system allows."""
+    connections_per_address: Count = 1024
 
 
 class HubSettings(Section):
@@ -32,7 +51,10 @@ class HubSettings(Section):
     """0 takes any free port."""
     uds: HomePath | None = None
     token: SecretStr | None = Field(default=None, min_length=1)
+    allowed_origins: list[WebOrigin] = Field(default_factory=list)
+    """Web pages that may use a hub without a token from a browser on this machine, such as `http://localhost:6274`."""
     allow_inline_servers: bool = False
+    http: HttpLimits = Field(default_factory=HttpLimits)
     drain_s: Pause = 5
     log_level: LogLevel = "info"
 

@@ -99,6 +99,13 @@ def check_url(url: str) -> str:
     return url
 
 
+def check_origin(origin: str) -> str:
+    """Browsers send it in this form, and it is compared as it is."""
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s*?#@A-Z]+", origin):
+        raise ValueError("expected an origin such as http://localhost:3000: scheme, host and port, without a path")
+    return origin
+
+
 def check_builtin(target: str) -> str:
     if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
         raise ValueError("expected 'package.module:factory'")

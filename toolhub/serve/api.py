@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -184,6 +184,8 @@ def _answering(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except (ToolhubError, BadRequest) as exc:
             return error_response(exc)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     answer.__name__, answer.__doc__ = endpoint.__name__, endpoint.__doc__
     return answer

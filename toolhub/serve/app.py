@@ -23,7 +23,7 @@ from toolhub.errors import ConfigError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
-from toolhub.serve.answers import MAX_BODY_BYTES, error_response, json_response
+from toolhub.serve.answers import error_response, json_response
 from toolhub.serve.api import TaskApi
 from toolhub.serve.drain import Drain
 from toolhub.serve.front import Context, Front
@@ -49,7 +49,9 @@ class HubFront:
         self.front = Front(self._task_of, version=__version__)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
         hub.on_tools_changed.append(self._note_change)
-        self._sessions = StreamableHTTPSessionManager(self.front.server, max_request_body_size=MAX_BODY_BYTES)
+        self._sessions = StreamableHTTPSessionManager(
+            self.front.server, max_request_body_size=hub.config.hub.http.body_bytes
+        )
 
     async def _task_of(self, context: Context) -> TaskScope:
         headers = context.request.headers if context.request is not None else {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -12,6 +14,7 @@ import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.abc
@@ -22,6 +25,7 @@ from toolhub.errors import ConfigError
 from toolhub.hub import Hub
 from toolhub.serve.app import Application
 from toolhub.serve.guard import is_loopback
+from toolhub.serve.protocol import ConnectionLimiter, LimitedProtocol
 
 OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 """Receives the addresses, and (name, path) of every further door."""
@@ -152,8 +156,12 @@ def _open_doors(
 
 
 def _settings(application: Application, config: Config) -> uvicorn.Config:
+    limits = config.hub.http
+    protocol = functools.partial(LimitedProtocol, limits=limits, limiter=ConnectionLimiter(limits))
     return uvicorn.Config(
         application.asgi,
+        http=cast(type[asyncio.Protocol], protocol),
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

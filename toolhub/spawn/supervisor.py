@@ -147,6 +147,17 @@ def _become_subreaper() -> None:
         pass  # not Linux: the process group and `ps` have to do
 
 
+def wait_readable(descriptors: list[int], timeout: float | None = None) -> list[int]:
+    """Wait, at most `timeout` seconds, and return those that can be read.
+
+    Not select(): it refuses descriptors above 1023, which a hub with many connections hands down.
+    """
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poller.poll(None if timeout is None else timeout * 1000)]
+
+
 def _sigchld_pipe() -> int:
     """Return a descriptor that becomes readable when a child exits."""
     reader, writer = os.pipe()
@@ -216,7 +227,7 @@ def _keep(
     _tell(control, pid=pid, start_time=start_time(pid))
     watched = [control.fileno(), child_exited] + ([hub] if hub is not None else [])
     while True:
-        ready, _, _ = select.select(watched, [], [])
+        ready = wait_readable(watched)
         if child_exited in ready:
             os.read(child_exited, 4096)
             status = dict(_reap()).get(pid)
@@ -279,7 +290,7 @@ def _fork_keeper(requests: socket.socket, hub: int | None, cgroup: str) -> int:
                 os.set_inheritable(fd, False)
             _keep(request, fds[:3], socket.socket(fileno=fds[3]), hub)
             code = 0
-            if hub is not None and select.select([hub], [], [], 0)[0]:
+            if hub is not None and wait_readable([hub], 0):
                 _remove_cgroup(cgroup)  # the supervisor may be gone as well; the last of us succeeds
         finally:
             os._exit(code)
@@ -319,7 +330,7 @@ def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
     gc.freeze()
     watched = [requests.fileno(), child_exited] + ([hub] if hub is not None else [])
     while True:
-        ready, _, _ = select.select(watched, [], [])
+        ready = wait_readable(watched)
         if hub in ready:
             break
         if child_exited in ready:

@@ -22,7 +22,6 @@ import gc
 import importlib.util
 import json
 import os
-import select
 import socket
 import sys
 from typing import TYPE_CHECKING, Any
@@ -101,7 +100,7 @@ def _serve(requests: socket.socket, idle_s: float) -> tuple[Request, int | None]
     gc.freeze()
     while True:
         # The clock runs only while there are no servers.
-        ready, _, _ = select.select([requests.fileno(), child_exited], [], [], None if keepers else idle_s)
+        ready = supervisor.wait_readable([requests.fileno(), child_exited], None if keepers else idle_s)
         if not ready:
             return None
         if child_exited in ready:
