@@ -1,7 +1,8 @@
 """The HTTP proxy through which a sandbox without a network reaches the hosts of its profile, and nothing else.
 
 A connection goes through four steps, each of which can end it with an answer that says why: read the head, look the
-target up in the rules, look its address up and judge that, connect to that very address (a second lookup could give
+target up in the rules, look its address up and judge that (a name must lead to the public internet and not back to this
+machine), connect to that very address (a second lookup could give
 another one). After that the proxy moves bytes both ways until both sides have ended. It serves `CONNECT host:port` and
 `GET http://host/...`, one request for each connection. What follows a head goes to the upstream that was checked, never
 elsewhere; what follows a whole request goes nowhere.
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from http import HTTPStatus
 from ipaddress import ip_address
 
 import anyio
 
-from toolhub_sandbox import proxy_sockets
+from toolhub_sandbox import proxy_host, proxy_sockets
 from toolhub_sandbox.proxy_request import HEAD_END, UNBOUNDED, BadRequest, Request, check_bytes, parse_request
 from toolhub_sandbox.proxy_rules import AllowRules, IPAddress, Target
 from toolhub_sandbox.proxy_sockets import receive, send, send_end
@@ -66,14 +67,22 @@ async def resolve_by_system(host: str, port: int) -> Sequence[IPAddress]:
     return [ip_address(sockaddr[0]) for *_, sockaddr in found]
 
 
-async def run_proxy(listener: socket.socket, rules: AllowRules, *, resolve: Resolve = resolve_by_system) -> None:
+async def run_proxy(
+    listener: socket.socket,
+    rules: AllowRules,
+    *,
+    resolve: Resolve = resolve_by_system,
+    is_own: Callable[[IPAddress], bool] = proxy_host.is_own_address,
+    hub_ports: Callable[[], Collection[int]] = proxy_host.listening_ports,
+) -> None:
     """Serve a listening socket until cancelled; then every connection and the listener are closed.
 
     listener: owned from here on. It may live in another network namespace; upstreams are reached from this process's.
     resolve: looks names up; it is asked once for each request that the rules admit, and never for an IP address.
+    is_own: tells the addresses of this machine. hub_ports: gives the ports of it that no list can open.
     Raises a group with an OSError if the listener cannot accept at all; what a connection does wrong ends that one.
     """
-    proxy = _Proxy(rules, resolve)
+    proxy = _Proxy(rules, resolve, is_own, hub_ports)
     places = anyio.Semaphore(CONNECTIONS)
 
     async def serve(client: socket.socket) -> None:
@@ -98,9 +107,17 @@ async def run_proxy(listener: socket.socket, rules: AllowRules, *, resolve: Reso
 class _Proxy:
     """What the connections of a sandbox have in common."""
 
-    def __init__(self, rules: AllowRules, resolve: Resolve) -> None:
+    def __init__(
+        self,
+        rules: AllowRules,
+        resolve: Resolve,
+        is_own: Callable[[IPAddress], bool],
+        hub_ports: Callable[[], Collection[int]],
+    ) -> None:
         self._rules = rules
         self._resolve = resolve
+        self._is_own = is_own
+        self._hub_ports = hub_ports
         self._logged: set[str] = set()
 
     async def serve(self, client: socket.socket) -> None:
@@ -169,6 +186,7 @@ class _Proxy:
 
     async def _addresses(self, target: Target) -> Sequence[IPAddress]:
         if target.address is not None:
+            self._check_own(target, [target.address])
             return [target.address]
         found = dict.fromkeys(await self._resolve(target.host, target.port))
         admitted = [address for address in found if self._rules.admits_address(target, address)]
@@ -176,7 +194,18 @@ class _Proxy:
             raise self._forbidden(
                 target, f"has no public address; {self._rules.key} must list a local service by its IP address"
             )
+        self._check_own(target, admitted)
         return admitted[:_ADDRESSES_TRIED]
+
+    def _check_own(self, target: Target, addresses: Sequence[IPAddress]) -> None:
+        """Refuse what leads back to this machine, unless the list means that, and the hub itself in any case."""
+        if not any(map(self._is_own, addresses)):
+            return
+        if not self._rules.means_local(target):
+            key = self._rules.key
+            raise self._forbidden(target, f"is this machine; {key} must list a local service by its IP address")
+        if target.port in self._hub_ports():
+            raise self._forbidden(target, "is the hub itself, which no list can open to a sandbox")
 
     def _forbidden(self, target: Target, reason: str) -> Refusal:
         if target.host not in self._logged and len(self._logged) < _NAMES_LOGGED:

@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LONGEST_NAME = 253
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the IPv4 address that is really reached
 _ASSIGNED = IPv6Network("2000::/3")  # RFC 4291: all the global unicast there is
+_AZURE = IPv4Address("168.63.129.16")  # public by its number, but the platform's own services of the virtual machine
 _6TO4 = IPv6Network("2002::/16")  # RFC 7526: deprecated, and a way to name any IPv4 address
 
 
@@ -91,7 +92,7 @@ def is_public(address: IPAddress) -> bool:
         if address not in _ASSIGNED or address in _6TO4:
             return False
     local = address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
-    return address.is_global and not (local or address.is_multicast or address.is_reserved)
+    return address.is_global and address != _AZURE and not (local or address.is_multicast or address.is_reserved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,10 @@ class AllowRules:
         if target.address is not None:
             return address == target.address
         return address.is_loopback if target.host == "localhost" else is_public(address)
+
+    def means_local(self, target: Target) -> bool:
+        """Whether an admitted target may be a service of this machine: the list has its address, or `localhost`."""
+        return target.address is not None or target.host == "localhost"
 
 
 def _read(text: str, key: str) -> Rule:

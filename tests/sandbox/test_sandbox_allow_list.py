@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import anyio
 import pytest
@@ -23,27 +24,33 @@ urllib.request.build_opener(proxy).open({url!r}, timeout=5).read().decode()
 CONNECT = "import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
 
 
+SERVICE = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 class Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"from outside")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
+
+with HTTPServer(("127.0.0.1", 0), Page) as server:
+    print(server.server_port, flush=True)
+    server.serve_forever()
+"""
 
 
 @contextmanager
 def a_service() -> Iterator[int]:
-    """A service of this machine; gives its port."""
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    """A service of this machine, not of this process, which is the hub's; gives its port."""
+    with subprocess.Popen([sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield server.server_port
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
         finally:
-            server.shutdown()
-            thread.join()
+            process.kill()
 
 
 async def run(sandbox: Sandbox, code: str) -> Execution:
@@ -77,3 +84,16 @@ async def test_the_proxy_ends_with_its_sandbox_and_serves_no_other() -> None:
             bare = await scope.create("bare")
             alone = await run(bare, CONNECT.format(port=3128))
             assert alone.error is not None and alone.error.name == "ConnectionRefusedError"
+
+
+async def test_the_hub_itself_is_not_reached_even_where_its_address_is_listed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.setblocking(False)
+        port = hub.getsockname()[1]
+        web = {"network": {"allow": [f"127.0.0.1:{port}"]}, "pool": 0}
+        async with open_sandboxes(SandboxSettings(profiles={"web": web})) as sandboxes:
+            sandbox = await sandboxes.scope("t").create("web")
+            refused = await run(sandbox, FETCH.format(url=f"http://127.0.0.1:{port}/v1/tasks"))
+        assert refused.error is not None and f"127.0.0.1:{port} is the hub itself" in refused.error.value
+        with pytest.raises(BlockingIOError):
+            hub.accept()

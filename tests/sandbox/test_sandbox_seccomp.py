@@ -16,10 +16,10 @@ LONGEST = 4096  # BPF_MAXINSNS
 Step = tuple[int, int, int, int]
 
 
-def program(monkeypatch: pytest.MonkeyPatch, machine: str) -> list[Step]:
+def program(monkeypatch: pytest.MonkeyPatch, machine: str, **options: bool) -> list[Step]:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert seccomp.is_supported()
-    return list(struct.iter_unpack("<HBBI", seccomp.build()))
+    return list(struct.iter_unpack("<HBBI", seccomp.build(**options)))
 
 
 def verdict(code: list[Step], number: int, *arguments: int, architecture: int = X86) -> int:
@@ -43,8 +43,12 @@ def refused(code: int) -> int:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "arm64"])
-def test_every_jump_lands_inside_and_the_end_is_a_verdict(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
-    code = program(monkeypatch, machine)
+@pytest.mark.parametrize("has_cgroup", [True, False])
+@pytest.mark.parametrize("has_own_uid", [True, False])
+def test_every_jump_lands_inside_and_the_end_is_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, machine: str, has_cgroup: bool, has_own_uid: bool
+) -> None:
+    code = program(monkeypatch, machine, has_cgroup=has_cgroup, has_own_uid=has_own_uid)
     assert 0 < len(code) <= LONGEST
     assert code[-1][0] == 0x06
     for at, (operation, if_true, if_false, _) in enumerate(code):
@@ -60,13 +64,45 @@ def test_what_is_listed_is_denied(
     code = program(monkeypatch, machine)
     for name, numbers in seccomp.DENIED.items():
         if numbers[column] is not None:
-            wanted = errno.ENOSYS if name.startswith("io_uring") else errno.EPERM
+            wanted = errno.ENOSYS if name.startswith(("io_", "inotify_")) else errno.EPERM
             assert verdict(code, numbers[column], architecture=architecture) == refused(wanted), name
 
 
+@pytest.mark.parametrize(("machine", "column", "architecture"), [("x86_64", 0, X86), ("aarch64", 1, ARM)])
+@pytest.mark.parametrize("option", ["has_cgroup", "has_own_uid"])
+def test_what_only_a_cgroup_or_an_own_uid_bounds_is_missing_without_it(
+    monkeypatch: pytest.MonkeyPatch, machine: str, column: int, architecture: int, option: str
+) -> None:
+    table = {"has_cgroup": seccomp.UNCOUNTED, "has_own_uid": seccomp.EPOLL}[option]
+    numbers = [pair[column] for pair in table.values() if pair[column] is not None]
+    bounded, unbounded = program(monkeypatch, machine), program(monkeypatch, machine, **{option: False})
+    for number in numbers:
+        assert verdict(bounded, number, architecture=architecture) == ALLOW
+        assert verdict(unbounded, number, architecture=architecture) == refused(errno.ENOSYS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_ignored"),
+    [
+        ((3, 1, 7), True),  # SOL_SOCKET, SO_SNDBUF
+        ((3, 1, 8), True),  # SOL_SOCKET, SO_RCVBUF
+        ((3, 1, 2), False),  # SOL_SOCKET, SO_REUSEADDR
+        ((3, 6, 7), False),  # IPPROTO_TCP, TCP_SYNCNT
+        ((3, 6, 8), False),  # IPPROTO_TCP, TCP_LINGER2
+    ],
+)
+def test_without_a_cgroup_the_buffers_of_sockets_keep_their_size(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[int, ...], is_ignored: bool
+) -> None:
+    """An errno of zero: the call returns 0 and does nothing."""
+    assert verdict(program(monkeypatch, "x86_64"), 54, *arguments) == ALLOW
+    assert verdict(program(monkeypatch, "x86_64", has_cgroup=False), 54, *arguments) == (ERRNO if is_ignored else ALLOW)
+
+
 def test_no_number_is_listed_twice() -> None:
+    table = seccomp.DENIED | seccomp.UNCOUNTED | seccomp.EPOLL
     for column in (0, 1):
-        numbers = [pair[column] for pair in seccomp.DENIED.values() if pair[column] is not None]
+        numbers = [pair[column] for pair in table.values() if pair[column] is not None]
         assert len(numbers) == len(set(numbers))
 
 

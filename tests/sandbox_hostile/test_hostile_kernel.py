@@ -37,9 +37,9 @@ def test_the_numbers_are_those_of_the_kernels_headers(column: int) -> None:
     if header is None:
         pytest.skip(f"the kernel's headers are not installed: {HEADERS[column]}")
     real = numbers_in(header) | YOUNG
-    table: dict[str, Any] = seccomp.DENIED | seccomp.UNCOUNTED
+    table: dict[str, Any] = seccomp.DENIED | seccomp.UNCOUNTED | seccomp.EPOLL
     named = {"clone": seccomp._CLONE, "clone3": seccomp._CLONE3, "socket": seccomp._SOCKET}
-    named |= {"prlimit64": seccomp._PRLIMIT, "ioctl": seccomp._IOCTL}
+    named |= {"prlimit64": seccomp._PRLIMIT, "ioctl": seccomp._IOCTL, "setsockopt": seccomp._SETSOCKOPT}
     wrong = {name: numbers[column] for name, numbers in (table | named).items() if real.get(name) != numbers[column]}
     assert wrong == {}
 
@@ -334,13 +334,43 @@ async def test_what_the_kernel_counts_for_an_account_is_bounded_for_each_sandbox
             stage.box,
             """
 import resource
-instances = []
-while isinstance(fd := attempt(os.open, "/dev/null", 0), int) and libc.inotify_init() >= 0:
-    instances.append(fd)
 names = [name for name in os.listdir("/proc/sys/user") if name.endswith("_namespaces")]
-(len(instances), {open(f"/proc/sys/user/{name}").read().strip() for name in names},
- attempt(open, "/proc/sys/user/max_user_namespaces", "w"), resource.getrlimit(resource.RLIMIT_SIGPENDING))
+({open(f"/proc/sys/user/{name}").read().strip() for name in names},
+ attempt(open, "/proc/sys/user/max_user_namespaces", "w"), resource.getrlimit(resource.RLIMIT_SIGPENDING),
+ resource.getrlimit(resource.RLIMIT_MSGQUEUE))
 """,
         )
-        assert told == (16, {"0"}, "EACCES", (1024, 1024))
-        assert await value(stage.neighbour, "import ctypes; ctypes.CDLL(None).inotify_init() >= 0") is True
+    assert told == ({"0"}, "EACCES", (1024, 1024), (0, 0))
+
+
+async def test_files_that_all_sandboxes_share_cannot_be_watched(stage: Stage) -> None:
+    """A watch on a program would tell a sandbox whenever another one runs it."""
+    code = """
+told = []
+for start in (libc.inotify_init, lambda: libc.inotify_init1(0), lambda: libc.fanotify_init(0, 0)):
+    told.append((start(), errno.errorcode[ctypes.get_errno()]))
+told, open("/proc/sys/user/max_inotify_instances").read().strip()
+"""
+    with patience():
+        told, most = await tried(stage.box, code)
+    assert {result for result, _ in told} == {-1}
+    assert {why for _, why in told} <= {"ENOSYS", "EPERM"}
+    assert most == "0"
+
+
+async def test_a_program_that_would_watch_a_file_reads_it_again_and_again_instead(stage: Stage) -> None:
+    with patience():
+        done = await stage.box.run_command(
+            "touch f; (until echo more >> f && test -e seen; do :; done) & tail -f -s 0.05 f | head -n 1; touch seen"
+        )
+    assert done.stdout == "more\n"
+
+
+async def test_asynchronous_io_of_the_whole_machine_cannot_be_reserved(stage: Stage) -> None:
+    """fs.aio-max-nr is one number for everybody."""
+    number = {"x86_64": 206, "aarch64": 0}[platform.machine()]
+    before = Path("/proc/sys/fs/aio-nr").read_text()
+    with patience():
+        told = await tried(stage.box, f"context = ctypes.c_ulong(0)\ncall({number}, 65536, ctypes.byref(context))")
+    assert told == "ENOSYS"
+    assert Path("/proc/sys/fs/aio-nr").read_text() == before

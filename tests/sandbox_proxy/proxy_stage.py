@@ -36,6 +36,8 @@ class Proxy:
 
 @asynccontextmanager
 async def open_proxy(*allow: str, **options: Any) -> AsyncIterator[Proxy]:
+    """A proxy for which this process is not the hub: the origins of the tests are its, too."""
+    options = {"hub_ports": frozenset} | options
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(listener, tasks)

@@ -105,6 +105,11 @@ def test_local_ipv6_addresses_are_not_public(address):
     assert not is_public(ip_address(address))
 
 
+@pytest.mark.parametrize("address", ["168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110"])
+def test_the_services_of_a_cloud_platform_are_not_public(address):
+    assert not is_public(ip_address(address))
+
+
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_public_addresses_are_public_through_a_translator_too(address):
     assert is_public(ip_address(address))
@@ -133,6 +138,14 @@ def test_localhost_leads_to_this_machine_alone():
     assert not rules.admits_address(target, IPv4Address("192.168.0.1"))
     assert not rules.admits_address(target, IPv4Address("8.8.8.8"))
     assert not AllowRules.of(["*.localhost"]).admits_address(Target("a.localhost", 80), IPv4Address("127.0.0.1"))
+
+
+def test_only_an_address_or_localhost_may_mean_this_machine():
+    rules = AllowRules.of(["example.org", "10.0.0.1:8080", "localhost:8080", "*.localhost"])
+    assert rules.means_local(Target("10.0.0.1", 8080))
+    assert rules.means_local(Target("localhost", 8080))
+    assert not rules.means_local(Target("example.org", 80))
+    assert not rules.means_local(Target("a.localhost", 80))
 
 
 def test_a_plain_request_is_rewritten_for_the_host_that_is_checked():

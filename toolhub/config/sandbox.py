@@ -17,6 +17,9 @@ MIB = 1 << 20
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?")
 
+_UIDS = re.compile(r"(\d{1,10})-(\d{1,10})")
+_NO_UID = (1 << 32) - 1
+
 
 def _check_module(name: str) -> str:
     if not _MODULE.fullmatch(name):
@@ -48,6 +51,13 @@ def _read_network(value: Any) -> Any:
     raise ValueError(
         f"expected 'none', 'host' or the key 'allow' with a list of hosts, found {found}{near and ';' + near}"
     )
+
+
+def _check_uids(text: str) -> str:
+    found = _UIDS.fullmatch(text)
+    if found is None or not 0 < int(found[1]) <= int(found[2]) < _NO_UID:
+        raise ValueError(f"{text!r} is no range of uids: write FIRST-LAST, without root, such as 60578-60986")
+    return text
 
 
 Module = Annotated[str, AfterValidator(_check_module)]
@@ -116,7 +126,10 @@ class SandboxSettings(Section):
     python: Folder | None = None
     """The interpreter inside; None: the hub's own. Needs Python 3.11."""
     user: Annotated[str, Field(min_length=1)] | None = None
-    """A hub that runs as root gives its sandboxes to this account; None: to a uid that nobody has."""
+    """A hub that runs as root gives all its sandboxes to this account; None: each has one of `uids`."""
+    uids: Annotated[str, AfterValidator(_check_uids)] = "60578-60986"
+    """If the hub is root and `user` is null: every live sandbox has one of these, so what the kernel counts per uid
+    (epoll, pipes, files in flight) is counted per sandbox. The default is unused on systems with systemd."""
     profiles: dict[str, SandboxProfile] = Field(default_factory=dict)
     default_profile: str = "bare"
     max_sandboxes: Count = 256
@@ -124,6 +137,12 @@ class SandboxSettings(Section):
     memory_budget_bytes: Count | None = None
     """Used by all sandboxes together before new ones are refused; None: half of the machine's memory."""
     e2b: E2BSettings = Field(default_factory=E2BSettings)
+
+    @property
+    def uid_range(self) -> tuple[int, int]:
+        """First and last of `uids`."""
+        first, _, last = self.uids.partition("-")
+        return int(first), int(last)
 
     @model_validator(mode="before")
     @classmethod

@@ -22,7 +22,7 @@ from toolhub_sandbox.inside.processes import children_by_parent, descendants, en
 from toolhub_sandbox.inside.worker import MAX_CODE
 
 _MAX_REQUEST = MAX_CODE
-# epoll takes no more than 24 days at once, and a timeout may be as long as it likes.
+# poll takes no more than 24 days at once, and a timeout may be as long as it likes.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -41,6 +41,8 @@ class Options:
     tmp_bytes: int = 0
     proxy_port: int = 0
     home: str = "/home/user"
+    uid: int | None = None
+    """A uid of this machine that nothing else has; None: it shares one with other sandboxes."""
 
 
 class Agent:
@@ -48,7 +50,8 @@ class Agent:
 
     def __init__(self, hub: socket.socket, options: Options, *, become_worker: Callable[[], None]) -> None:
         self._hub = hub
-        self._selector = selectors.DefaultSelector()
+        # Not epoll: the kernel counts what is watched for each uid, and code in the sandbox could use all of it up.
+        self._selector = selectors.PollSelector()
         self._requests = FrameBuffer(_MAX_REQUEST)
         common: dict[str, Any] = {
             "output_bytes": options.output_bytes,

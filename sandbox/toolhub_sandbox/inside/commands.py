@@ -21,6 +21,8 @@ MAX_COMMANDS = 32
 MAX_LEFT = 256
 # A killed command is gone within milliseconds; if not, it is killed again.
 _KILL_S = 1.0
+# Of a path in an error.
+_SHOWN = 80
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
 
@@ -55,7 +57,7 @@ class Commands:
             self.answer({"id": command_id, "failed": f"{MAX_COMMANDS} commands are running in this sandbox"}, [])
             return
         if not os.path.isdir(cwd):
-            self.answer({"id": command_id, "failed": f"cwd {cwd!r} is not a directory in the sandbox"}, [])
+            self.answer({"id": command_id, "failed": f"cwd {cwd[:_SHOWN]!r} is not a directory in the sandbox"}, [])
             return
         streams = Capture(self.output_bytes), Capture(self.output_bytes)
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import select
+import selectors
 import socket
 import struct
 import sys
@@ -34,9 +36,11 @@ MAX_FILES = 4096
 # Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
 _INODES = 100_000
 SHM_BYTES = 64 << 20
-# An account has 128 instances of inotify as a rule; sandboxes that make namespaces of their own are attacks.
-_NAMESPACE_LIMITS = {"inotify_instances": 16, "inotify_watches": 16_384} | dict.fromkeys(
-    [f"{kind}_namespaces" for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time")], 0
+# Sandboxes that make namespaces of their own, or watch files that all of them share, are attacks.
+_NAMESPACE_LIMITS = dict.fromkeys(
+    [f"{kind}_namespaces" for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time")]
+    + ["inotify_instances", "fanotify_groups"],
+    0,
 )
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
 
@@ -114,7 +118,8 @@ def lock(options: Options) -> None:
     # So that code with the same uid can neither read nor change the agent's memory.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     if seccomp.is_supported():
-        syscalls.install_filter(seccomp.build(has_cgroup=options.memory_bytes is None))
+        program = seccomp.build(has_cgroup=options.memory_bytes is None, has_own_uid=options.uid is not None)
+        syscalls.install_filter(program)
 
 
 def set_limits(options: Options, *, threads_before: int = 0) -> None:
@@ -190,6 +195,7 @@ def become_worker() -> None:
     syscalls.set_name("python")
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     go_first()
+    _use_poll_without_epoll()
     sys.path.insert(0, "")  # modules beside the code, as in any interactive session
     library = os.environ.get("PYTHONPATH")
     if library:
@@ -197,3 +203,11 @@ def become_worker() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # or every sandbox would draw the zygote's numbers
+
+
+def _use_poll_without_epoll() -> None:
+    """Choose the selector that asyncio uses again: the zygote made the choice before the filter was there."""
+    try:
+        select.epoll().close()
+    except OSError:
+        selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]  # as `selectors` itself does

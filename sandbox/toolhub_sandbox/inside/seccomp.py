@@ -29,6 +29,9 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "init_module": (175, 105),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "io_setup": (206, 0),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -74,14 +77,28 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58),
 }
 # Memory that is no process's and in no file system: only a cgroup sees it. Denied where there is none.
-UNCOUNTED: dict[str, tuple[int, int]] = {"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)}
+UNCOUNTED: dict[str, tuple[int, int]] = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "shmget": (29, 194),
+}
+# The kernel counts what all epoll instances of a uid watch (fs.epoll.max_user_watches), and a filter cannot count.
+# Denied where sandboxes share a uid: one of them could else keep the others, and a hub of that uid, from waiting.
+EPOLL: dict[str, tuple[int | None, int | None]] = {"epoll_create": (213, None), "epoll_create1": (291, 20)}
 # Programs fall back when the kernel seems too old for these, but not always when they are forbidden.
-_AS_IF_MISSING = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register"})
+# inotify: a watch on a program in /usr tells who runs it, and all sandboxes share these files. `tail -f` polls then.
+# io_setup: fs.aio-max-nr is one number for the whole machine.
+_AS_IF_MISSING = frozenset(
+    {"inotify_init", "inotify_init1", "io_setup", "io_uring_setup", "io_uring_enter", "io_uring_register"}
+)
 # Families that are namespaced. Not among them: vsock (reaches the hypervisor), alg, packet, bluetooth, ...
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "arm64": (0xC00000B7, 1)}
 _CLONE, _CLONE3, _SOCKET, _PRLIMIT, _IOCTL = (56, 220), (435, 435), (41, 198), (302, 261), (16, 29)
+_SETSOCKOPT = (54, 208)
 _NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW*, time namespaces included
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32 = 0x40000000
@@ -97,18 +114,24 @@ def is_supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def build(*, has_cgroup: bool = True) -> bytes:
-    """Return the filter for this machine."""
+def build(*, has_cgroup: bool = True, has_own_uid: bool = True) -> bytes:
+    """Return the filter for this machine.
+
+    has_cgroup: whether a cgroup counts the kernel's memory. has_own_uid: whether no other process has this uid.
+    """
     architecture, column = _ARCHITECTURES[platform.machine()]
     code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NR)]
     if column == 0:
         code += _when(_AT_LEAST, _X32, errno.ENOSYS)
-    for name, known in DENIED.items():
-        number = known[column]
+    missing = (() if has_cgroup else UNCOUNTED.values(), () if has_own_uid else EPOLL.values())
+    denied = [(numbers, errno.ENOSYS) for group in missing for numbers in group]
+    denied += [(known, errno.ENOSYS if name in _AS_IF_MISSING else errno.EPERM) for name, known in DENIED.items()]
+    for numbers, answer in denied:
+        number = numbers[column]
         if number is not None:
-            code += _when(_EQUAL, number, errno.ENOSYS if name in _AS_IF_MISSING else errno.EPERM)
-    for numbers in () if has_cgroup else UNCOUNTED.values():
-        code += _when(_EQUAL, numbers[column], errno.ENOSYS)
+            code += _when(_EQUAL, number, answer)
+    if not has_cgroup:
+        code += _in_call(_SETSOCKOPT[column], 1, _WITHOUT_BUFFER_SIZES)
     # Its flags lie behind a pointer, where a filter cannot look; libraries then use clone.
     code += _when(_EQUAL, _CLONE3[column], errno.ENOSYS)
     code += _in_call(_CLONE[column], 0, _when(_ANY_BIT, _NAMESPACE_FLAGS, errno.EPERM))
@@ -121,6 +144,17 @@ def build(*, has_cgroup: bool = True) -> bytes:
 
 
 _Step = tuple[int, int, int, int]
+
+# SO_SNDBUF and SO_RCVBUF seem to succeed and do nothing: every socket keeps the default, and a number of sockets bounds
+# what they hold (see `Watch`). The size is a wish that the kernel cuts down without a word, too.
+_WITHOUT_BUFFER_SIZES: list[_Step] = [
+    (_EQUAL, 0, 5, socket.SOL_SOCKET),
+    (_LOAD, 0, 0, _ARGUMENT + 8 * 2),
+    (_EQUAL, 0, 1, socket.SO_SNDBUF),
+    (_RETURN, 0, 0, _ERRNO),
+    (_EQUAL, 0, 1, socket.SO_RCVBUF),
+    (_RETURN, 0, 0, _ERRNO),
+]
 
 
 def _when(test: int, value: int, code: int) -> list[_Step]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -28,6 +29,7 @@ PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+CAP_KILL, CAP_SETGID, CAP_SETUID = 5, 6, 7
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _KEYCTL_JOIN_SESSION_KEYRING = 1
@@ -92,14 +94,15 @@ def set_name(name: str) -> None:
     _libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, for this process and all it will ever execute."""
+def drop_capabilities(*, keep: Sequence[int] = ()) -> None:
+    """Give up every capability but `keep` for this process, and all of them for whatever it will ever execute."""
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
             break  # past the last one that this kernel knows, or none may be dropped because none is held
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    kept = sum(1 << capability for capability in keep)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept)), "capset")
 
 
 def new_session_keyring() -> None:

@@ -28,6 +28,8 @@ from toolhub_sandbox.inside.life import live, live_unisolated, report, silence
 from toolhub_sandbox.inside.watch import Watch
 
 _MAX_REQUEST = 1 << 20
+# Of a zygote whose sandboxes have uids of their own: to become one, and to end what runs as one.
+_CAPABILITIES = (syscalls.CAP_SETUID, syscalls.CAP_SETGID, syscalls.CAP_KILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Settings:
     """Of the host, to be shown inside: where the interpreter lives, and what the profile names."""
     uid: int
     gid: int
-    """For a launcher that is root: whom the sandboxes run as."""
+    """For a launcher that is root: whom the zygote runs as, and every sandbox that has no uid of its own."""
     host_network: bool
     memory_bytes: int | None = None
     """What the watch grants a sandbox; None where a cgroup does that."""
@@ -49,6 +51,8 @@ class Settings:
     """What the watch grants a sandbox; None where a cgroup or the kernel's own limit does that."""
     cgroups: list[str] | None = None
     """Folders to remove when everything is over."""
+    own_uids: tuple[int, int] | None = None
+    """First and last of the uids that a zygote below a root launcher may give to sandboxes, one each."""
 
 
 def main(control_fd: str, hub_fd: str) -> NoReturn:
@@ -69,21 +73,29 @@ def main(control_fd: str, hub_fd: str) -> NoReturn:
 
 
 def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
-    if not _unshare_as_root():
+    is_root = _unshare_as_root()
+    if not is_root:
         _unshare_as_user(settings)
+    ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         try:
+            ours.close()
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-            _enter(settings)
-            _Zygote(control, hub, settings).serve()
+            has_uids = _enter(settings, theirs if is_root and settings.own_uids is not None else None)
+            theirs.close()
+            _Zygote(control, hub, settings, has_uids=has_uids).serve()
         except Exception as exc:
             _say(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
         finally:
             os._exit(1)
     control.close()
+    theirs.close()
     os.close(hub)
     syscalls.set_name("sbx-launcher")
+    with ours:
+        if ours.recv(1):  # it has a user namespace, and waits for what is mapped there
+            ours.send(b"y" if _map_uids(pid, settings) else b"n")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the hub decides what it means
     _, status = os.waitpid(pid, 0)
     if status == 0:  # it ended because the hub did; else the hub and its other sandboxes still need the groups
@@ -114,19 +126,53 @@ def _unshare_as_user(settings: Settings) -> None:
     isolate.map_ids({uid: uid}, {gid: gid})
 
 
-def _enter(settings: Settings) -> None:
-    """Move into the file tree of the sandboxes and give up what only building it needed."""
+def _enter(settings: Settings, launcher: socket.socket | None) -> bool:
+    """Move into the file tree of the sandboxes and give up what only building it needed.
+
+    launcher: maps the uids of sandboxes; None: there are none. Returns whether sandboxes can have a uid each.
+    """
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     socket.sethostname("sandbox")  # before modules are loaded that remember it
     root.enter_new_root(settings.folders, host_network=settings.host_network)
-    if os.geteuid() == 0 and settings.uid != 0:
+    has_uids = False
+    if launcher is not None:
+        # In a user namespace of its own, so that the zygote can become these uids and no other, never root.
+        os.setgroups([])
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        launcher.send(b"u")
+        has_uids = launcher.recv(1) == b"y"
+    if launcher is not None or (os.geteuid() == 0 and settings.uid != 0):
         _become(settings.uid, settings.gid)
-    syscalls.drop_capabilities()
+    syscalls.drop_capabilities(keep=_CAPABILITIES if has_uids else ())
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid clears it
+    return has_uids
+
+
+def _map_uids(pid: int, settings: Settings) -> bool:
+    """Let a zygote be its account and all of `own_uids`; only the former where this root has no such uids to give."""
+    assert settings.own_uids is not None
+    first, last = settings.own_uids
+    own = f"{first} {first} {last - first + 1}\n"
+    for name, account in (("uid_map", settings.uid), ("gid_map", settings.gid)):
+        try:
+            _write_map(pid, name, own + ("" if first <= account <= last else f"{account} {account} 1\n"))
+        except OSError:
+            if name == "uid_map":
+                _write_map(pid, "uid_map", f"{settings.uid} {settings.uid} 1\n")
+                _write_map(pid, "gid_map", f"{settings.gid} {settings.gid} 1\n")
+                return False
+            raise
+    return True
+
+
+def _write_map(pid: int, name: str, text: str) -> None:
+    with open(f"/proc/{pid}/{name}", "w") as file:
+        file.write(text)
 
 
 def _become(uid: int, gid: int) -> None:
-    os.setgroups([])
+    if os.getgroups():
+        os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # it was cleared, and /proc/self would be root's
@@ -141,7 +187,8 @@ def _check_access(settings: Settings) -> None:
 class _Zygote:
     """Loads, then forks on request."""
 
-    def __init__(self, control: socket.socket, hub: int, settings: Settings) -> None:
+    def __init__(self, control: socket.socket, hub: int, settings: Settings, *, has_uids: bool = False) -> None:
+        self._has_uids = has_uids
         self._control = control
         self._hub = hub
         self._settings = settings
@@ -157,7 +204,8 @@ class _Zygote:
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         self._load()
         silence()
-        self._tell({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))})
+        threads = len(os.listdir("/proc/self/task"))
+        self._tell({"ready": os.getpid(), "threads": threads, "has_uids": self._has_uids})
         poller = select.poll()
         for descriptor in (self._control.fileno(), self._hub, self._born.fileno()):
             poller.register(descriptor, select.POLLIN)
@@ -257,6 +305,8 @@ class _Zygote:
             if self._settings.isolation == "none":
                 os.close(births)
                 live_unisolated(hub, options)
+            if options.uid is not None:
+                _become(options.uid, options.uid)
             isolate.unshare(network=self._settings.host_network)
             pid = os.fork()
             if pid == 0:

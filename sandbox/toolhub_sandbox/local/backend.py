@@ -27,6 +27,7 @@ from toolhub_sandbox.local.box import LocalSandbox, max_answer
 from toolhub_sandbox.local.cgroups import Cgroups, MemoryKills, open_cgroups
 from toolhub_sandbox.local.line import Line
 from toolhub_sandbox.local.nursery import Nursery, folders_of, open_nursery
+from toolhub_sandbox.local.uids import Uids
 from toolhub_sandbox.model import Isolation
 from toolhub_sandbox.protocol import HOME
 
@@ -71,6 +72,8 @@ class LocalBackend:
         self._why_cgroups = why_cgroups
         self._python = settings.python or sys.executable
         self._is_isolated = settings.backend != "subprocess"
+        self.uids = _own_uids(settings) if self._is_isolated else None
+        """None: sandboxes share the hub's uid, or that of `sandbox.user`."""
         self._families: dict[str, Family] = {}
         self._folders: list[str] | None = None
 
@@ -127,11 +130,12 @@ class LocalBackend:
                 sandbox.set_gone()
 
     async def _born(self, stack: AsyncExitStack, name: str, profile: SandboxProfile) -> LocalSandbox:
-        options = self._options(profile, await self._own_folder(stack))
+        uid = await self._own_uid(name, profile, stack)
+        options = self._options(profile, await self._own_folder(stack), uid)
         group = self._cgroups.create(options.id, profile) if self._cgroups else None
         if group is not None:
             stack.push_async_callback(_in_thread, group.remove)
-        parent = await self._parent(name, profile, stack)
+        parent = await self._parent(name, profile, uid, stack)
         line = Line(await parent.spawn(options), max_body=max_answer(profile))
         stack.callback(line.end, "it was closed")
         try:
@@ -160,7 +164,18 @@ class LocalBackend:
             was_out_of_memory=memory.is_new,
         )
 
-    def _options(self, profile: SandboxProfile, home: str) -> Options:
+    async def _own_uid(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> int | None:
+        """A uid that no other sandbox has until `stack` ends; None where sandboxes share one. Raises SandboxLimit."""
+        if self.uids is None or not await self._can_change_uid(name, profile):
+            return None
+        uid = self.uids.take()
+        stack.callback(self.uids.give_back, uid)
+        return uid
+
+    async def _can_change_uid(self, name: str, profile: SandboxProfile) -> bool:
+        return (await self._nursery(name, profile)).has_uids
+
+    def _options(self, profile: SandboxProfile, home: str, uid: int | None) -> Options:
         network = profile.network
         return Options(
             id=f"sbx{secrets.token_hex(10)}",
@@ -175,6 +190,7 @@ class LocalBackend:
             tmp_bytes=profile.tmp_bytes,
             proxy_port=PROXY_PORT if isinstance(network, AllowedHosts) else 0,
             home=home,
+            uid=uid,
         )
 
     async def _own_folder(self, stack: AsyncExitStack) -> str:
@@ -199,7 +215,7 @@ class LocalBackend:
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(run_proxy, listener, rules)
 
-    async def _parent(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> Parent:
+    async def _parent(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Parent:
         """Return what new sandboxes of a profile are asked of; `stack` ends with the sandbox."""
         return await self._nursery(name, profile)
 
@@ -227,6 +243,7 @@ class LocalBackend:
             memory_bytes=None if self._cgroups else profile.memory_bytes,
             processes=None if self._cgroups or self._is_isolated else profile.processes,
             cgroups=self._cgroups.paths if self._cgroups else None,
+            own_uids=self._settings.uid_range if self.uids is not None else None,
         )
         async with open_nursery(self._python, settings) as nursery:
             yield nursery
@@ -251,6 +268,13 @@ async def _meet(line: Line) -> tuple[int, socket.socket | None]:
         why = head.get("why")
         raise SandboxUnavailable(why[:_MAX_REASON] if isinstance(why, str) else "its first message is not understood")
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
+
+
+def _own_uids(settings: SandboxSettings) -> Uids | None:
+    """The uids that this hub can give to sandboxes: none, unless it is root and was told no account for them."""
+    if os.geteuid() != 0 or settings.user is not None:
+        return None
+    return Uids(*settings.uid_range, reserved=UNUSED_UID)
 
 
 def account(user: str | None) -> tuple[int, int]:

@@ -25,7 +25,7 @@ _FOR_EVER_S = 1e9
 _AGENT_S = 30.0
 _KILL_S = 5.0
 # Of what an agent gives as a reason.
-_MAX_REASON = 200
+_MAX_REASON = 1000
 _MAX_COUNT = 1 << 63
 _FILE_TEXTS: dict[FileProblem, str] = {
     "missing": "does not exist",

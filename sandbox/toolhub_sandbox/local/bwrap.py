@@ -50,10 +50,14 @@ class BwrapBackend(LocalBackend):
     def memory_bytes(self) -> int | None:
         return self._cgroups.memory_bytes if self._cgroups else None
 
-    async def _parent(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> Parent:
+    async def _can_change_uid(self, name: str, profile: SandboxProfile) -> bool:
+        return True
+
+    async def _parent(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Parent:
         if self._folders is None:
             self._folders = await anyio.to_thread.run_sync(folders_of, self._python)
-        launcher = Launcher(self._python, self._folders, profile, account(self._settings.user))
+        own = account(self._settings.user) if uid is None else (uid, uid)
+        launcher = Launcher(self._python, self._folders, profile, own)
         stack.push_async_callback(launcher.aclose)
         return launcher
 

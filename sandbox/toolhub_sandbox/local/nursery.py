@@ -76,6 +76,8 @@ class Nursery:
         self._control = control
         self._process = process
         self.is_ready = False
+        self.has_uids = False
+        """Whether it can give each sandbox a uid."""
         self.usage: dict[str, int] = {}
         """Bytes by sandbox, where the zygote watches memory."""
         self.listeners: list[Callable[[str], None]] = []
@@ -204,6 +206,7 @@ async def _wait_ready(nursery: Nursery, process: subprocess.Popen[bytes], *, iso
         notice = await nursery.hear()
     if notice is not None and "ready" in notice:
         nursery.is_ready = True
+        nursery.has_uids = notice.get("has_uids") is True
         return
     why = (notice or {}).get("failed") or await anyio.to_thread.run_sync(_last_words, process)
     way_out = WAY_OUT if isolates and (notice or {}).get("is_refused") else ""

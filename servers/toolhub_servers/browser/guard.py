@@ -59,6 +59,9 @@ class PublicRules(AllowRules):
             self.refused[target] = None
         return admitted
 
+    def means_local(self, target: Target) -> bool:
+        return any(rule.admits(target) for rule in self.rules)
+
     def take_refused(self) -> list[Target]:
         """Return what was refused since the last time."""
         refused = list(self.refused)
@@ -109,7 +112,8 @@ async def open_guard(rules: AllowRules) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = listener.getsockname()[1]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_proxy, listener, rules)
+            # What `allow_private` lists was chosen for browsers, wherever it runs.
+            tasks.start_soon(lambda: run_proxy(listener, rules, hub_ports=frozenset))
             try:
                 yield f"http://127.0.0.1:{port}"
             finally:
