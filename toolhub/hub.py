@@ -262,6 +262,11 @@ class Hub:
             raise TaskClosed(f"no open task {task_id!r}: it was closed, its lease ran out, or the hub was restarted")
         return held.value
 
+    def is_open(self, task: TaskScope) -> bool:
+        """Whether this very task is open; another one may have its id by now."""
+        held = self._scopes.get(task.id)
+        return held is not None and held.value is task and not held.is_released
+
     @property
     def tasks(self) -> list[TaskScope]:
         return [held.value for held in self._scopes.values() if not held.is_released]
@@ -317,14 +322,18 @@ class Hub:
             await anyio.sleep(_PATROL_S)
             for scope in self.tasks:
                 if scope.lease_left <= 0:
-                    logger.warning("task %s was silent for %.0f s and is closed", scope.id, scope.lease)
-                    self._ready().start_soon(self.close_task, scope.id)
+                    self._ready().start_soon(self._expire, scope)
             if self._shared.budget.waiting:
                 self._shared.budget.check()  # descriptors and memory are given back without telling
             for slot in self._slots():
                 limit = idle_limit(slot.spec)
                 if limit is not None and slot.idle_seconds > limit * random.uniform(1, 1 + _IDLE_JITTER):  # noqa: S311
                     self._ready().start_soon(slot.stop_if_idle, limit)
+
+    async def _expire(self, scope: TaskScope) -> None:
+        if scope.lease_left <= 0 and self.is_open(scope):  # a sign of life may have come since the patrol
+            logger.warning("task %s was silent for %.0f s and is closed", scope.id, scope.lease)
+            await self.close_task(scope.id)
 
     async def _measure_memory(self) -> None:
         while True:

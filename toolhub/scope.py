@@ -271,10 +271,6 @@ class TaskScope:
             self._renewed_at = anyio.current_time()
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
     def lease_left(self) -> float:
         """Seconds until the task is closed for silence; what is in flight holds the lease (`in_use`)."""
         if self._users:

@@ -59,8 +59,15 @@ class RawClient:
         """End the session."""
         return self._client.delete("/mcp", headers=self._headers).status_code
 
+    def status_of(self, method: str, params: Json | None = None) -> int:
+        """Send a request and return the HTTP status of its answer."""
+        return self._send({"id": 1, "method": method, "params": params or {}}).status_code
+
+    def _send(self, message: Json) -> httpx2.Response:
+        return self._client.post("/mcp", json={"jsonrpc": "2.0", **message}, headers=self._headers)
+
     def _post(self, message: Json) -> httpx2.Response:
-        answer = self._client.post("/mcp", json={"jsonrpc": "2.0", **message}, headers=self._headers)
+        answer = self._send(message)
         assert answer.is_success, answer.text
         if "mcp-session-id" in answer.headers:
             self._headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]

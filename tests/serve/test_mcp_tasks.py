@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 from chaos.processes import FIXTURES
+from mcp import MCPError
 from serve.mcp_clients import MODES, RawClient, mcp_client, text_of
 from serve.served import ServedHub, eventually, open_task, served, stub, write_config
 from serve.served import text_of as text_of_answer
@@ -137,6 +141,56 @@ def test_the_end_of_a_session_does_not_end_a_task_that_was_chosen(hub: ServedHub
         raw.request("tools/list")
         assert raw.delete() == 200
         assert task.show()["id"] == "lasting"
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brief(tmp_path: Path) -> Iterator[ServedHub]:
+    """A hub whose leases run out while a test waits."""
+    with served(write_config(tmp_path, servers={"own": stub()}, limits={"task_lease_s": 1.5})) as running:
+        yield running
+
+
+async def test_a_client_that_pings_or_listens_keeps_its_process_and_a_silent_one_must_begin_again(
+    brief: ServedHub,
+) -> None:
+    with brief.client() as http:
+        silent, pinging = RawClient(http), RawClient(http)
+        async with mcp_client(brief) as listening:  # the SDK's client holds a stream open for notifications
+            before = [pid_of(silent), pid_of(pinging), text_of(await listening.call_tool("pid"))]
+
+            def silent_is_over() -> bool:
+                pinging.request("ping")
+                return len(http.get("/v1/tasks").json()["tasks"]) == 2
+
+            await anyio.to_thread.run_sync(lambda: eventually(silent_is_over, within=30))
+            for _ in range(2):
+                assert silent.status_of("tools/call", {"name": "pid", "arguments": {}}) == 404
+            after = [pid_of(RawClient(http)), pid_of(pinging), text_of(await listening.call_tool("pid"))]
+    assert before[1:] == after[1:] and before[0] not in after
+
+
+async def test_a_client_of_the_sdk_whose_task_was_closed_gets_an_error_and_a_new_connection_works(
+    brief: ServedHub,
+) -> None:
+    with brief.client() as http:
+        async with mcp_client(brief) as client:
+            first = text_of(await client.call_tool("pid"))
+            (task,) = http.get("/v1/tasks").json()["tasks"]
+            assert http.delete(f"/v1/tasks/{task['id']}").status_code == 204
+            for _ in range(2):
+                with pytest.raises(MCPError, match="Session not found|Session terminated"):
+                    await client.call_tool("pid")
+            assert http.get("/v1/tasks").json() == {"tasks": []}
+        async with mcp_client(brief) as client:
+            assert text_of(await client.call_tool("pid")) != first
+
+
+def pid_of(client: RawClient) -> str:
+    answer = client.request("tools/call", {"name": "pid", "arguments": {}})
+    return str(answer["result"]["content"][0]["text"])
 
 
 # --- what a tool says about itself ----------------------------------------------------------------------------------

@@ -9,17 +9,20 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
+import anyio.abc
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
 from toolhub.config.interpolate import check_task_id
-from toolhub.errors import ConfigError
+from toolhub.errors import ToolhubError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
 from toolhub.scope import TaskScope
@@ -34,6 +37,9 @@ from toolhub.serve.openapi import openapi_route
 MCP_PATH = "/mcp"
 TASK_HEADER = "x-toolhub-task"
 SESSION_HEADER = "mcp-session-id"
+VERSION_HEADER = "mcp-protocol-version"
+# Where a request's ASGI scope has its task.
+TASK_KEY = "toolhub.task"
 # The task of MCP clients that neither name one nor have a session (revision 2026-07-28 has none).
 COMMON_TASK = "mcp"
 
@@ -41,24 +47,75 @@ logger = logging.getLogger(__name__)
 
 
 class HubFront:
-    """The MCP front over a hub: a task per header, else per MCP session."""
+    """The MCP front over a hub: a task per header, else per MCP session.
+
+    Every request holds the lease of its task while it is served; so a ping renews it, and an open stream keeps it.
+    A session ends with its task: once a task that a session has used is closed, the session is answered with 404, and
+    its client initializes a new one. It is never given a fresh task under the old session's id.
+    """
 
     def __init__(self, hub: Hub, *, lease: float) -> None:
         self._hub = hub
         self._lease = lease
-        self.front = Front(self._task_of, version=__version__)
+        self.front = Front(_task_of, version=__version__)
+        self.front.server.middleware.append(self._note_session)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
         hub.on_tools_changed.append(self._note_change)
         self._sessions = StreamableHTTPSessionManager(
-            self.front.server, max_request_body_size=hub.config.hub.http.body_bytes
+            self.front.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
         )
+        self._used: dict[str, dict[str, TaskScope]] = {}
+        """The tasks that each session has used, by the session's id and the task's."""
+        self._closing: anyio.abc.TaskGroup | None = None
 
-    async def _task_of(self, context: Context) -> TaskScope:
-        headers = context.request.headers if context.request is not None else {}
-        named = headers.get(TASK_HEADER)
-        session = headers.get(SESSION_HEADER)
-        task_id = named or (_task_of_session(session) if session else COMMON_TASK)
-        return await self._hub.ensure_task(task_id, lease=self._lease)
+    async def _note_session(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        connection = ctx.session._connection
+        session = connection.session_id
+        if ctx.method == "initialize" and session is not None and session not in self._used:
+            self._used[session] = {}
+            connection.exit_stack.callback(self._forget, session)
+        return await call_next(ctx)
+
+    def _forget(self, session: str) -> None:
+        """A session has ended: by DELETE, by silence longer than the lease, or with its task."""
+        del self._used[session]
+        assert self._closing is not None
+        self._closing.start_soon(self._hub.close_task, _task_of_session(session))
+
+    async def _task_for(self, scope: Scope) -> TaskScope | None:
+        """Return the task of a request, opened if need be; None if it opens a session, or ends one.
+
+        Raises ConfigError for an id that is not allowed, Overloaded, HubClosed.
+        """
+        headers = Headers(scope=scope)
+        named, session = headers.get(TASK_HEADER), headers.get(SESSION_HEADER, "")
+        if named:
+            check_task_id(named)
+        version = headers.get(VERSION_HEADER)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:  # such requests belong to no session
+            return await self._hub.ensure_task(named or COMMON_TASK, lease=self._lease)
+        used = self._used.get(session)
+        if used is None or scope["method"] == "DELETE":
+            return None
+        task_id = named or _task_of_session(session)
+        task = used.get(task_id)
+        if task is None:
+            task = used[task_id] = await self._hub.ensure_task(task_id, lease=self._lease)
+        elif not self._hub.is_open(task):
+            await self._end_session(scope)
+            return None
+        return task
+
+    async def _end_session(self, scope: Scope) -> None:
+        """End the session of a request, as if its client had asked for it."""
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            pass
+
+        await self._sessions.handle_request({**scope, "method": "DELETE"}, receive, send)
 
     def _note_change(self, server: str) -> None:
         try:
@@ -73,22 +130,31 @@ class HubFront:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         with self._changes, self._changed:
-            async with self._sessions.run(), anyio.create_task_group() as tasks:
-                tasks.start_soon(self._announce)
-                yield
-                tasks.cancel_scope.cancel()
+            async with anyio.create_task_group() as self._closing:
+                async with self._sessions.run(), anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._announce)
+                    yield
+                    tasks.cancel_scope.cancel()
+                self._closing.cancel_scope.cancel()  # a hub that ends closes every task by itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        named, session = headers.get(TASK_HEADER), headers.get(SESSION_HEADER)
         try:
-            check_task_id(named or (_task_of_session(session) if session else COMMON_TASK))
-        except ConfigError as exc:
+            task = await self._task_for(scope)
+        except ToolhubError as exc:
             await error_response(exc)(scope, receive, send)
             return
-        await self._sessions.handle_request(scope, receive, send)
-        if scope["method"] == "DELETE" and session:
-            await self._hub.close_task(_task_of_session(session))
+        if task is None:
+            await self._sessions.handle_request(scope, receive, send)
+            return
+        with task.in_use():
+            await self._sessions.handle_request({**scope, TASK_KEY: task}, receive, send)
+
+
+async def _task_of(context: Context) -> TaskScope:
+    """The task that `HubFront` found for a request."""
+    assert context.request is not None
+    task: TaskScope = context.request.scope[TASK_KEY]
+    return task
 
 
 def _task_of_session(session: str) -> str:
