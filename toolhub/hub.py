@@ -26,7 +26,7 @@ from toolhub.channel.process import open_stdio
 from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
 from toolhub.config.interpolate import check_task_id
-from toolhub.errors import ConfigError, HubClosed, Overloaded, TaskClosed
+from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
 from toolhub.layers.admission import Gate
@@ -38,6 +38,7 @@ from toolhub.owned import Held, hold
 from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
 from toolhub.server import HostedOpener, Server, ServerGates, Shared
+from toolhub.server_events import ServerEvents
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
@@ -66,6 +67,7 @@ class Hub:
         self._started_at = time.time()
         self._counts = CallCounts()
         self._totals = Counters()
+        self.events = ServerEvents()
         self._open_channel = open_channel
         self._scopes: dict[str, Held[TaskScope]] = {}
         self._opening: dict[str, anyio.Event] = {}
@@ -96,6 +98,7 @@ class Hub:
                 gate=Gate("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
+                events=self.events,
                 observers=self.observers,
                 retry_budget=RetryBudget(),
                 on_replay=self._count_replay,
@@ -148,6 +151,7 @@ class Hub:
         finally:
             self._owners.cancel_scope.cancel()
             await self._stack.__aexit__(None, None, None)
+            self.events.flush(all_windows=True)
 
     async def _close_everything(self) -> None:
         async with anyio.create_task_group() as closing:
@@ -320,6 +324,7 @@ class Hub:
     async def _patrol(self) -> None:
         while True:
             await anyio.sleep(_PATROL_S)
+            self.events.flush()
             for scope in self.tasks:
                 if scope.lease_left <= 0:
                     self._ready().start_soon(self._expire, scope)
@@ -360,6 +365,7 @@ class Hub:
             budget=self._shared.budget.statistics(),
             flights=self._shared.flights.statistics(),
             cache=self._shared.caches.statistics(),
+            servers=self.events.statistics(),
         )
 
     def _sandbox_counts(self) -> SandboxCounts | None:
@@ -372,6 +378,8 @@ class Hub:
 async def _warm(slot: Slot) -> None:
     try:
         await slot.warm()
+    except StartError:
+        pass  # the slot has written why
     except Exception as exc:
         logger.warning("keep_warm: %s", exc)
 

@@ -199,6 +199,22 @@ class BudgetStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """One server, whoever uses it. state: `ok`, `failing` (its last start failed) or `given_up`.
+
+    since: when it stopped working, as Unix time; last_error: with its last stderr lines; task: whose server that was.
+    """
+
+    server: str
+    starts: int = 0
+    deaths: int = 0
+    state: str = "ok"
+    since: float | None = None
+    last_error: str | None = None
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatistics:
     """One task scope at one moment."""
 
@@ -265,3 +281,5 @@ class HubStatistics:
     budget: BudgetStatistics | None = None
     flights: FlightStatistics = FlightStatistics()
     cache: CacheStatistics = CacheStatistics()
+    servers: tuple[ServerHealth, ...] = ()
+    """Those that were started so far."""

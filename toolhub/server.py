@@ -24,6 +24,7 @@ from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.model import Claimant, Json, SlotKey, ToolInfo
 from toolhub.policy import RetryBudget
+from toolhub.server_events import ServerEvents
 from toolhub.session import Session
 from toolhub.slot import Counters, Slot
 from toolhub.spawn.starts import StartLimiter
@@ -41,6 +42,7 @@ class Shared:
     gate: Gate
     counts: CallCounts
     totals: Counters
+    events: ServerEvents
     observers: list[Observer]
     retry_budget: RetryBudget
     on_replay: Callable[[], None]
@@ -142,6 +144,7 @@ class Server:
             starts=self.shared.starts,
             on_session=self._watch_tools,
             totals=self.shared.totals,
+            events=self.shared.events,
             budget=self.shared.budget,
             claimant=self.claimant,
         )

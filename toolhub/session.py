@@ -31,7 +31,7 @@ class Session:
         self.spec = spec
         self.state = SessionState.STARTING
         self.calls = 0
-        self.in_flight = 0
+        self._running: dict[int, Call] = {}
         self.loss_was_told = False
         self.started_at = self.last_used = anyio.current_time()
         self._channel = channel
@@ -43,6 +43,15 @@ class Session:
     @property
     def info(self) -> ServerInfo:
         return self._channel.info
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The calls in flight."""
+        return tuple(call.id for call in self._running.values())
 
     @property
     def pid(self) -> int | None:
@@ -89,7 +98,7 @@ class Session:
         Raises SessionLost if the server dies first, ProtocolViolation if its answer makes no sense.
         Cancelling tells the server.
         """
-        self.in_flight += 1
+        self._running[id(call)] = call
         self.calls += 1
         call.delivery.sent = "maybe"
         call.delivery.sent_at = anyio.current_time()
@@ -102,7 +111,7 @@ class Session:
         except ServerRefused as exc:
             raw = refusal(exc)
         finally:
-            self.in_flight -= 1
+            del self._running[id(call)]
             self.last_used = anyio.current_time()
         return Result(raw)
 

@@ -23,6 +23,7 @@ from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, 
 from toolhub.model import Claimant, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
 from toolhub.policy import Backoff, RestartIntensity
+from toolhub.server_events import ServerEvents
 from toolhub.session import ChannelOpener, Session, open_session
 from toolhub.spawn.starts import StartLimiter
 
@@ -91,6 +92,7 @@ class Slot:
         totals: Counters | None = None,
         budget: Budget | None = None,
         claimant: Claimant | None = None,
+        events: ServerEvents | None = None,
     ) -> None:
         """budget: what its processes count against; None: nothing. claimant: on whose behalf it starts."""
         self.key = key
@@ -105,6 +107,7 @@ class Slot:
         self._starts = starts
         self._on_session = on_session
         self._totals = totals or Counters()
+        self._events = events or ServerEvents()
         self._budget = budget if spec.transport == "stdio" else None
         self._claimant = claimant or Claimant(key.owner)
         self._held: Held[Session] | None = None
@@ -206,12 +209,12 @@ class Slot:
             start.error = exc  # it was not even tried: no death
             self.state = advance(self.state, SlotEvent.STOPPED)
         except StartError as exc:
-            self._died(str(exc))
+            self._start_failed(exc)
             start.error = exc
         except Exception as exc:
-            self._died(repr(exc))
             start.error = StartError(f"server {self.spec.name!r} did not start: {exc!r}", server=self.spec.name)
             start.error.__cause__ = exc
+            self._start_failed(start.error)
         finally:
             if self.state is SlotState.STARTING:
                 # Cancelled with its owner: whoever still waits must not wait for ever.
@@ -237,6 +240,7 @@ class Slot:
             async with self._starts.place(self._owners, self._claimant):
                 began = anyio.current_time()
                 start.has_begun = True
+                self._events.starting(self.spec, self.key.owner, deaths=self.counters.deaths)
                 self.counters.starts += 1
                 self._totals.starts += 1
                 session = await stack.enter_async_context(open_session(self.spec, self._open_channel))
@@ -246,6 +250,7 @@ class Slot:
     def _went_live(self, held: Held[Session]) -> None:
         self._held = held
         self.state = advance(self.state, SlotEvent.STARTED)
+        self._events.ready(self.spec, self.key.owner, pid=held.value.pid, seconds=self.start_seconds or 0.0)
         self._owners.start_soon(self._watch, held, name=f"watch {self.spec.name}")
         if self._on_session is not None:
             self._on_session(held.value)
@@ -254,27 +259,42 @@ class Slot:
         """Hear of the session's end, whoever caused it."""
         await held.value.wait_dead()
         session = held.value
+        calls, is_given_up = session.call_ids, False
         if self._held is held and not held.is_released:
             # Decided before the clean-up ends, so that the next caller never gets a dead session.
             self._held = None
             session.handle(SessionEvent.DEATH)
             self._settle_loss(session)
-            self._died(session.obituary())
+            is_given_up = self._died(session.obituary())
         await held.wait_closed()
         if session.state is SessionState.FAILED:
             self.last_error = session.obituary()
+            self._events.died(self.spec, self.key.owner, self.last_error, pid=session.pid, calls=calls)
+            if is_given_up:
+                self._report_given_up(self.last_error)
 
-    def _died(self, reason: str) -> None:
+    def _start_failed(self, exc: StartError) -> None:
+        is_given_up = self._died(str(exc))
+        self._events.start_failed(self.spec, self.key.owner, str(exc))
+        if is_given_up:
+            self._report_given_up(str(exc))
+
+    def _report_given_up(self, reason: str) -> None:
+        self._events.given_up(self.spec, self.key.owner, reason, deaths=self.counters.deaths)
+
+    def _died(self, reason: str) -> bool:
+        """Count a death; True if that was one too many and the server is given up."""
         self.last_error = reason
         self.counters.deaths += 1
         self._totals.deaths += 1
         now = anyio.current_time()
         if self._intensity.record(now) and not (self._is_probation and self.state is SlotState.STARTING):
             self.state = advance(self.state, SlotEvent.DIED)
-        else:
-            self._given_up_at = now
-            self._intensity.reset()
-            self.state = advance(self.state, SlotEvent.DIED_TOO_OFTEN)
+            return False
+        self._given_up_at = now
+        self._intensity.reset()
+        self.state = advance(self.state, SlotEvent.DIED_TOO_OFTEN)
+        return True
 
     # --- state loss -------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def value(client: httpx2.Client, name: str, **labels: str) -> float:
 
 def test_health_says_who_answers(hub: ServedHub, client: httpx2.Client) -> None:
     assert client.get("/healthz").json() == {"status": "ok", "pid": hub.process.pid, "version": __version__}
-    assert client.get("/readyz").json() == {"ready": True}
+    assert client.get("/readyz").json() == {"ready": True, "broken_servers": []}
 
 
 def test_calls_are_counted_by_server_tool_and_outcome(client: httpx2.Client, task: Task) -> None:
@@ -55,7 +55,8 @@ def test_a_tool_that_never_answered_is_counted_without_its_name(client: httpx2.C
 
 
 def test_tasks_slots_starts_and_deaths_are_counted(client: httpx2.Client, task: Task) -> None:
-    before = {name: value(client, name) for name in ("toolhub_session_starts_total", "toolhub_session_deaths_total")}
+    names = ("toolhub_session_starts_total", "toolhub_session_deaths_total")
+    before = {name: value(client, name, server="echo") for name in names}
     task.call("die")
     task.call("pid")
     assert value(client, "toolhub_tasks") == 1
@@ -65,8 +66,8 @@ def test_tasks_slots_starts_and_deaths_are_counted(client: httpx2.Client, task: 
         == value(client, "toolhub_gate_waiting", gate="the hub")
         == 0
     )
-    assert value(client, "toolhub_session_starts_total") == before["toolhub_session_starts_total"] + 2
-    assert value(client, "toolhub_session_deaths_total") == before["toolhub_session_deaths_total"] + 1
+    assert value(client, "toolhub_session_starts_total", server="echo") == before["toolhub_session_starts_total"] + 2
+    assert value(client, "toolhub_session_deaths_total", server="echo") == before["toolhub_session_deaths_total"] + 1
 
 
 @pytest.mark.parametrize("server", ["echo", "made-up-server"])

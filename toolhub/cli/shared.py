@@ -90,6 +90,7 @@ async def open_task(config: Path | None, hub: str | None, token: str | None, tas
     except ImportError as exc:
         raise MissingExtra("hub", "running servers in this process (use --hub to reach a hub elsewhere)") from exc
     log_to_stderr("warning")
+    logging.getLogger("toolhub.servers").setLevel(logging.ERROR)  # the command itself says what failed
     async with Hub(loaded) as local, local.task(task) as local_task:
         yield local_task
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import textwrap
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
@@ -26,6 +28,10 @@ def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
         f"starts {statistics['starts']}  deaths {statistics['deaths']}  replays {statistics['replays']}"
     )
     out.print(_tasks(statistics["tasks"]) if statistics["tasks"] else "no open tasks")
+    if broken := [server for server in statistics["servers"] if server["state"] != "ok"]:
+        out.print("\nservers that do not work now")
+        for server in broken:
+            out.print(_broken(server))
     out.print()
     out.print(_gates(statistics["gates"]))
     out.print(_room(statistics["budget"]))
@@ -46,6 +52,14 @@ def _tasks(tasks: list[dict[str, Any]]) -> Table:
     for task in tasks:
         table.add_row(*_task_row(task))
     return table
+
+
+def _broken(server: dict[str, Any]) -> str:
+    """One server that does not work: since when, how often it died, and its last words."""
+    state = server["state"].replace("_", " ")
+    since = _duration(time.time() - server["since"])
+    head = f"{server['server']}: {state} for {since}, {server['deaths']} deaths, last in task {server['task']}"
+    return escape(head + "\n" + textwrap.indent(server["last_error"], "    "))
 
 
 def _gates(gates: list[dict[str, Any]]) -> Table:

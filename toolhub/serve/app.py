@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -25,6 +26,7 @@ from toolhub.config.interpolate import check_task_id
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
+from toolhub.model import Json
 from toolhub.scope import TaskScope
 from toolhub.serve.answers import error_response, json_response
 from toolhub.serve.api import TaskApi
@@ -180,14 +182,19 @@ class Application:
             Route(MCP_PATH, _Endpoint(self.mcp)),
         ]
         self._starlette = Starlette(routes=routes)
-        self._drain = Drain(Guard(self._starlette, token=token), standing_path=MCP_PATH)
+        self._guard = Guard(self._starlette, token=token)
+        self._drain = Drain(self._guard, standing_path=MCP_PATH)
         self.asgi: ASGIApp = self._drain
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
 
     async def _readyz(self, request: Request) -> Response:
-        return json_response({"ready": self.is_ready}, 200 if self.is_ready else 503)
+        """Whether requests are accepted. To those who may use the hub it also says which servers do not work."""
+        answer: Json = {"ready": self.is_ready}
+        if self._guard.admits(request.scope):
+            answer["broken_servers"] = [dataclasses.asdict(server) for server in self._hub.events.broken]
+        return json_response(answer, 200 if self.is_ready else 503)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -202,6 +209,11 @@ class Application:
                 yield
             finally:
                 self.is_ready = False
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests that are being answered, without the streams that clients hold open."""
+        return self._drain.in_flight
 
     def end_streams(self) -> None:
         """End what clients hold open for notifications; calls go on."""

@@ -61,6 +61,11 @@ class Drain:
         if running.scope.cancelled_caught:
             await running.finish()
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being answered, without the standing streams."""
+        return sum(not running.is_standing for running in self._running)
+
     def end_streams(self) -> None:
         """End the standing streams; everything else goes on."""
         for running in self._running:

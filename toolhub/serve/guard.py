@@ -39,10 +39,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or _is_unix(scope):
-            await self._app(scope, receive, send)
-            return
-        reason = self._refusal(Headers(scope=scope))
+        reason = None if scope["type"] != "http" or scope["path"] in OPEN_PATHS else self._refusal(scope)
         if reason is None:
             await self._app(scope, receive, send)
             return
@@ -53,7 +50,14 @@ class Guard:
         )
         await refusal(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> str | None:
+    def admits(self, scope: Scope) -> bool:
+        """Whether who asks may see more than that the hub is there."""
+        return self._refusal(scope) is None
+
+    def _refusal(self, scope: Scope) -> str | None:
+        if _is_unix(scope):
+            return None
+        headers = Headers(scope=scope)
         if self._token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._token.encode()):

@@ -20,6 +20,7 @@ from toolhub.model import (
     FlightStatistics,
     HubStatistics,
     SandboxCounts,
+    ServerHealth,
 )
 
 # From a cached look-up to a long reasoning call.
@@ -47,16 +48,27 @@ class HubCollector:
         yield from _of_sameness(statistics.flights, statistics.cache)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
-        yield CounterMetricFamily("toolhub_session_starts", "Sessions started", value=statistics.starts)
-        yield CounterMetricFamily(
-            "toolhub_session_deaths", "Sessions that died or did not start", value=statistics.deaths
-        )
+        yield from _of_servers(statistics.servers)
         yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
         yield _of_shared(self._hub.commons.statistics())
         for door in self._doors:
             yield from door.collect()
+
+
+def _of_servers(servers: Sequence[ServerHealth]) -> Iterator[Metric]:
+    starts = CounterMetricFamily("toolhub_session_starts", "Sessions started", labels=["server"])
+    deaths = CounterMetricFamily("toolhub_session_deaths", "Sessions that died or did not start", labels=["server"])
+    broken = GaugeMetricFamily(
+        "toolhub_server_broken", "1: its last start failed, or it was given up", labels=["server", "state"]
+    )
+    for server in servers:
+        starts.add_metric([server.server], server.starts)
+        deaths.add_metric([server.server], server.deaths)
+        for state in ("failing", "given_up"):
+            broken.add_metric([server.server, state], server.state == state)
+    yield from (starts, deaths, broken)
 
 
 def _of_gates(statistics: HubStatistics) -> Iterator[Metric]:

@@ -138,6 +138,7 @@ async def serve(config: Config, doors: Doors, *, on_ready: OnReady) -> None:
                 servers = [_Server(_settings(application, config)) for _ in listeners]
                 ending = _Ending(application, servers, socket_file)
                 await _serve_all(listeners, ending, config.hub.drain_s, doors.is_private, on_ready)
+        logger.info("the hub has stopped, and with it every server that it started")
 
 
 def _open_doors(
@@ -181,17 +182,20 @@ class _Ending:
         self._application = application
         self._socket_file = socket_file
 
-    def begin(self) -> None:
-        """Accept nothing more."""
+    def begin(self) -> int:
+        """Accept nothing more; return how many requests are running."""
         self.has_begun = True
         self._socket_file.close()
         self._application.end_streams()
         for server in self.servers:
             server.should_exit = True
+        return self._application.requests_in_flight
 
     async def finish(self, drain: float) -> None:
         """Wait `drain` seconds for requests to end by themselves."""
         await anyio.sleep(drain)
+        if (left := self._application.requests_in_flight) > 0:
+            logger.warning("%d requests were still running after %g s (hub.drain_s) and are cut short", left, drain)
         self._application.end_requests()
 
 
@@ -214,6 +218,8 @@ async def _serve_all(
                     await anyio.sleep(0.005)
             doors = [(door.announcement(), door.path) for door in ending.doors]
             on_ready([address for address, _ in listeners], doors)
+            where = ", ".join(address for address, _ in listeners)
+            logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
         tasks.cancel_scope.cancel()
 
 
@@ -228,8 +234,11 @@ async def _stop_on_signal(ending: _Ending, drain: float, tasks: anyio.abc.TaskGr
                 continue
             if ending.has_begun:
                 # The supervisor sees our end and kills everything that is left.
+                logger.warning("a second signal: the hub ends at once")
                 os._exit(130)
-            ending.begin()
+            running = ending.begin()
+            name = signal.Signals(number).name
+            logger.info("%s: the hub stops; %d requests are running and have up to %g s to end", name, running, drain)
             tasks.start_soon(ending.finish, drain)
 
 
