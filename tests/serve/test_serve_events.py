@@ -23,12 +23,8 @@ def said(hub: ServedHub, pattern: str) -> re.Match[str]:
 
 def test_a_server_s_start_death_and_restart_are_said_with_task_pid_and_calls(tmp_path: Path) -> None:
     config = write_config(tmp_path, servers={"echo": stub()})
-    with (
-        served(config) as hub,
-        hub.client() as client,
-        ThreadPoolExecutor(1) as pool,
-        open_task(client, id="t1") as task,
-    ):
+    with served(config) as hub, hub.client() as client, ThreadPoolExecutor(1) as pool:
+        task = new_task(client, id="t1")
         pid = int(text_of(task.call("pid")))
         said(hub, r"INFO +toolhub.servers: server 'echo' of task 't1' is starting\n")
         said(hub, rf"INFO +toolhub.servers: server 'echo' of task 't1' is ready after [\d.]+ s \(pid {pid}\)")
@@ -53,10 +49,8 @@ def test_a_failed_start_is_said_with_its_last_stderr_lines_and_without_secrets(t
     with served(config, "--uds", str(tmp_path / "hub.sock")) as hub, hub.client() as client:
         task = new_task(client, id="t1")
         error_of(task.call("x", "bad"), 502)
-        said(
-            hub,
-            r"WARNING toolhub.servers: server 'bad' of task 't1' did not start: .*exited with 1(.*\n)+ +cannot log in",
-        )
+        bad = "WARNING toolhub.servers: server 'bad' of task 't1' "
+        said(hub, bad + r"did not start: .*exited with 1(.*\n)+ +cannot log in")
         (broken,) = client.get("/readyz").json()["broken_servers"]
         assert (broken["server"], broken["state"], broken["deaths"]) == ("bad", "failing", 1)
         error_of(task.call("x", "bad"), 502)
