@@ -1,6 +1,6 @@
 """toolhub keeps the tools of long-running research agents alive.
 
-`Hub` runs them in this process (extra `hub`); `connect()` reaches a hub that runs elsewhere.
+`Hub` runs them in this process (extra `hub`); `connect()` reaches a hub that runs elsewhere and needs no extra.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from toolhub.config import Config, ServerSpec, load_config, parse_config
 from toolhub.errors import (
     CallError,
     CallTimeout,
@@ -28,6 +27,11 @@ from toolhub.errors import (
 from toolhub.model import Result, ToolInfo
 
 if TYPE_CHECKING:
+    from toolhub.client import connect as connect
+    from toolhub.config import Config as Config
+    from toolhub.config import ServerSpec as ServerSpec
+    from toolhub.config import load_config as load_config
+    from toolhub.config import parse_config as parse_config
     from toolhub.hub import Hub as Hub
     from toolhub.scope import TaskScope as TaskScope
 
@@ -58,8 +62,21 @@ __all__ = [
     "parse_config",
 ]
 
-# The hub imports `mcp`; the thin client must work beside any version of it, so these names are imported when used.
-_LAZY = {"Hub": "toolhub.hub", "TaskScope": "toolhub.scope", "connect": "toolhub.client"}
+# The hub imports `mcp`, pydantic and more; the thin client has to work without them and beside any version of them.
+# So these names are imported when they are used.
+_LAZY = {
+    "Config": "toolhub.config",
+    "Hub": "toolhub.hub",
+    "ServerSpec": "toolhub.config",
+    "TaskScope": "toolhub.scope",
+    "connect": "toolhub.client",
+    "load_config": "toolhub.config",
+    "parse_config": "toolhub.config",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -72,6 +72,6 @@ def test_the_names_of_what_a_hub_needs_are_those_of_its_extra() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     packages = {re.match(r"[\w-]+", spec)[0] for spec in project["optional-dependencies"]["hub"]}  # type: ignore[index]
     distributions = importlib.metadata.packages_distributions()
-    of_modules = {name for module in HUB_NEEDS for name in distributions[module]}
+    of_modules = {name.lower().replace("_", "-") for module in HUB_NEEDS for name in distributions[module]}
     assert {"mcp", "starlette", "uvicorn", "httptools"} <= of_modules & packages
-    assert packages - of_modules <= {"anyio", "uvloop"}
+    assert packages - of_modules <= {"anyio", "uvloop"}  # that every environment has, and that a hub can do without
