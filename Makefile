@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+LOCK := requirements/ci.txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -20,7 +21,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test clean
+.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -65,9 +66,28 @@ bench: venv $(VENV)/.installed-bench ## Measure toolhub beside what people use t
 wheel-test: venv ## Build the wheel and test it in environments of its own
 	$(BIN)/python -m pytest tests/packaging $(ARGS)
 
+lock: venv ## Choose the versions in requirements/ci.txt anew, with the hashes of their files (needs the network)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		--extra test pyproject.toml --output-file $(LOCK)
+
+audit: $(VENV)/.created ## Look for known vulnerabilities in the versions of requirements/ci.txt (needs the network)
+	@test -x $(VENV)/audit/bin/pip-audit || \
+		{ $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit; }
+	$(VENV)/audit/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
+
 clean: ## Remove build output and tool caches, but not .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# Tests run with the versions of the lock, whatever has been released since; pip checks the hash of every file.
+$(VENV)/.installed-test: $(LOCK) pyproject.toml $(VENV)/.created
+	@echo "installing the versions of $(LOCK) into $(VENV) (about two minutes the first time) ..."
+	@$(BIN)/python -m pip uninstall --quiet --yes toolhub 2>/dev/null # its name before toolhub-runtime
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
 
 # One stamp per set of extras; pip runs again only when the dependencies may have changed.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.created

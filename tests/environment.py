@@ -17,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +153,28 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def agent_venv(name: str, specs: Sequence[str], *, version: str = "") -> Path:
+    """Return a venv that is like the environment of an agent, for tests that copy it before they change it.
+
+    version: of Python, such as "3.12"; where there is none, and by default, the version of this interpreter.
+    """
+    python = find_python(version) if version else None
+    if python is None:
+        return _ensure_venv(name, specs)
+    directory = _versioned(f"{name}-py{version}", specs)
+    return _ensure(directory, functools.partial(_install_venv, specs=specs, python=python))
+
+
+def find_python(version: str) -> str | None:
+    """Return the path of a Python of that version that runs and can make venvs; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for candidate in (shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))):
+        check = [str(candidate), "-c", "import ensurepip, venv"]
+        if candidate and subprocess.run(check, capture_output=True).returncode == 0:
+            return str(candidate)
+    return None
+
+
 def _ensure_venv(name: str, specs: Sequence[str]) -> Path:
     return _ensure(_venv_directory(name, specs), functools.partial(_install_venv, specs=specs))
 
@@ -162,9 +183,9 @@ def _venv_directory(name: str, specs: Sequence[str]) -> Path:
     return _versioned(f"{name}-py{sys.version_info.major}.{sys.version_info.minor}", specs)
 
 
-def _install_venv(directory: Path, specs: Sequence[str]) -> None:
+def _install_venv(directory: Path, specs: Sequence[str], python: str = sys.executable) -> None:
     _say(f"installing {', '.join(specs)}")
-    venv.create(directory, with_pip=True, symlinks=True)
+    _run([python, "-m", "venv", str(directory)])
     _run([str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", *specs])
 
 
