@@ -17,7 +17,7 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    ["errors", "model", "wire", "pressure"],
+    ["errors", "model", "wire", "pressure", "task_ids"],
     ["lifecycle", "policy", "adaptive", "fair_queue", "owned", "commons", "hosting", "config", "private_files"],
     ["channel", "spawn", "layers", "budget", "catalog", "catalog_store", "journal"],
     ["session"],
@@ -37,7 +37,9 @@ PACKAGES = {
 }
 GROUND = frozenset({0, 1})
 # What those outside may use beside `from toolhub import ...`: values, errors and settings, and the drop-in.
-PUBLIC_MODULES = frozenset({"toolhub.errors", "toolhub.hosting", "toolhub.model", "toolhub.config", "toolhub.miroflow"})
+PUBLIC_MODULES = frozenset(
+    {"toolhub.errors", "toolhub.hosting", "toolhub.model", "toolhub.config", "toolhub.miroflow", "toolhub.task_ids"}
+)
 # What a command that another package adds has in common with toolhub's own.
 COMMAND_MODULES = frozenset({"toolhub.cli.app", "toolhub.cli.shared"})
 SDK = frozenset({"mcp", "mcp_types"})

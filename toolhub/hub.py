@@ -25,7 +25,6 @@ from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
 from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
-from toolhub.config.interpolate import check_task_id
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
@@ -45,6 +44,7 @@ from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.resolve import Resolver
 from toolhub.spawn.starts import StartLimiter
 from toolhub.spawn.usage import memory_below, raise_fd_limit, usable_descriptors
+from toolhub.task_ids import check_task_id
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
 _PATROL_S = 1.0

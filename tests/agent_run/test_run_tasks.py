@@ -12,8 +12,8 @@ from toolhub_agent.run.results import Results, row_of, summary
 from toolhub_agent.run.sweep import Plan, hub_task_id
 from toolhub_agent.run.tasks import read_tasks
 
-from toolhub.config.interpolate import is_task_value
 from toolhub.errors import ConfigError
+from toolhub.task_ids import is_task_value
 
 pytestmark = pytest.mark.quick
 

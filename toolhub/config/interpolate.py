@@ -17,16 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolhub.config.problems import Key, Problem, kind_of
-from toolhub.errors import ConfigError
+from toolhub.task_ids import TASK_VALUE_RULE, is_task_value
 
 _REFERENCE = re.compile(r"(\$\$\{)|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?:(:?-)(.*))?", re.ASCII | re.DOTALL)
 _TASK_VARIABLE = re.compile(r"task\.([\w.-]+)")
-# Such a value can neither leave a folder, nor end a line or a string, nor be read as an option.
-_TASK_VALUE = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]{0,127}")
-TASK_VALUE_RULE = "use 1 to 128 letters (a to z), digits and . _ : - and begin with neither . nor -"
-# Of an id that is not allowed, in the message that says so.
-_SHOWN_CHARS = 64
 _FORMS = "write ${NAME}, ${NAME:-default} (no braces in the default), ${task.<label>}, or $${ for a literal ${"
 
 
@@ -91,19 +86,6 @@ def template_of(text: str) -> Template:
     """The parts of a string in which only `${task.*}` means anything."""
     pieces = re.split(r"\$\{task\.([\w.-]+)\}", text)
     return tuple(TaskVariable(piece) if i % 2 else piece for i, piece in enumerate(pieces))
-
-
-def is_task_value(value: str) -> bool:
-    """Whether a task's id may be this, and what stands for `${task.<label>}`; see TASK_VALUE_RULE."""
-    return _TASK_VALUE.fullmatch(value) is not None
-
-
-def check_task_id(task_id: str) -> str:
-    """Return the id. Raises ConfigError for one that is not allowed."""
-    if not is_task_value(task_id):
-        shown = ascii(task_id[:_SHOWN_CHARS])
-        raise ConfigError(f"the task id {shown} is not allowed: {TASK_VALUE_RULE}")
-    return task_id
 
 
 def fill(template: Template, values: Mapping[str, str]) -> str:

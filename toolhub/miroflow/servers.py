@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 
 from toolhub.client import RemoteHub, RemoteTask
-from toolhub.config.interpolate import check_task_id
 from toolhub.errors import CallTimeout, ConfigError, ToolhubError
 from toolhub.miroflow.params import Setting, entry_of
 from toolhub.miroflow.profile import Profile
 from toolhub.miroflow.tasks import NoHub, Source, Tasks, task_id_var
 from toolhub.model import Json, Result, ToolInfo
+from toolhub.task_ids import check_task_id
 
 # Longer than a server may take to start, so that its own diagnosis arrives first.
 _LISTING_S = 180.0

@@ -22,7 +22,6 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
-from toolhub.config.interpolate import check_task_id
 from toolhub.errors import ToolhubError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
@@ -35,6 +34,7 @@ from toolhub.serve.front import Context, Front
 from toolhub.serve.guard import Guard
 from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
+from toolhub.task_ids import check_task_id
 
 MCP_PATH = "/mcp"
 TASK_HEADER = "x-toolhub-task"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import anyio
 
-from toolhub.config.interpolate import is_task_value
 from toolhub.errors import ToolhubError
+from toolhub.task_ids import is_task_value
 from toolhub_agent.llm.warm import together
 from toolhub_agent.loop.agent import Agent
 from toolhub_agent.loop.answer import NO_ANSWER
