@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
-from miroflow.agents import TaskLog, agent, config, echo_params
+from miroflow.agents import CHECKOUT, Params, TaskLog, agent, config, echo_params
 from miroflow.conftest import Make
 from serve.served import ServedHub, served, stub, write_config
 
@@ -45,6 +48,11 @@ async def whose(manager: ToolManager, server: str) -> str:
     """Which of the two servers answers, or the error."""
     answer = await manager.execute_tool_call(server, "env", {"name": "WHOSE"})
     return str(answer.get("result", answer.get("error")))
+
+
+async def definitions(manager: ToolManager) -> list[dict[str, Any]]:
+    with anyio.fail_after(60):
+        return await manager.get_all_tool_definitions()
 
 
 MINE = [config("echo", echo_params(WHOSE="mine")), config("own", echo_params(WHOSE="mine"))]
@@ -120,6 +128,20 @@ async def test_where_each_server_comes_from_is_said_once(make: Make, caplog: pyt
     assert "cannot be used" in gone
     steps = [message for level, step, message, _ in log.steps if step == "ToolManager | Servers"]
     assert steps == tables * 2  # each task's log has it
+
+
+async def test_mirothinker_s_servers_come_from_a_hub_with_its_config(make: Make, tmp_path: Path) -> None:
+    names = ["search_and_scrape_webpage", "jina_scrape_llm_summary", "tool-python"]
+    keys = {"SERPER_API_KEY": "unused", "XDG_STATE_HOME": str(tmp_path)}
+    mirothinker = shutil.copy(CHECKOUT / "configs" / "mirothinker_1.7.yaml", tmp_path)
+    broken = Params("/nowhere/python", ["-m", "miroflow_tools.mcp_servers.x"])
+    with served(Path(mirothinker), "--uds", str(tmp_path / "hub.sock"), env=keys) as hub:
+        manager = make([config(name, broken) for name in names], hub=f"unix://{hub.uds}")
+        found = {entry["name"]: {tool.get("name") for tool in entry["tools"]} for entry in await definitions(manager)}
+    assert list(found) == names
+    assert found["search_and_scrape_webpage"] == {"google_search"}
+    assert found["jina_scrape_llm_summary"] == {"scrape_and_extract_info"}
+    assert {"create_sandbox", "run_command", "run_python_code"} <= found["tool-python"]
 
 
 @pytest.mark.usefixtures("unix")
