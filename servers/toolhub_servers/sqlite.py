@@ -1,17 +1,16 @@
 """An MCP server for one SQLite database.
 
-The server owns one connection, so what lives in it (in-memory tables, temporary tables, an open transaction)
-survives from call to call and is lost when the process dies. Statements run one at a time, in a thread.
+What lives in its one connection (in-memory tables, temporary tables, an open transaction) survives from call to call
+and is lost when the server ends. SQLite runs in a confined process of the server's own: a statement that crashes it
+costs this database's memory, and nothing else. Statements run one at a time.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import sqlite3
-import time
-import weakref
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,157 +19,155 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
+from toolhub_servers import _sqlite_database as inside
 from toolhub_servers._command import command, serve
+from toolhub_servers._confined import ConfinedProcess, NotConfined, ProcessDied, Raised, TooLate
+from toolhub_servers._sqlite_database import Parameters
 from toolhub_servers._tools import make_server, make_tool
 
-Parameters = list[str | int | float | bool | None]
-
-MAX_ROWS = 1000
-MAX_CELL_CHARACTERS = 4096
-MAX_VALUE_BYTES = 16 << 20
+IN_MEMORY = ":memory:"
 # Long enough for a scan over some 100 MB, short enough to notice a join without a condition.
 STATEMENT_TIMEOUT = 10.0
-# Another process may hold the database file locked for a moment.
-BUSY_TIMEOUT = 5.0
-# How many virtual machine instructions between two looks at the clock; some 0.1 ms.
-PROGRESS_STEPS = 10_000
-
-READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+MAX_DATABASE_BYTES = 64 << 20
+# SQLite itself stops a statement that is late; the process is killed if it does not, as inside a single function.
+GRACE_S = 20.0
+# The interpreter and the text of a result, beside what SQLite may use.
+PYTHON_BYTES = 192 << 20
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 
-Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
 
+def create_server(
+    path: str = IN_MEMORY,
+    *,
+    statement_timeout: float = STATEMENT_TIMEOUT,
+    max_database_bytes: int = MAX_DATABASE_BYTES,
+) -> MCPServer:
+    """Return the server. max_database_bytes: how large the database may become, its temporary tables apart.
 
-def create_server(path: str = ":memory:", *, statement_timeout: float = STATEMENT_TIMEOUT) -> MCPServer:
-    """Return the server. Raises ValueError if the database cannot be opened."""
-    database = Database(path, statement_timeout=statement_timeout)
-    lock = anyio.Lock()
+    Raises ValueError for options that cannot be used, such as a path where no database can be.
+    """
+    database = Database(path, statement_timeout=statement_timeout, max_database_bytes=max_database_bytes)
 
     async def query(sql: str, parameters: Parameters | None = None) -> str:
         """Run one SELECT and return its rows as JSON (at most 1000). `parameters` fill the ? in it."""
-        async with lock:
-            return await to_thread.run_sync(database.query, sql, parameters)
+        return await database.ask(inside.query, sql, parameters)
 
     async def execute(sql: str, parameters: Parameters | None = None) -> str:
         """Run one statement of any kind, such as CREATE, INSERT or UPDATE. `parameters` fill the ? in it."""
-        async with lock:
-            return await to_thread.run_sync(database.execute, sql, parameters)
+        return await database.ask(inside.execute, sql, parameters)
 
     async def tables() -> str:
         """List the tables and views with the SQL that made them, as JSON."""
-        async with lock:
-            return await to_thread.run_sync(database.tables)
+        sql = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
+        return await database.ask(inside.query, sql, None)
 
     tools = [
         make_tool(query, annotations=READ_ONLY),
         make_tool(execute, annotations=WRITES),
         make_tool(tables, annotations=READ_ONLY),
     ]
-    server = make_server("toolhub-sqlite", tools=tools)
-    weakref.finalize(server, database.close)
-    return server
+    return make_server("toolhub-sqlite", tools=tools, lifespan=database.lifespan)
 
 
 class Database:
-    """One connection. Methods block, must not overlap, and raise ToolError with a text for the model."""
+    """The process with the connection: started by the first statement, ended when the last client has left."""
 
-    def __init__(self, path: str, *, statement_timeout: float) -> None:
-        self._path = path
+    def __init__(self, path: str, *, statement_timeout: float, max_database_bytes: int) -> None:
+        self._path = path if path == IN_MEMORY else os.path.realpath(path)
         self._timeout = statement_timeout
-        self._deadline = math.inf
-        try:
-            # Autocommit: a transaction is open only if the model began one. No statement cache, because a
-            # statement is authorized when it is compiled.
-            self._connection = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=0
-            )
-        except sqlite3.Error as exc:
-            raise ValueError(f"database {path!r} cannot be opened: {exc}") from exc
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-        self._connection.set_progress_handler(self._is_late, PROGRESS_STEPS)
+        self._max_bytes = max_database_bytes
+        self._turn = anyio.Lock()
+        self._process: ConfinedProcess | None = None
+        self._clients = 0
+        if max_database_bytes <= 0:
+            raise ValueError(f"max_database_bytes is {max_database_bytes}; it has to be positive")
+        if self._path != IN_MEMORY:
+            _check(self._path)
 
     def __repr__(self) -> str:
-        return f"<Database {self._path}>"
+        return f"<Database {self._path}, {self._process or 'closed'}>"
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def query(self, sql: str, parameters: Parameters | None) -> str:
-        return json.dumps(self._run(sql, parameters, only_reads), ensure_ascii=False)
-
-    def execute(self, sql: str, parameters: Parameters | None) -> str:
-        return json.dumps(self._run(sql, parameters, this_database_only), ensure_ascii=False)
-
-    def tables(self) -> str:
-        sql = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
-        return self.query(sql, None)
-
-    def _run(self, sql: str, parameters: Parameters | None, authorizer: Authorizer) -> dict[str, Any]:
-        self._connection.set_authorizer(authorizer)
-        self._deadline = time.monotonic() + self._timeout
+    @asynccontextmanager
+    async def lifespan(self, _server: Any) -> AsyncIterator[None]:
+        """End the process when the last client leaves."""
+        self._clients += 1
         try:
-            cursor = self._connection.execute(sql, parameters or [])
-            rows = cursor.fetchmany(MAX_ROWS + 1)
-        # Warning: more than one statement (Python 3.11). OverflowError: an integer beyond 64 bits.
-        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as exc:
-            raise ToolError(self._explain(exc, authorizer)) from exc
+            yield
         finally:
-            self._deadline = math.inf
-        return _result(cursor, rows)
+            self._clients -= 1
+            if not self._clients and self._process is not None:
+                with anyio.CancelScope(shield=True):  # `close` has its own deadline
+                    await to_thread.run_sync(self._process.close)
+                self._process = None
 
-    def _is_late(self) -> bool:
-        return time.monotonic() >= self._deadline
+    async def ask(self, function: Callable[..., str], sql: str, parameters: Parameters | None) -> str:
+        """Run a function of `inside`. Raises ToolError with a text for the model."""
+        async with self._turn:
+            return await to_thread.run_sync(self._ask, function, sql, parameters)
 
-    def _explain(self, exc: Exception, authorizer: Authorizer) -> str:
-        code = getattr(exc, "sqlite_errorname", "")
-        if code == "SQLITE_INTERRUPT":
-            return f"stopped after {self._timeout:g} s; narrow the statement down"
-        if code == "SQLITE_AUTH" and authorizer is only_reads:
-            return "query runs only SELECT; use execute for anything else"
-        if code == "SQLITE_AUTH":
-            return f"other database files cannot be used: {exc}"
-        return f"SQLite: {exc}"
+    def _ask(self, function: Callable[..., str], sql: str, parameters: Parameters | None) -> str:
+        try:
+            process = self._opened()
+            return str(self._call(process, function, sql, parameters))
+        except Raised as exc:
+            raise ToolError(exc.message if exc.kind == inside.Refused.__name__ else f"SQLite: {exc}") from exc
+        except (ProcessDied, TooLate) as exc:
+            self._process = None
+            raise ToolError(f"the database process died: {exc}. {self._lost()}") from exc
+        except NotConfined as exc:
+            raise ToolError(str(exc)) from exc
+
+    def _opened(self) -> ConfinedProcess:
+        if self._process is None:
+            is_file = self._path != IN_MEMORY
+            process = ConfinedProcess(
+                writable=os.path.dirname(self._path) if is_file else None,
+                # The journal may become as large as the database, and each has a header.
+                file_bytes=max(2 * self._max_bytes, self._size() + self._max_bytes) + (1 << 20) if is_file else 0,
+            )
+            try:
+                self._call(process, inside.open_database, self._path, self._timeout, self._max_bytes)
+            except Raised as exc:
+                process.close()
+                raise ToolError(f"database {self._path!r} cannot be opened: {exc.message}") from exc
+            self._process = process
+        return self._process
+
+    def _call(self, process: ConfinedProcess, function: Callable[..., Any], *args: Any) -> Any:
+        timeout = self._timeout + inside.BUSY_TIMEOUT + GRACE_S
+        memory_bytes = self._max_bytes + inside.WORKING_BYTES + PYTHON_BYTES
+        return process.call(function, *args, timeout=timeout, memory_bytes=memory_bytes)
+
+    def _size(self) -> int:
+        return os.path.getsize(self._path) if os.path.exists(self._path) else 0
+
+    def _lost(self) -> str:
+        if self._path == IN_MEMORY:
+            return "Everything in it is lost (state_lost); the next statement starts with an empty database"
+        return (
+            "An open transaction and temporary tables are lost (state_lost); "
+            "the next statement sees the file as it was committed last"
+        )
 
 
-def only_reads(action: int, *_: str | None) -> int:
-    """Authorize what a SELECT does."""
-    return sqlite3.SQLITE_OK if action in READS else sqlite3.SQLITE_DENY
-
-
-def this_database_only(action: int, file: str | None, *_: str | None) -> int:
-    """Authorize everything but attaching a file. VACUUM attaches ""; a computed name shows as None."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH and file != "" else sqlite3.SQLITE_OK
-
-
-def _result(cursor: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    if cursor.description is None:
-        return {"rows_changed": max(cursor.rowcount, 0)}
-    result: dict[str, Any] = {
-        "columns": [column[0] for column in cursor.description],
-        "rows": [[_cell(value) for value in row] for row in rows[:MAX_ROWS]],
-    }
-    if len(rows) > MAX_ROWS:
-        result["note"] = f"only the first {MAX_ROWS} rows are shown; use LIMIT and OFFSET for more"
-    return result
-
-
-def _cell(value: Any) -> Any:
-    """Return the value as JSON can carry it."""
-    if isinstance(value, bytes):
-        value = f"x'{value.hex()}'"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, str) and len(value) > MAX_CELL_CHARACTERS:
-        return f"{value[:MAX_CELL_CHARACTERS]}... [{len(value)} characters]"
-    return value
+def _check(path: str) -> None:
+    """Raises ValueError. SQLite itself opens the file later, in its process."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise ValueError(f"database {path!r} cannot be opened: {str(folder)!r} is not a folder")
+    if Path(path).is_dir():
+        raise ValueError(f"database {path!r} cannot be opened: it is a folder")
+    if folder == Path("/"):
+        raise ValueError(f"database {path!r} cannot be opened: it has to be in a folder, which SQLite's process sees")
 
 
 def main() -> None:
     parser = command("sqlite", "Runs SQL on one SQLite database.")
-    parser.add_argument("--path", default=":memory:", help="the database file")
+    parser.add_argument("--path", default=IN_MEMORY, help="the database file")
     parser.add_argument("--statement-timeout", type=float, default=STATEMENT_TIMEOUT, help="seconds")
+    parser.add_argument("--max-database-bytes", type=int, default=MAX_DATABASE_BYTES, help="size of the database")
     serve(parser, create_server)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import signal
+import pickle
+import socket
 import time
 from pathlib import Path
+from typing import Any
+
+from toolhub_sandbox.inside.frames import encode
+
+TO_HUB = 0
+calls = 0
 
 
 def spin() -> None:
@@ -25,7 +33,7 @@ def hog(size_bytes: int) -> int:
 
 
 def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.string_at(0)
 
 
 def print_as_c_does() -> None:
@@ -37,22 +45,75 @@ def fail() -> None:
     raise ValueError("not a page")
 
 
-def where() -> int:
-    return os.getpid()
+def count() -> int:
+    """How often it was called in this process."""
+    global calls
+    calls += 1
+    return calls
 
 
-def say_where_and_spin(path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
-    spin_in_c()
+def span() -> tuple[float, float]:
+    """When this began and ended, on a clock that all processes share."""
+    start = time.monotonic()
+    time.sleep(0.2)
+    return start, time.monotonic()
 
 
-def meet(folder: str, others: int) -> int:
-    """Return how many were here at once, once `others` have been here or a second has passed."""
-    mine = Path(folder, str(os.getpid()))
-    mine.touch()
-    deadline = time.monotonic() + 1
-    most = 0
-    while time.monotonic() < deadline and most < others:
-        most = max(most, len(list(Path(folder).iterdir())))
-    mine.unlink(missing_ok=True)
-    return most
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def refused_socket(family: int) -> bool:
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+    except OSError:
+        return True
+    return False
+
+
+def refused_processes() -> list[str]:
+    refused = []
+    try:
+        if os.fork() == 0:
+            os._exit(0)
+    except OSError:
+        refused.append("fork")
+    try:
+        os.execv("/bin/true", ["true"])
+    except PermissionError:
+        refused.append("exec")
+    return refused
+
+
+def identity() -> tuple[list[int], str]:
+    """All uids and gids, and the capabilities that it may take."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return [*os.getresuid(), *os.getresgid()], status["CapPrm"].strip()
+
+
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+def write(path: str) -> str:
+    Path(path).write_text("text")
+    return path
+
+
+class Exploit:
+    def __init__(self, proof: str) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.proof),)
+
+
+def answer_with_a_pickle(proof: str) -> str:
+    """Answer as a parser would that does not run our code any more."""
+    os.write(TO_HUB, encode({}, pickle.dumps(Exploit(proof))))
+    return ""
+
+
+def answer_without_end() -> str:
+    os.write(TO_HUB, b"\xff" * 1024)
+    return ""

@@ -87,6 +87,13 @@ UNCOUNTED: dict[str, tuple[int, int]] = {
 # The kernel counts what all epoll instances of a uid watch (fs.epoll.max_user_watches), and a filter cannot count.
 # Denied where sandboxes share a uid: one of them could else keep the others, and a hub of that uid, from waiting.
 EPOLL: dict[str, tuple[int | None, int | None]] = {"epoll_create": (213, None), "epoll_create1": (291, 20)}
+# Starting programs and processes, for a process that works alone.
+ALONE: dict[str, tuple[int | None, int | None]] = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, None),
+    "vfork": (58, None),
+}
 # Programs fall back when the kernel seems too old for these, but not always when they are forbidden.
 # inotify: a watch on a program in /usr tells who runs it, and all sandboxes share these files. `tail -f` polls then.
 # io_setup: fs.aio-max-nr is one number for the whole machine.
@@ -101,6 +108,7 @@ _CLONE, _CLONE3, _SOCKET, _PRLIMIT, _IOCTL = (56, 220), (435, 435), (41, 198), (
 _SETSOCKOPT = (54, 208)
 _NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW*, time namespaces included
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_CLONE_THREAD = 0x10000
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -114,10 +122,11 @@ def is_supported() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def build(*, has_cgroup: bool = True, has_own_uid: bool = True) -> bytes:
+def build(*, has_cgroup: bool = True, has_own_uid: bool = True, is_alone: bool = False) -> bytes:
     """Return the filter for this machine.
 
     has_cgroup: whether a cgroup counts the kernel's memory. has_own_uid: whether no other process has this uid.
+    is_alone: for a process that needs no network, no other programs and no other processes; it may start threads.
     """
     architecture, column = _ARCHITECTURES[platform.machine()]
     code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NR)]
@@ -126,10 +135,15 @@ def build(*, has_cgroup: bool = True, has_own_uid: bool = True) -> bytes:
     missing = (() if has_cgroup else UNCOUNTED.values(), () if has_own_uid else EPOLL.values())
     denied = [(numbers, errno.ENOSYS) for group in missing for numbers in group]
     denied += [(known, errno.ENOSYS if name in _AS_IF_MISSING else errno.EPERM) for name, known in DENIED.items()]
+    if is_alone:
+        denied += [(numbers, errno.EPERM) for numbers in ALONE.values()]
     for numbers, answer in denied:
         number = numbers[column]
         if number is not None:
             code += _when(_EQUAL, number, answer)
+    if is_alone:
+        no_process = [(_ANY_BIT, 1, 0, _CLONE_THREAD), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+        code += _in_call(_CLONE[column], 0, no_process)
     if not has_cgroup:
         code += _in_call(_SETSOCKOPT[column], 1, _WITHOUT_BUFFER_SIZES)
     # Its flags lie behind a pointer, where a filter cannot look; libraries then use clone.
@@ -138,7 +152,7 @@ def build(*, has_cgroup: bool = True, has_own_uid: bool = True) -> bytes:
     code += _in_call(_IOCTL[column], 1, _when(_EQUAL, _TIOCSTI, errno.EPERM) + _when(_EQUAL, _TIOCLINUX, errno.EPERM))
     # Own limits only: the agent has the same uid.
     code += _in_call(_PRLIMIT[column], 0, [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | errno.EPERM)])
-    code += _in_call(_SOCKET[column], 0, _unless_one_of(FAMILIES, errno.EAFNOSUPPORT))
+    code += _in_call(_SOCKET[column], 0, _unless_one_of(() if is_alone else FAMILIES, errno.EAFNOSUPPORT))
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *step) for step in code)
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from anyio import to_thread
+import logging
+
 from playwright.async_api import Page
+
+from toolhub_servers.scrape.conversion import NoText, main_text
+from toolhub_servers.web import NoWorker, TooCostly, offload
 
 # What a page holds beyond that is no text to read; extracting it would take seconds.
 MAX_HTML_CHARS = 4 << 20
 MAX_TEXT_CHARS = 1 << 20
+# For a page as large as that; all its text is there already.
+EXTRACT_S = 20.0
+EXTRACT_BYTES = 1 << 30
 LONGEST_LINE = 1000
 # An extract that is shorter than this share of the visible text has left out what the page is about.
 LEAST_SHARE = 0.25
+
+logger = logging.getLogger(__name__)
 
 _HTML = "n => document.documentElement.outerHTML.slice(0, n)"
 _TEXT = "n => (document.body ? document.body.innerText : '').slice(0, n)"
@@ -22,18 +31,16 @@ async def read_page(page: Page) -> str:
     if not text:
         return ""
     html = str(await page.evaluate(_HTML, MAX_HTML_CHARS))
-    markdown = await to_thread.run_sync(extract_markdown, html, page.url, abandon_on_cancel=True)
-    return markdown if len(markdown) >= LEAST_SHARE * len(text) else text
-
-
-def extract_markdown(html: str, url: str) -> str:
-    """The main content; nothing if there is none to be told, or no trafilatura."""
     try:
-        import trafilatura
-    except ImportError:
-        return ""
-    extracted = trafilatura.extract(html, url=url, output_format="markdown", include_links=True, include_tables=True)
-    return (extracted or "").strip()
+        markdown = await offload(
+            main_text, html, page.url, returns=str, raises=(NoText,), timeout=EXTRACT_S, memory_bytes=EXTRACT_BYTES
+        )
+    except NoText:  # there is no trafilatura
+        return text
+    except (NoWorker, TooCostly, RuntimeError) as exc:
+        logger.warning("the main text of a page was not looked for: %s", exc)
+        return text
+    return markdown if len(markdown) >= LEAST_SHARE * len(text) else text
 
 
 def cut(text: str, limit: int, start: int = 0) -> str:

@@ -117,7 +117,7 @@ def from_html(html: str, url: str) -> tuple[str, str]:
     if not everything:
         raise NoText("the page has no text; it may need JavaScript" if "<script" in html.lower() else NO_TEXT)
     title = " ".join((tree.findtext(".//title") or "").split())
-    main = _main_text(html, url) if len(html) <= LARGEST_HTML else ""
+    main = main_text(html, url, favor_recall=True) if len(html) <= LARGEST_HTML else ""
     enough = max(LEAST_CHARS, LEAST_SHARE * len(everything))
     return title, main if len(main) >= min(enough, len(everything)) else everything
 
@@ -133,15 +133,16 @@ def _parsed(html: str) -> Any:
         return None
 
 
-def _main_text(html: str, url: str) -> str:
+def main_text(html: str, url: str, *, favor_recall: bool = False) -> str:
+    """The main content as Markdown; nothing if there is none. Raises NoText where there is no trafilatura."""
     trafilatura = _module("trafilatura")
     try:
         found = trafilatura.extract(
-            html, url=url, output_format="markdown", include_links=True, include_tables=True, favor_recall=True
+            html, url=url, output_format="markdown", include_links=True, include_tables=True, favor_recall=favor_recall
         )
     except Exception:  # whatever odd page it stumbles over: there is a second way
         return ""
-    return found or ""
+    return (found or "").strip()
 
 
 def visible_text(tree: Any) -> str:

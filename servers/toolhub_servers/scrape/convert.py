@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub_servers.scrape.conversion import NoText, convert
+from toolhub_servers.scrape.conversion import Converted, NoText, convert
 from toolhub_servers.scrape.model import Page, Unreadable
 from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.web import TooCostly, offload
@@ -24,11 +24,15 @@ class Converter:
                 content_type,
                 url,
                 self._settings.max_chars,
+                returns=Converted,
+                raises=(NoText,),
                 timeout=self._settings.convert_s,
                 memory_bytes=self._settings.convert_bytes,
             )
         except (NoText, TooCostly) as exc:
             raise Unreadable(f"{exc}; {cut_short}" if is_cut else str(exc)) from exc
+        except RuntimeError as exc:  # a parser that stumbles, on what was made for that or not
+            raise Unreadable(f"the page could not be converted: {exc}") from exc
         notes = []
         if is_cut:
             notes.append(f"{cut_short[0].upper()}{cut_short[1:]}; there was more.")

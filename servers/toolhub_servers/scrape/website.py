@@ -53,7 +53,7 @@ async def _without_links(markdown: str) -> str:
     if len(markdown) <= FEW_CHARS:
         return strip_markdown_links(markdown)
     try:
-        return await offload(strip_markdown_links, markdown)
+        return await offload(strip_markdown_links, markdown, returns=str)
     except TooCostly:  # links are a nuisance, a page that is not there at all is worse
         return markdown
 

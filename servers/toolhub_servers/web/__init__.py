@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolhub_servers.web.charset import decode_text
     from toolhub_servers.web.client import Web, open_web
-    from toolhub_servers.web.errors import BadStatus, Forbidden, TooCostly, Unreachable, WebError, WebTimeout
+    from toolhub_servers.web.errors import BadStatus, Forbidden, NoWorker, TooCostly, Unreachable, WebError, WebTimeout
     from toolhub_servers.web.guard import check_all_public
     from toolhub_servers.web.memo import Memo, MemoStatistics, open_memo
     from toolhub_servers.web.model import Reply
@@ -25,6 +25,7 @@ __all__ = [
     "Forbidden",
     "Memo",
     "MemoStatistics",
+    "NoWorker",
     "Reply",
     "TooCostly",
     "Unreachable",
@@ -43,7 +44,7 @@ __all__ = [
 _HOMES = {
     "charset": ("decode_text",),
     "client": ("Web", "open_web"),
-    "errors": ("BadStatus", "Forbidden", "TooCostly", "Unreachable", "WebError", "WebTimeout"),
+    "errors": ("BadStatus", "Forbidden", "NoWorker", "TooCostly", "Unreachable", "WebError", "WebTimeout"),
     "guard": ("check_all_public",),
     "memo": ("Memo", "MemoStatistics", "open_memo"),
     "model": ("Reply",),

@@ -1,56 +1,161 @@
-"""CPU work in worker processes: what reads a hostile page or PDF has a bound in time and in memory.
+"""CPU work in confined processes: what reads a hostile page or PDF has a bound in time and in memory.
 
-anyio keeps the workers and starts them anew when they die. Limits are set inside the worker, before each piece of work;
-a wall-clock limit is kept from outside. A worker dies with its hub, however that ends.
+The processes are kept and used again. A process that dies or does not end in time costs only its own work.
 """
 
 from __future__ import annotations
 
-import fcntl
-import math
+import atexit
 import os
-import resource
-import select
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable
+from threading import Lock
 from typing import Any, TypeVar
 
-import anyio
 import anyio.lowlevel
-import anyio.to_process
+from anyio import to_thread
+from pydantic import TypeAdapter, ValidationError
 
-from toolhub_servers.web.errors import TooCostly
+from toolhub_servers._confined import (
+    ConfinedProcess,
+    NotConfined,
+    ProcessDied,
+    Raised,
+    TooLate,
+    folder_of_code,
+)
+from toolhub_servers.web.errors import NoWorker, TooCostly
 
 T = TypeVar("T")
 
-# Work that has used its time on a CPU is ended by the kernel even if the hub is too busy to do it.
-_CPU_GRACE_S = 1
+# A process that was not used for so long is ended when the next one is asked for. It takes some 100 MB.
+_IDLE_S = 300.0
 _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("_limiter")
 
 
-async def offload(function: Callable[..., T], *args: Any, timeout: float = 60, memory_bytes: int = 2 << 30) -> T:
-    """Return `function(*args)`, run in another process; at most one for each core, the others wait.
+async def offload(
+    function: Callable[..., Any],
+    *args: Any,
+    returns: type[T],
+    raises: tuple[type[Exception], ...] = (),
+    timeout: float = 60,
+    memory_bytes: int = 2 << 30,
+) -> T:
+    """Return `function(*args)`, run in a confined process; at most one for each core, the others wait.
 
-    function, arguments and result travel pickled: a function of a module, no lambda. The worker imports the program's
-    main module, as `multiprocessing` does, and has its environment. timeout: seconds from when it may run.
-    memory_bytes: address space that it may add to an empty worker's. Raises TooCostly if a bound is reached or the
-    process dies, and whatever the function raises.
+    function: of a module, no lambda. Arguments are JSON values or bytes. returns: the type of the result, which comes
+    as JSON and is checked; dataclasses are possible. raises: exceptions of the function that are raised here, too,
+    with their text; any other one is a RuntimeError. timeout: seconds from when it may run. memory_bytes: address
+    space that it may add to an idle process's.
+    Raises TooCostly if a bound is reached or the process dies, NoWorker where none can be confined.
     """
-    name = getattr(function, "__qualname__", repr(function))
-    cpu_s = math.ceil(timeout) + _CPU_GRACE_S
-    async with _places():
-        with anyio.move_on_after(timeout):
-            try:
-                return await anyio.to_process.run_sync(_work, function, args, cpu_s, memory_bytes, cancellable=True)
-            except MemoryError as exc:
-                raise TooCostly(f"{name} needed more than {memory_bytes >> 20} MiB of memory") from exc
-            except anyio.BrokenWorkerProcess as exc:
-                raise TooCostly(f"{name} took the process down that it ran in") from exc
-    raise TooCostly(f"{name} was not done within {timeout:g} s")
+    job = _Job(function, args, timeout, memory_bytes)
+    try:
+        value = await to_thread.run_sync(job.run, limiter=_places(), abandon_on_cancel=True)
+    except Raised as exc:
+        for known in raises:
+            if known.__name__ == exc.kind:
+                raise known(exc.message) from None
+        if exc.kind == "MemoryError":
+            raise TooCostly(f"{job.name} needed more than {memory_bytes >> 20} MiB of memory") from None
+        raise RuntimeError(f"{job.name} raised {exc}") from None
+    except ProcessDied as exc:
+        raise TooCostly(f"{job.name} took the process down that it ran in: {exc}") from None
+    except TooLate:
+        raise TooCostly(f"{job.name} was not done within {timeout:g} s") from None
+    except NotConfined as exc:
+        raise NoWorker(str(exc)) from exc
+    finally:
+        job.end()
+    try:
+        return TypeAdapter(returns).validate_python(value, strict=False)
+    except ValidationError as exc:
+        raise TooCostly(f"{job.name} gave a result of another form") from exc
+
+
+class _Job:
+    """One call. `run` is for a thread, `end` for the event loop."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_bytes: int) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        self._function = function
+        self._args = args
+        self._timeout = timeout
+        self._memory_bytes = memory_bytes
+        self._code = folder_of_code(function)
+        self._lock = Lock()
+        self._has_ended = False
+        self._process: ConfinedProcess | None = None
+
+    def run(self) -> Any:
+        deadline = time.monotonic() + self._timeout
+        process = _IDLE.take(self._code) or ConfinedProcess(code=self._code)
+        with self._lock:
+            if self._has_ended:  # cancelled meanwhile: nobody wants the result
+                _IDLE.give(self._code, process)
+                return None
+            self._process = process
+        is_good = False
+        try:
+            left = max(deadline - time.monotonic(), 0)
+            value = process.call(self._function, *self._args, timeout=left, memory_bytes=self._memory_bytes)
+            is_good = True
+            return value
+        except Raised:
+            is_good = True
+            raise
+        finally:
+            with self._lock:
+                self._process = None
+            if is_good:
+                _IDLE.give(self._code, process)
+            else:
+                process.close()
+
+    def end(self) -> None:
+        """Kill the work if it goes on; no other work is in its process."""
+        with self._lock:
+            self._has_ended = True
+            if self._process is not None:
+                self._process.kill()
+
+
+class _Idle:
+    """Processes that wait for work, by the code that they see beside ours. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: dict[str | None, list[tuple[float, ConfinedProcess]]] = defaultdict(list)
+
+    def take(self, code: str | None) -> ConfinedProcess | None:
+        """Return the one used last; end those that were not used for long."""
+        now = time.monotonic()
+        with self._lock:
+            waiting = self._waiting[code]
+            found = waiting.pop()[1] if waiting else None
+            stale = [process for since, process in waiting if now - since > _IDLE_S]
+            waiting[:] = [(since, process) for since, process in waiting if now - since <= _IDLE_S]
+        for process in stale:
+            process.close()
+        return found
+
+    def give(self, code: str | None, process: ConfinedProcess) -> None:
+        with self._lock:
+            self._waiting[code].append((time.monotonic(), process))
+
+    def close(self) -> None:
+        """End them all."""
+        with self._lock:
+            waiting = [process for processes in self._waiting.values() for _, process in processes]
+            self._waiting.clear()
+        for process in waiting:
+            process.close()
+
+
+_IDLE = _Idle()
+atexit.register(_IDLE.close)
 
 
 def _places() -> anyio.CapacityLimiter:
@@ -65,87 +170,3 @@ def _places() -> anyio.CapacityLimiter:
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-# --- in the worker ----------------------------------------------------------------------------------------------------
-
-_STDIN = 0  # where anyio sends the work; it is open as long as the hub lives
-_OUTPUTS = (1, 2)
-_empty_bytes: int | None = None
-
-
-def _work(function: Callable[..., T], args: tuple[Any, ...], cpu_s: int, memory_bytes: int) -> T:
-    with (
-        _limited(resource.RLIMIT_CORE, 0),
-        _limited(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_s),
-        _limited(resource.RLIMIT_AS, _size_of_an_empty_worker() + memory_bytes),
-        _unheard(),
-        _dying_with_the_hub(),
-    ):
-        return function(*args)
-
-
-@contextmanager
-def _limited(kind: int, wanted: int) -> Iterator[None]:
-    """Bound this process, and lift the bound again: the next work and its arguments come with their own."""
-    before, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (before, hard))
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Drop what C libraries print: stdout is the way to the hub, and nobody reads stderr, which would fill up."""
-    kept = [os.dup(descriptor) for descriptor in _OUTPUTS]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in _OUTPUTS:
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-    try:
-        yield
-    finally:
-        for descriptor, copy in zip(_OUTPUTS, kept, strict=True):
-            os.dup2(copy, descriptor)
-            os.close(copy)
-
-
-def _size_of_an_empty_worker() -> int:
-    """Bytes of address space before the first work: what that leaves behind counts against the next."""
-    global _empty_bytes
-    if _empty_bytes is None:
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-        except OSError:  # not Linux, where this bound does not hold anyway
-            pages = 0
-        _empty_bytes = pages * resource.getpagesize()
-    return _empty_bytes
-
-
-@contextmanager
-def _dying_with_the_hub() -> Iterator[None]:
-    """Have the kernel kill this process when the hub's end of stdin closes, even if it is inside a C function.
-
-    PR_SET_PDEATHSIG would not do: it is about the thread that started the process, which may end before the hub.
-    """
-    if sys.platform != "linux":  # the bound on CPU time has to do
-        yield
-        return
-    flags = fcntl.fcntl(_STDIN, fcntl.F_GETFL)
-    fcntl.fcntl(_STDIN, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(_STDIN, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(_STDIN, fcntl.F_SETFL, flags | os.O_ASYNC)
-    _end_if_the_hub_is_gone()
-    try:
-        yield
-    finally:  # the next work would look like an end
-        fcntl.fcntl(_STDIN, fcntl.F_SETFL, flags)
-
-
-def _end_if_the_hub_is_gone() -> None:
-    poll = select.poll()
-    poll.register(_STDIN, 0)
-    if poll.poll(0):
-        os._exit(1)
