@@ -2,15 +2,20 @@
 
 A connection error cancels the task that hosts the SDK's transport. That task is the session's own owner, so it costs
 nobody else anything; its last exception tells what happened.
+
+An answer has a largest size. The SDK reads a JSON answer to its end and bounds only events, so `_Bounded` counts what
+arrives: all of a body, or each event of a stream. What arrives is what is kept, because answers that are compressed are
+not accepted: a few kilobytes of them may stand for any number of bytes.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 import httpx2
@@ -32,7 +37,10 @@ _HTTP_CLOSE_S = 2.0
 # With these a conversation is over; a server that is only busy uses them for anything.
 _ENDINGS = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
 
-# The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it.
+_EVENT_END = re.compile(rb"\n\r?\n|\r\r")
+
+# The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it. Ours is in
+# `_Bounded`.
 setattr(  # noqa: B010  # the name is not exported, so an assignment would not type-check
     mcp.client.sse,
     "sse_within_origin",
@@ -40,18 +48,33 @@ setattr(  # noqa: B010  # the name is not exported, so an assignment would not t
 )
 
 
+ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
+
+
 @asynccontextmanager
 async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel]:
     """Connect to a streamable HTTP or legacy SSE server. Raises OpenFailed.
 
-    limit: bytes of the largest SSE event, that is of one answer.
+    limit: bytes of the largest answer.
     """
     death = PostMortem()
     statuses: list[int] = []
     opened = False
+
+    async def end(reason: _Unacceptable) -> None:
+        raise reason
+
+    def refuse(reason: _Unacceptable) -> None:
+        death.cause = str(reason)
+        guard.start_soon(end, reason)  # the SDK takes some errors of a body for the end of one request
+
+    async def note(response: httpx2.Response) -> None:
+        statuses[:] = [response.status_code]
+        _bind(response, limit, is_legacy=spec.transport == "sse", refuse=refuse)
+
     try:
         async with anyio.create_task_group() as guard:
-            async with _http_transport(spec, limit, statuses) as streams:
+            async with _http_transport(spec, note) as streams:
                 async with conversation(spec, RelayDispatcher(*streams), lambda: death) as channel:
                     opened = True
                     yield channel
@@ -71,25 +94,110 @@ async def _cancel_later(scope: anyio.CancelScope) -> None:
 
 
 @asynccontextmanager
-async def _http_transport(spec: ServerSpec, limit: int, statuses: list[int]) -> AsyncIterator[tuple[Any, Any]]:
-    """Give the stream pair. statuses: gets the HTTP status of every answer; the SDK keeps it to itself."""
-
-    async def note(response: httpx2.Response) -> None:
-        statuses[:] = [response.status_code]
-
-    # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
-    timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
+async def _http_transport(spec: ServerSpec, note: ResponseHook) -> AsyncIterator[tuple[Any, Any]]:
+    """Give the stream pair. note: is shown every answer before its body is read; the SDK keeps them to itself."""
+    hooks: dict[str, list[Any]] = {"response": [note]}
+    accepted = httpx2.Headers(dict(spec.headers))
+    accepted["Accept-Encoding"] = "identity"  # and nothing else, whatever the config says
+    headers = dict(accepted)
     if spec.transport == "sse":
+
+        def make_client(
+            headers: dict[str, str] | None = None,
+            timeout: httpx2.Timeout | None = None,
+            auth: httpx2.Auth | None = None,
+        ) -> httpx2.AsyncClient:
+            return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
+
         legacy = sse_client(
-            spec.url or "", headers=dict(spec.headers), timeout=spec.start_timeout_s, sse_read_timeout=86400.0
+            spec.url or "",
+            headers=headers,
+            timeout=spec.start_timeout_s,
+            sse_read_timeout=86400.0,
+            httpx_client_factory=make_client,
         )
         async with cast(AbstractAsyncContextManager[tuple[Any, Any]], legacy) as streams:
             yield streams
         return
-    hooks: dict[str, list[Any]] = {"response": [note]}
-    async with _Client(headers=dict(spec.headers), timeout=timeout, event_hooks=hooks) as client:
-        async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=limit) as streams:
+    # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
+    timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
+    async with _Client(headers=headers, timeout=timeout, event_hooks=hooks) as client:
+        async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=None) as streams:
             yield streams
+
+
+class _Unacceptable(Exception):
+    """The body of an answer is too large, or compressed. The text completes "the server ended the connection"."""
+
+
+def _bind(response: httpx2.Response, limit: int, *, is_legacy: bool, refuse: Callable[[_Unacceptable], None]) -> None:
+    """Bound what may be read of an answer's body.
+
+    is_legacy: over legacy SSE only the answer to GET is a stream of events, whatever others call themselves: the SDK
+    reads those to their end.
+    """
+    is_events = (
+        response.status_code == 200
+        and response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        and not (is_legacy and response.request.method != "GET")
+    )
+    if is_events:
+        response.encoding = "utf-8"  # as the specification of SSE says; in another the ends of events look different
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    response.stream = _Bounded(response.stream, limit, is_events, encoding, refuse)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that may have `limit` bytes, or so many in each of its events. Reading more raises _Unacceptable."""
+
+    def __init__(
+        self,
+        body: httpx2.AsyncByteStream,
+        limit: int,
+        is_events: bool,
+        encoding: str,
+        refuse: Callable[[_Unacceptable], None],
+    ) -> None:
+        self._body = body
+        self._limit = limit
+        self._is_events = is_events
+        self._encoding = encoding
+        self._refuse = refuse
+        self._size = 0
+        self._tail = b""
+        """The last bytes of an event that goes on: its end may come in two chunks."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._encoding not in ("", "identity"):
+            self._stop(
+                f"it sent an answer with content-encoding {self._encoding!r}, although the request said "
+                "Accept-Encoding: identity"
+            )
+        async for chunk in self._body:
+            if self._added(chunk) > self._limit:
+                self._stop(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
+            yield chunk
+
+    def _added(self, chunk: bytes) -> int:
+        """Count a chunk; return the size of the body so far, or of the largest event that has a part in the chunk."""
+        if not self._is_events or (b"\n" not in chunk and b"\r" not in chunk):
+            self._size += len(chunk)
+            self._tail = b""
+            return self._size
+        first, *others = _EVENT_END.split(self._tail + chunk)
+        largest = max(self._size - len(self._tail) + len(first), *map(len, others), 0)
+        self._size = len(others[-1]) if others else largest
+        self._tail = (others[-1] if others else first)[-2:]
+        return largest
+
+    def _stop(self, reason: str) -> NoReturn:
+        refused = _Unacceptable(reason)
+        self._refuse(refused)
+        raise refused
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class _Client(httpx2.AsyncClient):
@@ -135,6 +243,8 @@ def _refused(status: int, phrase: str, pressure: Pressure, said: Json) -> Json:
 def _http_reason(exc: BaseException, url: httpx2.URL, statuses: list[int]) -> str:
     """Say what happened at which address; a query or a user in it may be a secret."""
     cause, address = unwrapped(exc), url.copy_with(query=None, fragment=None, userinfo=b"")
+    if isinstance(cause, _Unacceptable):
+        return str(cause)
     if isinstance(cause, httpx2.HTTPStatusError):
         return f"HTTP {cause.response.status_code} from {address}"
     if isinstance(cause, MCPError) and statuses and statuses[-1] >= 400:
