@@ -20,7 +20,7 @@ from benchmarks.kv_found import AHEAD, DOOR, NOTHING, PIN, REFERENCE, Engines, F
 from benchmarks.kv_keep import Talk, measure_keep
 from benchmarks.kv_mix import Mix, measure_mix
 from benchmarks.kv_tables import outcome_of
-from benchmarks.kv_waits import Waits, Way, measure_waits
+from benchmarks.kv_waits import WaitStats, Way, measure_waits
 from benchmarks.result import ROOT, Outcome, Question
 from benchmarks.scripted import Served
 from toolhub.config import HintSettings
@@ -81,7 +81,7 @@ async def _measure(scale: Scale, engines: Engines) -> Found:
     return Found(waits, calm, mix, keep, pinned, no_door)
 
 
-async def _pinned(scale: Scale, engines: Engines) -> Waits | None:
+async def _pinned(scale: Scale, engines: Engines) -> WaitStats | None:
     if engines.pinning is None:
         return None
     wish = {"pin_ttl_s": scale.sizes.pin_ttl_s, "session_id": "one at a time"}

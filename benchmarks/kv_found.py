@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.kv_keep import Talk
 from benchmarks.kv_mix import Mix, Throughput
-from benchmarks.kv_waits import Sizes, Waits
+from benchmarks.kv_waits import Sizes, WaitStats
 from benchmarks.measure import median
 from benchmarks.result import Json
 from benchmarks.scripted import Served
@@ -51,14 +51,14 @@ class Scale:
 class Found:
     """calm: nothing evicted. pinned: on an engine with toolhub's scheduler. no_door: why none was measured."""
 
-    waits: Waits
-    calm: Waits
+    waits: WaitStats
+    calm: WaitStats
     mix: Throughput
     keep: dict[str, list[Json]]
-    pinned: Waits | None = None
+    pinned: WaitStats | None = None
     no_door: str | None = None
 
     def median(self, part: str, way: str, key: str) -> float | None:
-        waits: Waits | None = getattr(self, part)
+        waits: WaitStats | None = getattr(self, part)
         trials = waits.trials.get(way, []) if waits is not None else []
         return median([each[key] for each in trials]) if trials else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from benchmarks.kv_found import AHEAD, DOOR, NOTHING, PIN, REFERENCE, Engines, Found, Scale
 from benchmarks.kv_keep import APPEND, EXACT, STRIDE, computed_of
 from benchmarks.kv_mix import Throughput
-from benchmarks.kv_waits import Waits
+from benchmarks.kv_waits import WaitStats
 from benchmarks.measure import median
 from benchmarks.result import Column, Json, Outcome, Table, Target, ratio
 
@@ -92,7 +92,7 @@ def _calm_table(found: Found) -> Table:
     return Table("Nothing is evicted", columns, rows)
 
 
-def _off_after(calm: Waits, way: str) -> int | None:
+def _off_after(calm: WaitStats, way: str) -> int | None:
     """The first wait at whose end the hints were off; None: they never were."""
     states = [each.get("is_off", False) for each in calm.trials.get(way, [])]
     return states.index(True) + 1 if True in states else None

@@ -92,7 +92,7 @@ Trial = Callable[[Way], Awaitable[Json]]
 
 
 @dataclass
-class Waits:
+class WaitStats:
     """Every trial of every way, and what the hints of each side did."""
 
     trials: dict[str, list[Json]] = field(default_factory=dict)
@@ -109,9 +109,9 @@ async def measure_waits(
     sizes: Sizes,
     modes: Mapping[str, HintSettings],
     more: Mapping[str, Trial] | None = None,
-) -> Waits:
+) -> WaitStats:
     """Take turns through the ways. modes: the hints of each side; more: sides that are opened by somebody else."""
-    found = Waits()
+    found = WaitStats()
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         others = Others(http, served, await open_writer(http, served), sizes)
         tools = TimedTools(sizes.tool_s, others.writer.text(sizes.result))

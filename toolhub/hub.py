@@ -16,7 +16,6 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolhub.budget import Budget
 from toolhub.catalog import Catalog
 from toolhub.catalog_store import CatalogStore
 from toolhub.channel.base import Channel
@@ -28,22 +27,24 @@ from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
 from toolhub.journal import open_journal
-from toolhub.layers.admission import Gate
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import Claimant, HubStatistics, SandboxCounts
+from toolhub.limits.backoff import RetryBudget
+from toolhub.limits.budget import Budget
+from toolhub.limits.descriptors import raise_fd_limit, usable_descriptors
+from toolhub.limits.limiter import ConcurrencyLimiter
+from toolhub.limits.start_limiter import StartLimiter
+from toolhub.model import FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
-from toolhub.policy import RetryBudget
 from toolhub.scope import TaskScope, new_task_id
-from toolhub.server import HostedOpener, Server, ServerGates, Shared
+from toolhub.server import HostedOpener, Server, ServerLimiters, Shared
 from toolhub.server_events import ServerEvents
 from toolhub.session import ChannelOpener
 from toolhub.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
+from toolhub.spawn.memory import memory_below
 from toolhub.spawn.resolve import Resolver
-from toolhub.spawn.starts import StartLimiter
-from toolhub.spawn.usage import memory_below, raise_fd_limit, usable_descriptors
 from toolhub.task_ids import check_task_id
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
@@ -72,7 +73,7 @@ class Hub:
         self._scopes: dict[str, Held[TaskScope]] = {}
         self._opening: dict[str, anyio.Event] = {}
         self._shared_servers: dict[str, Server] = {}
-        self._server_gates = ServerGates(self.config.limits)
+        self._server_limiters = ServerLimiters(self.config.limits)
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
@@ -95,7 +96,7 @@ class Hub:
                 open_channel=open_channel,
                 starts=starts,
                 catalog=Catalog(CatalogStore(settings.state_path / "catalog") if self._open_channel is None else None),
-                gate=Gate("the hub", limits.concurrency, limits.queue),
+                limiter=ConcurrencyLimiter("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
                 events=self.events,
@@ -114,7 +115,7 @@ class Hub:
                     slots=self._slots,
                     owners=owners,
                 ),
-                server_gate=self._server_gates,
+                server_limiter=self._server_limiters,
                 commons=commons,
                 flights=Flights(owners),
                 caches=Caches(),
@@ -293,10 +294,10 @@ class Hub:
         return self._shared.commons
 
     @property
-    def gates(self) -> list[Gate]:
+    def limiters(self) -> list[ConcurrencyLimiter]:
         """The limits that tasks share: on all calls, on starts, and those of servers."""
-        of_shared = [server.gates[0] for server in self._shared_servers.values()]
-        return [self._shared.gate, self._shared.starts.gate, *self._server_gates.all, *of_shared]
+        of_shared = [server.limiters[0] for server in self._shared_servers.values()]
+        return [self._shared.limiter, self._shared.starts.limiter, *self._server_limiters.all, *of_shared]
 
     # --- what scopes borrow -----------------------------------------------------------------------------------------
 
@@ -305,8 +306,8 @@ class Hub:
         key = f"{spec.name}:{spec.fingerprint()}"
         server = self._shared_servers.get(key)
         if server is None:
-            everybody = Claimant("hub")
-            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared, claimant=everybody)
+            everybody = FairShareKey("hub")
+            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared, share_key=everybody)
             self._shared_servers[key] = server
         return server
 
@@ -361,7 +362,7 @@ class Hub:
             replays=self.replays,
             started_at=self._started_at,
             sandboxes=self._sandbox_counts(),
-            gates=tuple(gate.statistics() for gate in self.gates),
+            limiters=tuple(limiter.statistics() for limiter in self.limiters),
             budget=self._shared.budget.statistics(),
             flights=self._shared.flights.statistics(),
             cache=self._shared.caches.statistics(),

@@ -95,7 +95,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimant:
+class FairShareKey:
     """On whose behalf a place is asked for. Runs share fairly, and within a run its tasks; weights multiply a share."""
 
     task: str = ""
@@ -119,7 +119,7 @@ class Call:
     on_progress: ProgressFn | None = None
     on_log: LogFn | None = None
     delivery: Delivery = field(default_factory=Delivery)
-    claimant: Claimant = Claimant()
+    share_key: FairShareKey = FairShareKey()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class SlotStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class GateStatistics:
+class LimiterStatistics:
     """One limit at one moment. waits: how often somebody had to wait, waited_seconds: for how long altogether."""
 
     name: str
@@ -227,7 +227,7 @@ class TaskStatistics:
     in_flight: int
     slots: tuple[SlotStatistics, ...]
     waiting: int = 0
-    """Calls that wait at a gate."""
+    """Calls that wait at a limiter."""
     refusals: int = 0
     waited_seconds: float = 0.0
 
@@ -277,7 +277,7 @@ class HubStatistics:
     replays: int
     started_at: float
     sandboxes: SandboxCounts | None = None
-    gates: tuple[GateStatistics, ...] = ()
+    limiters: tuple[LimiterStatistics, ...] = ()
     budget: BudgetStatistics | None = None
     flights: FlightStatistics = FlightStatistics()
     cache: CacheStatistics = CacheStatistics()

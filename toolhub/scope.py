@@ -19,14 +19,15 @@ from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
 from toolhub.hosting import SandboxScope
 from toolhub.layers import Handler, stack
-from toolhub.layers.admission import Gate, Waits, admission
+from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
 from toolhub.layers.cache import cache
 from toolhub.layers.coalesce import coalesce
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
-from toolhub.model import Call, Claimant, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
+from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
+from toolhub.model import Call, FairShareKey, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
 from toolhub.server import Server, Shared
 from toolhub.slot import Slot
 
@@ -47,7 +48,7 @@ class TaskScope:
     ) -> None:
         self.id = task_id
         self.run = run
-        self.claimant = Claimant(task_id, run, weight, shared.run_weights.get(run, 1.0))
+        self.share_key = FairShareKey(task_id, run, weight, shared.run_weights.get(run, 1.0))
         self.lease = lease
         self.counts = CallCounts()
         self.opened_at = self._renewed_at = anyio.current_time()
@@ -59,9 +60,11 @@ class TaskScope:
         self.host = shared.host(task_id)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
-        self._gate = Gate(f"task {task_id!r}", shared.task_concurrency, shared.queue)
-        self._gates = {name: (self._gate, *server.gates, shared.gate) for name, server in self._servers.items()}
-        self._waits = Waits()
+        self._limiter = ConcurrencyLimiter(f"task {task_id!r}", shared.task_concurrency, shared.queue)
+        self._limiters = {
+            name: (self._limiter, *server.limiters, shared.limiter) for name, server in self._servers.items()
+        }
+        self._waits = WaitStats()
         self._party = shared.flights.party(lambda: self._closed)
         self._caches = shared.caches.for_task()
         traced = trace(shared.counts, self.counts, observers=shared.observers)
@@ -72,13 +75,13 @@ class TaskScope:
             cache(self._caches, self._server_of),
             coalesce(self._party, self._server_of),
             retry(shared.retry_budget, on_replay=shared.on_replay),
-            admission(self._gates_of, self._waits),
+            admission(self._limiters_of, self._waits),
         )(self._dispatch)
         self._handle_request: Handler = stack(
             traced,
             deadline,
             authorize(specs, tools=False),
-            admission(self._gates_of, self._waits),
+            admission(self._limiters_of, self._waits),
         )(self._relay)
 
     def __repr__(self) -> str:
@@ -87,13 +90,13 @@ class TaskScope:
     def _bind(self, spec: ServerSpec) -> Server:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
-        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared, claimant=self.claimant)
+        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared, share_key=self.share_key)
 
     def _server_of(self, call: Call) -> Server:
         return self._servers[call.server]
 
-    def _gates_of(self, call: Call) -> tuple[Gate, ...]:
-        return self._gates[call.server]
+    def _limiters_of(self, call: Call) -> tuple[ConcurrencyLimiter, ...]:
+        return self._limiters[call.server]
 
     @property
     def servers(self) -> Mapping[str, ServerSpec]:
@@ -168,7 +171,7 @@ class TaskScope:
             policy=policy,
             on_progress=on_progress,
             on_log=on_log,
-            claimant=self.claimant,
+            share_key=self.share_key,
         )
 
     async def _dispatch(self, call: Call) -> Result:

@@ -1,4 +1,4 @@
-"""One server as one owner (a task, or the hub for all of them) uses it: its slots, its gate, its tools."""
+"""One server as one owner (a task, or the hub for all of them) uses it: its slots, its limiter, its tools."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
-from toolhub.adaptive import AdaptiveLimit
-from toolhub.budget import Budget
 from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.commons import Commons
 from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout, ToolhubError
 from toolhub.hosting import Host, SandboxProvider
-from toolhub.layers.admission import Gate
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
-from toolhub.model import Claimant, Json, SlotKey, ToolInfo
-from toolhub.policy import RetryBudget
+from toolhub.limits.adaptive import AdaptiveLimit
+from toolhub.limits.backoff import RetryBudget
+from toolhub.limits.budget import Budget
+from toolhub.limits.limiter import ConcurrencyLimiter
+from toolhub.limits.start_limiter import StartLimiter
+from toolhub.model import FairShareKey, Json, SlotKey, ToolInfo
 from toolhub.server_events import ServerEvents
 from toolhub.session import Session
 from toolhub.slot import Counters, Slot
-from toolhub.spawn.starts import StartLimiter
 
 HostedOpener = Callable[[ServerSpec, Host], AbstractAsyncContextManager[Channel]]
 
@@ -39,7 +39,7 @@ class Shared:
     open_channel: HostedOpener
     starts: StartLimiter
     catalog: Catalog
-    gate: Gate
+    limiter: ConcurrencyLimiter
     counts: CallCounts
     totals: Counters
     events: ServerEvents
@@ -55,7 +55,7 @@ class Shared:
     budget: Budget
     flights: Flights
     caches: Caches
-    server_gate: Callable[[ServerSpec], Gate | None]
+    server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None
 
@@ -64,42 +64,44 @@ class Shared:
         return Host(owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.commons)
 
 
-class ServerGates:
+class ServerLimiters:
     """The hub-wide limits of servers: one for all tasks, whatever the environment of a server is for each."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._gates: dict[str, Gate] = {}
+        self._limiters: dict[str, ConcurrencyLimiter] = {}
 
     @property
-    def all(self) -> list[Gate]:
-        return list(self._gates.values())
+    def all(self) -> list[ConcurrencyLimiter]:
+        return list(self._limiters.values())
 
-    def __call__(self, spec: ServerSpec) -> Gate | None:
-        """The gate of a server; None if only the hub limits it."""
+    def __call__(self, spec: ServerSpec) -> ConcurrencyLimiter | None:
+        """The limiter of a server; None if only the hub limits it."""
         if not spec.adaptive and spec.hub_concurrency is None:
             return None
         key = f"{spec.name}:{spec.template_fingerprint}"
-        gate = self._gates.get(key)
-        if gate is None:
+        limiter = self._limiters.get(key)
+        if limiter is None:
             most = spec.hub_concurrency or self._limits.concurrency
             adaptive = AdaptiveLimit(maximum=most) if spec.adaptive else None
-            gate = Gate(f"server {spec.name!r} in the whole hub", most, self._limits.queue, adaptive=adaptive)
-            self._gates[key] = gate
-        return gate
+            limiter = ConcurrencyLimiter(
+                f"server {spec.name!r} in the whole hub", most, self._limits.queue, adaptive=adaptive
+            )
+            self._limiters[key] = limiter
+        return limiter
 
 
 @dataclass(eq=False)
 class Server:
-    """One server as one owner (a task, or the hub) uses it: its slots and its gate."""
+    """One server as one owner (a task, or the hub) uses it: its slots and its limiter."""
 
     spec: ServerSpec
     fingerprint: str
     host: Host
     owners: anyio.abc.TaskGroup
     shared: Shared
-    claimant: Claimant
-    gates: tuple[Gate, ...]
+    share_key: FairShareKey
+    limiters: tuple[ConcurrencyLimiter, ...]
     """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
     slots: list[Slot] = field(default_factory=list)
     writes: int = 0
@@ -109,12 +111,12 @@ class Server:
 
     @classmethod
     def of(
-        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared, claimant: Claimant
+        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared, share_key: FairShareKey
     ) -> Server:
-        own = Gate(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
-        wide = shared.server_gate(spec)
-        gates = (own,) if wide is None else (own, wide)
-        return cls(spec, spec.fingerprint(), host, owners, shared, claimant, gates)
+        own = ConcurrencyLimiter(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
+        wide = shared.server_limiter(spec)
+        limiters = (own,) if wide is None else (own, wide)
+        return cls(spec, spec.fingerprint(), host, owners, shared, share_key, limiters)
 
     @property
     def owner(self) -> str:
@@ -146,7 +148,7 @@ class Server:
             totals=self.shared.totals,
             events=self.shared.events,
             budget=self.shared.budget,
-            claimant=self.claimant,
+            share_key=self.share_key,
         )
 
     def _open_channel(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:

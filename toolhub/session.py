@@ -13,7 +13,7 @@ from toolhub.config import ServerSpec, redact
 from toolhub.errors import ProtocolViolation, SessionLost, StartError
 from toolhub.lifecycle import SessionEvent, SessionState, advance
 from toolhub.model import Call, Json, LogFn, Result, ServerInfo
-from toolhub.pressure import pressure_of_error
+from toolhub.overload import overload_in_error
 
 ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
 
@@ -171,8 +171,8 @@ async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIt
 def refusal(exc: ServerRefused) -> Json:
     """A JSON-RPC error as a result for the model; `_meta` keeps the original for those who relay it."""
     error = {"code": exc.code, "message": exc.message, "data": exc.data}
-    pressure = pressure_of_error(error)
-    meta = {ERROR_META: error} | (pressure.meta() if pressure else {})
+    overload = overload_in_error(error)
+    meta = {ERROR_META: error} | (overload.meta() if overload else {})
     return {"content": [{"type": "text", "text": exc.message}], "isError": True, "_meta": meta}
 
 

@@ -15,17 +15,17 @@ from types import TracebackType
 import anyio
 import anyio.abc
 
-from toolhub.budget import Budget
 from toolhub.config import ServerSpec
 from toolhub.errors import HubClosed, Overloaded, ServerGaveUp, SessionLost, StartError
 from toolhub.layers.copies import twin_of
 from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
-from toolhub.model import Claimant, SlotKey, SlotStatistics
+from toolhub.limits.backoff import Backoff, RestartIntensity
+from toolhub.limits.budget import Budget
+from toolhub.limits.start_limiter import StartLimiter
+from toolhub.model import FairShareKey, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
-from toolhub.policy import Backoff, RestartIntensity
 from toolhub.server_events import ServerEvents
 from toolhub.session import ChannelOpener, Session, open_session
-from toolhub.spawn.starts import StartLimiter
 
 
 @dataclass(eq=False)
@@ -91,10 +91,10 @@ class Slot:
         on_session: Callable[[Session], None] | None = None,
         totals: Counters | None = None,
         budget: Budget | None = None,
-        claimant: Claimant | None = None,
+        share_key: FairShareKey | None = None,
         events: ServerEvents | None = None,
     ) -> None:
-        """budget: what its processes count against; None: nothing. claimant: on whose behalf it starts."""
+        """budget: what its processes count against; None: nothing. share_key: on whose behalf it starts."""
         self.key = key
         self.spec = spec
         self.state = SlotState.IDLE
@@ -109,7 +109,7 @@ class Slot:
         self._totals = totals or Counters()
         self._events = events or ServerEvents()
         self._budget = budget if spec.transport == "stdio" else None
-        self._claimant = claimant or Claimant(key.owner)
+        self._share_key = share_key or FairShareKey(key.owner)
         self._held: Held[Session] | None = None
         self._start: _Start | None = None
         self._closed = False
@@ -178,7 +178,7 @@ class Slot:
 
     def _refuse_if_hopeless(self, start: _Start) -> None:
         """A caller whose time is up before its server's start is even begun need not wait for that."""
-        expected = 0.0 if start.has_begun else self._starts.expected_wait(self._claimant)
+        expected = 0.0 if start.has_begun else self._starts.expected_wait(self._share_key)
         if expected > 0 and anyio.current_time() + expected > anyio.current_effective_deadline():
             raise Overloaded(
                 f"server {self.spec.name!r} would begin to start in about {expected:.1f} s, after the deadline of "
@@ -235,9 +235,9 @@ class Slot:
         """A session with the room that it takes, from before its start until it is gone."""
         async with AsyncExitStack() as stack:
             if self._budget is not None:
-                patience = self.spec.start_timeout_s
-                await stack.enter_async_context(self._budget.room(self.spec.name, self._claimant, patience))
-            async with self._starts.place(self._owners, self._claimant):
+                timeout = self.spec.start_timeout_s
+                await stack.enter_async_context(self._budget.room(self.spec.name, self._share_key, timeout))
+            async with self._starts.place(self._owners, self._share_key):
                 began = anyio.current_time()
                 start.has_begun = True
                 self._events.starting(self.spec, self.key.owner, deaths=self.counters.deaths)

@@ -20,7 +20,7 @@ from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._media import Media
 from toolhub_servers._media_kind import suffix_of
-from toolhub_servers._pressure import pressure_in, tell_pressure
+from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.web import BadStatus, Forbidden, WebError, WebSettings, open_web, place_of
 
 # 0.25 to 8 s apart, about a quarter of a minute in all; a Retry-After is kept instead.

@@ -18,7 +18,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
-from toolhub_servers._pressure import telling
+from toolhub_servers._overload import telling
 
 # Parameters that may be null, though the schema knows only the type.
 MaybeText = str | SkipJsonSchema[None]

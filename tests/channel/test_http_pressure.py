@@ -16,7 +16,7 @@ import pytest
 from chaos.processes import HubFactory
 
 from toolhub import Result, ServerSpec
-from toolhub.pressure import META, Pressure, pressure_of
+from toolhub.overload import META, OverloadSignal, overload_in
 from toolhub.session import ERROR_META
 
 pytestmark = pytest.mark.anyio
@@ -103,13 +103,13 @@ async def refused(hubs: HubFactory, refusal: Refusal) -> Result:
 async def test_a_refused_call_says_for_how_long(status: int, hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(status, {"retry-after": "7"}))
     assert result.raw["_meta"][META] == 7
-    assert pressure_of(result.raw) == Pressure(7)
+    assert overload_in(result.raw) == OverloadSignal(7)
     assert f"HTTP {status}" in result.text and "try again in 7 s" in result.text
 
 
 async def test_a_date_is_a_time_from_now(hubs: HubFactory) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=40), usegmt=True)
-    pressure = pressure_of((await refused(hubs, Refusal(429, {"retry-after": later}))).raw)
+    pressure = overload_in((await refused(hubs, Refusal(429, {"retry-after": later}))).raw)
     assert pressure is not None and pressure.retry_after is not None
     assert 0 < pressure.retry_after <= 40
 
@@ -118,7 +118,7 @@ async def test_a_date_is_a_time_from_now(hubs: HubFactory) -> None:
 async def test_a_refusal_without_a_time_is_pressure_all_the_same(headers: dict[str, str], hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(429, headers))
     assert result.raw["_meta"][META] == 0
-    assert pressure_of(result.raw) == Pressure()
+    assert overload_in(result.raw) == OverloadSignal()
 
 
 @pytest.mark.parametrize(
@@ -133,24 +133,24 @@ async def test_what_the_server_says_itself_is_kept(own: dict[str, Any], told: An
     result = await refused(hubs, Refusal(429, {"retry-after": "3"}, said(-32050, **own)))
     assert result.text == "Too many sessions."
     assert result.raw["_meta"][ERROR_META] == {"code": -32050, "message": "Too many sessions.", "data": told}
-    assert pressure_of(result.raw) == Pressure(told["retry_after"])
+    assert overload_in(result.raw) == OverloadSignal(told["retry_after"])
 
 
 @pytest.mark.parametrize("code", [-32000, -32600])
 async def test_a_refused_call_is_not_the_end_of_the_session(code: int, hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(429, {"retry-after": "3"}, said(code)))
     assert result.text == "Too many sessions."
-    assert pressure_of(result.raw) == Pressure(3)
+    assert overload_in(result.raw) == OverloadSignal(3)
 
 
 @pytest.mark.parametrize("body", [{"detail": "busy"}, {"error": "busy"}, {"error": {"code": "x", "message": 1}}, []])
 async def test_json_that_is_no_error_of_the_protocol_is_not_taken_for_one(body: Any, hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(503, {"retry-after": "2"}, body))
-    assert pressure_of(result.raw) == Pressure(2)
+    assert overload_in(result.raw) == OverloadSignal(2)
     assert "HTTP 503" in result.text
 
 
 async def test_another_status_is_no_pressure(hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(500, {"retry-after": "7"}))
     assert META not in result.raw["_meta"]
-    assert pressure_of(result.raw) is None
+    assert overload_in(result.raw) is None

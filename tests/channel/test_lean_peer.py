@@ -38,7 +38,7 @@ class Side:
         self.asked: list[Params] = []
         self.told: list[tuple[str, Params]] = []
         self.began = anyio.Event()
-        self.gates = {number: anyio.Event() for number in range(10)}
+        self.limiters = {number: anyio.Event() for number in range(10)}
         self.was_cancelled = anyio.Event()
 
     async def on_request(self, asked: Any, method: str, params: Params) -> Json:
@@ -47,7 +47,7 @@ class Side:
         given = dict(params or {})
         if method == "wait":
             try:
-                await self.gates[given["number"]].wait()
+                await self.limiters[given["number"]].wait()
             finally:
                 self.was_cancelled.set()
         elif method == "raise":
@@ -90,7 +90,7 @@ async def test_answers_find_their_requests_in_any_order() -> None:
                 callers.start_soon(ask, near, number)
             await anyio.wait_all_tasks_blocked()
             for number in (2, 0, 1):
-                far.gates[number].set()
+                far.limiters[number].set()
                 await anyio.wait_all_tasks_blocked()
     assert list(answers) == [2, 0, 1]
     assert all(answer == {"number": number} for number, answer in answers.items())
@@ -222,7 +222,7 @@ async def test_what_is_no_message_is_said_to_be_none_and_harms_nobody(message: A
         callers.start_soon(near.peer.send_raw_request, "wait", {"number": 0})
         await far.began.wait()
         assert near.peer._take(message) is False
-        far.gates[0].set()
+        far.limiters[0].set()
 
 
 @pytest.mark.parametrize("late", [{"id": 99, "result": {}}, {"id": 99, "error": {"code": 1, "message": ""}}], ids=repr)

@@ -98,11 +98,11 @@ def test_tasks_as_json_are_the_hub_s_statistics(shell: Shell, hub: ServedHub) ->
 
 def test_what_tasks_wait_for_is_shown_with_its_limit(shell: Shell, hub: ServedHub) -> None:
     lines = shell("tasks", "--hub", f"unix://{hub.uds}").stdout.splitlines()
-    gates = lines[next(number for number, line in enumerate(lines) if line.startswith("limit on")) :]
-    assert gates[0].split("  ")[0] == "limit on" and gates[0].split()[-2:] == ["mean", "wait"]
-    assert gates[1].split() == ["the", "hub", "256", "0", "0", "0", "-"]
-    assert any(line.startswith("the start of processes") for line in gates)
-    assert any(line.startswith("processes ") and "descriptors" in line for line in gates)
+    limiters = lines[next(number for number, line in enumerate(lines) if line.startswith("limit on")) :]
+    assert limiters[0].split("  ")[0] == "limit on" and limiters[0].split()[-2:] == ["mean", "wait"]
+    assert limiters[1].split() == ["the", "hub", "256", "0", "0", "0", "-"]
+    assert any(line.startswith("the start of processes") for line in limiters)
+    assert any(line.startswith("processes ") and "descriptors" in line for line in limiters)
 
 
 def test_no_tasks_are_said_to_be_none(shell: Shell, hub: ServedHub) -> None:

@@ -9,7 +9,7 @@ from media_standins import KEY, Service
 from starlette.responses import PlainTextResponse
 from toolhub_servers import reasoning_os
 
-from toolhub.pressure import Pressure, pressure_of
+from toolhub.overload import OverloadSignal, overload_in
 
 pytestmark = pytest.mark.anyio
 
@@ -22,16 +22,16 @@ async def asked(service: Service) -> CallToolResult:
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(429, Pressure(60)), (503, Pressure(60)), (400, None)],
+    [(429, OverloadSignal(60)), (503, OverloadSignal(60)), (400, None)],
 )
 async def test_a_model_that_refuses_for_its_load_is_told(
-    service: Service, status: int, expected: Pressure | None
+    service: Service, status: int, expected: OverloadSignal | None
 ) -> None:
     service.stage(*[PlainTextResponse("no", status, headers={"retry-after": "3600"})] * 20)
     result = await asked(service)
-    assert pressure_of(result.model_dump(by_alias=True)) == expected
+    assert overload_in(result.model_dump(by_alias=True)) == expected
     assert not result.is_error
 
 
 async def test_an_answer_is_no_pressure(service: Service) -> None:
-    assert pressure_of((await asked(service)).model_dump(by_alias=True)) is None
+    assert overload_in((await asked(service)).model_dump(by_alias=True)) is None

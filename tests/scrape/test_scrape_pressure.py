@@ -13,7 +13,7 @@ from website.site import Site
 from website.standins import JINA_KEY
 
 from toolhub.commons import Commons
-from toolhub.pressure import Pressure, pressure_of
+from toolhub.overload import OverloadSignal, overload_in
 
 pytestmark = pytest.mark.anyio
 
@@ -21,8 +21,8 @@ REFUSED = standins.status(429, retry_after="300")
 ONLY_JINA = {"readers": ["jina"]}
 
 
-def said(result: CallToolResult) -> Pressure | None:
-    return pressure_of(result.model_dump(by_alias=True))
+def said(result: CallToolResult) -> OverloadSignal | None:
+    return overload_in(result.model_dump(by_alias=True))
 
 
 async def summarised(site: Site, commons: Commons, **options: Any) -> CallToolResult:
@@ -44,10 +44,10 @@ async def scraped(site: Site, commons: Commons, path: str = "/article", **option
 async def test_jina_asking_for_a_pause_is_told_by_both_tools(site: Site, commons: Commons) -> None:
     site.jina.then(REFUSED)
     result = await scraped(site, commons, **ONLY_JINA)
-    assert said(result) == Pressure(60)
+    assert said(result) == OverloadSignal(60)
     assert "HTTP Error (429)" in str(result.content)
     # The next request would come within the pause, so it is refused without being sent.
-    assert said(await summarised(site, commons, **ONLY_JINA)) == Pressure(60)
+    assert said(await summarised(site, commons, **ONLY_JINA)) == OverloadSignal(60)
 
 
 async def test_a_page_that_another_reader_has_is_no_pressure(site: Site, commons: Commons) -> None:
@@ -71,7 +71,7 @@ async def test_a_page_whose_own_server_refuses_is_no_pressure(site: Site, common
 async def test_a_model_that_refuses_is_told(site: Site, commons: Commons) -> None:
     site.chat.then(standins.status(429, retry_after="600"))
     result = await summarised(site, commons)
-    assert said(result) == Pressure(60)
+    assert said(result) == OverloadSignal(60)
     assert '"success": false' in str(result.content)
 
 

@@ -13,7 +13,7 @@ from search_standins import SECRET_ID, SECRET_KEY, Answer, StandIn, busy
 from toolhub_servers import google_search, search_and_scrape_webpage, sogou_search
 
 from toolhub import Hub, parse_config
-from toolhub.pressure import META, Pressure, pressure_of
+from toolhub.overload import META, OverloadSignal, overload_in
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ def at(google: StandIn) -> dict[str, Any]:
     return {"serper": {"api_key": "k", "base_url": google.url}, **FAST}
 
 
-def said(result: CallToolResult) -> Pressure | None:
-    return pressure_of(result.model_dump(by_alias=True))
+def said(result: CallToolResult) -> OverloadSignal | None:
+    return overload_in(result.model_dump(by_alias=True))
 
 
 async def search(client: Client, **arguments: Any) -> CallToolResult:
@@ -37,13 +37,13 @@ async def search(client: Client, **arguments: Any) -> CallToolResult:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (REFUSED, Pressure(30)),
-        (Answer(status=503, headers={"retry-after": "3600"}), Pressure(60)),
-        (Answer(status=429), Pressure()),
+        (REFUSED, OverloadSignal(30)),
+        (Answer(status=503, headers={"retry-after": "3600"}), OverloadSignal(60)),
+        (Answer(status=429), OverloadSignal()),
     ],
 )
 async def test_a_refused_search_says_for_how_long(
-    google: StandIn, program: Any, answer: Answer, expected: Pressure
+    google: StandIn, program: Any, answer: Answer, expected: OverloadSignal
 ) -> None:
     google.reply = lambda _: answer
     async with calling(program.create_server(**at(google))) as client:
@@ -66,7 +66,7 @@ async def test_every_task_that_waited_for_the_search_is_told(google: StandIn) ->
         await google.asked.wait()
         await anyio.wait_all_tasks_blocked()
         release.set()
-    assert [said(result) for result in results] == [Pressure(30)] * 3
+    assert [said(result) for result in results] == [OverloadSignal(30)] * 3
     assert len(google.requests) == 1
 
 
@@ -90,19 +90,19 @@ async def test_when_all_backends_fail_the_refusal_of_one_is_told(google: StandIn
     neural.reply = lambda _: Answer(status=403)
     exa = {"api_key": "k", "base_url": neural.url}
     async with calling(google_search.create_server(**at(google), exa=exa, backends=["serper", "exa"])) as client:
-        assert said(await search(client)) == Pressure(30)
+        assert said(await search(client)) == OverloadSignal(30)
 
 
 async def test_the_search_after_a_refused_one_is_not_marked(google: StandIn) -> None:
     google.faults = [Answer(status=429)] * 3
     async with calling(google_search.create_server(**at(google))) as client:
-        assert said(await search(client)) == Pressure()
+        assert said(await search(client)) == OverloadSignal()
         assert await told_json(client, "google_search", q="b")
         assert said(await search(client, q="b")) is None
 
 
-@pytest.mark.parametrize(("code", "expected"), [("RequestLimitExceeded", Pressure()), ("InternalError", None)])
-async def test_sogou_says_it_by_a_code(cloud: StandIn, code: str, expected: Pressure | None) -> None:
+@pytest.mark.parametrize(("code", "expected"), [("RequestLimitExceeded", OverloadSignal()), ("InternalError", None)])
+async def test_sogou_says_it_by_a_code(cloud: StandIn, code: str, expected: OverloadSignal | None) -> None:
     cloud.reply = lambda _: busy(code)
     keys = {"secret_id": SECRET_ID, "secret_key": SECRET_KEY, "base_url": cloud.url, "pause_s": 0}
     async with calling(sogou_search.create_server(sogou=keys)) as client:

@@ -62,8 +62,8 @@ def test_tasks_slots_starts_and_deaths_are_counted(client: httpx2.Client, task: 
     assert value(client, "toolhub_tasks") == 1
     assert value(client, "toolhub_slots", server="echo", state="LIVE") == 1
     assert (
-        value(client, "toolhub_gate_in_use", gate="the hub")
-        == value(client, "toolhub_gate_waiting", gate="the hub")
+        value(client, "toolhub_limiter_in_use", limiter="the hub")
+        == value(client, "toolhub_limiter_waiting", limiter="the hub")
         == 0
     )
     assert value(client, "toolhub_session_starts_total", server="echo") == before["toolhub_session_starts_total"] + 2

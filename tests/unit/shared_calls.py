@@ -17,8 +17,8 @@ from toolhub.layers.cache import Caches, cache
 from toolhub.layers.coalesce import Flights, coalesce
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
+from toolhub.limits.backoff import RetryBudget
 from toolhub.model import Call, Result, ToolPolicy
-from toolhub.policy import RetryBudget
 
 READ = ToolPolicy(read_only=True)
 SET = ToolPolicy(idempotent=True)

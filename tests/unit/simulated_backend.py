@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from toolhub.adaptive import AdaptiveLimit
+from toolhub.limits.adaptive import AdaptiveLimit
 
 Backend = Callable[[int, float, float], float | None]
 """From calls in flight (this one included), the time and the call's own seconds: when it is answered, None: refused."""

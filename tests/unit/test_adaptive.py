@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_backend import Backend, Fixed, Run, refusing_above, simulate, thrashing, workers
 
-from toolhub.adaptive import FIRST_CALLS, LONGEST_PAUSE_S, MOST_TOOLS, AdaptiveLimit
+from toolhub.limits.adaptive import FIRST_CALLS, LONGEST_PAUSE_S, MOST_TOOLS, AdaptiveLimit
 
 pytestmark = pytest.mark.quick
 

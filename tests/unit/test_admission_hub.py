@@ -1,4 +1,4 @@
-"""The gates of a hub: of a task, of a server in all tasks, of everything; and requests, which pass them like calls."""
+"""The limiters of a hub: of a task, of a server in all tasks, of everything; and requests, which pass them like calls."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def test_hub_concurrency_counts_the_calls_of_all_tasks_though_each_has_a_s
                 tasks.start_soon(task.call, "memory", "work")
             await anyio.wait_all_tasks_blocked()
             assert pausing.inside == 3
-            (gate,) = [gate for gate in hub.statistics().gates if "in the whole hub" in gate.name]
-            assert (gate.limit, gate.in_use, gate.waiting) == (3, 3, 5)
+            (limiter,) = [limiter for limiter in hub.statistics().limiters if "in the whole hub" in limiter.name]
+            assert (limiter.limit, limiter.in_use, limiter.waiting) == (3, 3, 5)
             pausing.go.set()
 
 
@@ -67,8 +67,8 @@ async def test_runs_are_weighted_by_the_config():
     limits = {"run_weights": {"paper": 3}}
     async with a_hub(MemoryServer(echo=echo), limits=limits) as hub:
         async with hub.task("one", run="paper", weight=2) as one, hub.task("two") as two:
-            assert (one.claimant.run_weight, one.claimant.weight) == (3, 2)
-            assert (two.claimant.run_weight, two.claimant.weight) == (1, 1)
+            assert (one.share_key.run_weight, one.share_key.weight) == (3, 2)
+            assert (two.share_key.run_weight, two.share_key.weight) == (1, 1)
 
 
 async def test_an_adaptive_server_that_asks_for_patience_is_left_alone_for_so_long():
@@ -82,8 +82,8 @@ async def test_an_adaptive_server_that_asks_for_patience_is_left_alone_for_so_lo
 
     async with a_hub(MemoryServer(work=work), memory={"adaptive": True}) as hub, hub.task("one") as one:
         assert (await one.call("memory", "work")).is_error
-        (gate,) = [gate for gate in hub.gates if gate.adaptive]
-        assert gate.expected_wait(one.claimant) == pytest.approx(3, abs=0.5)
+        (limiter,) = [limiter for limiter in hub.limiters if limiter.adaptive]
+        assert limiter.expected_wait(one.share_key) == pytest.approx(3, abs=0.5)
         with pytest.raises(Overloaded, match="after its deadline") as refusal:
             await one.call("memory", "work", timeout=1)
         assert refusal.value.sent == "no" and 2 < refusal.value.retry_after <= 3
@@ -97,12 +97,12 @@ async def test_the_hubs_own_refusals_do_not_slow_a_server_down():
         async with hub.task("one") as one, anyio.create_task_group() as tasks:
             tasks.start_soon(one.call, "memory", "work")
             await anyio.wait_all_tasks_blocked()
-            (gate,) = [gate for gate in hub.gates if gate.adaptive]
-            before = gate.limit
+            (limiter,) = [limiter for limiter in hub.limiters if limiter.adaptive]
+            before = limiter.limit
             for _ in range(20):
                 with pytest.raises(Overloaded):
                     await one.call("memory", "work")
-            assert gate.limit == before
+            assert limiter.limit == before
             pausing.go.set()
 
 

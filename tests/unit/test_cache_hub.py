@@ -1,4 +1,4 @@
-"""Equal calls and kept answers through a whole hub: what passes the gates, and what the counters say.
+"""Equal calls and kept answers through a whole hub: what passes the limiters, and what the counters say.
 
 The order is trace > deadline > authorize > cache > coalesce > retry > admission > dispatch.
 """
@@ -13,7 +13,7 @@ from stage import Pausing, Running, a_hub, echo, virtual_time
 
 from toolhub import CallTimeout, Hub, Overloaded, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result
-from toolhub.model import CacheStatistics, GateStatistics
+from toolhub.model import CacheStatistics, LimiterStatistics
 
 pytestmark = pytest.mark.anyio
 
@@ -23,9 +23,9 @@ KEPT = SHARED | {"cache": {"scope": "hub"}}
 OWN = READS | {"stateful": False}
 
 
-def the_hub_s(hub: Hub) -> GateStatistics:
-    """The gate that every call of the hub passes."""
-    return next(gate for gate in hub.statistics().gates if gate.name == "the hub")
+def the_hub_s(hub: Hub) -> LimiterStatistics:
+    """The limiter that every call of the hub passes."""
+    return next(limiter for limiter in hub.statistics().limiters if limiter.name == "the hub")
 
 
 async def test_fifty_equal_calls_of_ten_tasks_take_one_place():

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.fair_queue import FairQueue
-from toolhub.model import Claimant
+from toolhub.limits.fair_queue import FairQueue
+from toolhub.model import FairShareKey
 
 
-def claimant(run: str, task: str, weight: float = 1.0, run_weight: float = 1.0) -> Claimant:
-    return Claimant(f"{run}{task}", run, weight, run_weight)
+def share_key(run: str, task: str, weight: float = 1.0, run_weight: float = 1.0) -> FairShareKey:
+    return FairShareKey(f"{run}{task}", run, weight, run_weight)
 
 
 def drained(queue: FairQueue[str]) -> list[str]:
@@ -25,14 +25,14 @@ def filled(**lengths: int) -> FairQueue[str]:
     queue: FairQueue[str] = FairQueue()
     for name, length in lengths.items():
         for _ in range(length):
-            queue.push(name, claimant(name[0], name[1:]))
+            queue.push(name, share_key(name[0], name[1:]))
     return queue
 
 
 def test_one_task_is_served_in_its_own_order() -> None:
     queue: FairQueue[str] = FairQueue()
     for item in "abc":
-        queue.push(item, claimant("r", "1"))
+        queue.push(item, share_key("r", "1"))
     assert drained(queue) == ["a", "b", "c"]
 
 
@@ -53,9 +53,9 @@ def test_a_run_with_many_tasks_gets_no_more_than_one_with_few() -> None:
 def test_a_weight_multiplies_the_share_of_a_task_and_of_a_run() -> None:
     queue: FairQueue[str] = FairQueue()
     for _ in range(200):
-        queue.push("heavy", claimant("a", "1", weight=3))
-        queue.push("light", claimant("a", "2"))
-        queue.push("other", claimant("b", "1", run_weight=0.5))
+        queue.push("heavy", share_key("a", "1", weight=3))
+        queue.push("light", share_key("a", "2"))
+        queue.push("other", share_key("b", "1", run_weight=0.5))
     first = Counter(drained(queue)[:180])
     assert first == {"heavy": 90, "light": 30, "other": 60}
 
@@ -67,33 +67,33 @@ def test_an_empty_queue_has_nothing_to_give() -> None:
 
 def test_what_was_taken_out_is_not_served_and_cannot_be_taken_out_again() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.push("stays", claimant("r", "1"))
-    ticket = queue.push("goes", claimant("r", "1"))
+    queue.push("stays", share_key("r", "1"))
+    ticket = queue.push("goes", share_key("r", "1"))
     assert (queue.remove(ticket), queue.remove(ticket)) == (True, False)
     assert drained(queue) == ["stays"]
-    assert queue.waiting(claimant("r", "1")) == 0
+    assert queue.waiting(share_key("r", "1")) == 0
 
 
 def test_a_ticket_of_what_was_served_takes_out_nothing() -> None:
     queue: FairQueue[str] = FairQueue()
-    ticket = queue.push("served", claimant("r", "1"))
+    ticket = queue.push("served", share_key("r", "1"))
     queue.pop()
-    queue.push("next", claimant("r", "1"))
+    queue.push("next", share_key("r", "1"))
     assert not queue.remove(ticket)
     assert drained(queue) == ["next"]
 
 
 def test_room_is_made_by_the_newest_item_of_whoever_queued_most() -> None:
     queue = filled(a1=5, a2=2, b1=3)
-    assert queue.push_out(claimant("b", "9")) == "a1"
+    assert queue.shed_longest(share_key("b", "9")) == "a1"
     assert Counter(queue) == {"a1": 4, "a2": 2, "b1": 3}
 
 
 def test_whoever_queued_most_pushes_nobody_out() -> None:
-    assert filled(a1=5, a2=4).push_out(claimant("a", "1")) is None
-    assert filled(a1=5, a2=4).push_out(claimant("a", "2")) is None
-    assert filled(a1=5, a2=3).push_out(claimant("a", "2")) == "a1"
-    assert FairQueue[str]().push_out(claimant("a", "1")) is None
+    assert filled(a1=5, a2=4).shed_longest(share_key("a", "1")) is None
+    assert filled(a1=5, a2=4).shed_longest(share_key("a", "2")) is None
+    assert filled(a1=5, a2=3).shed_longest(share_key("a", "2")) == "a1"
+    assert FairQueue[str]().shed_longest(share_key("a", "1")) is None
 
 
 weights = st.sampled_from([0.01, 0.3, 1.0, 2.5, 100.0])
@@ -109,7 +109,7 @@ def test_everything_is_served_once_and_each_task_in_its_order(crowd, run_weights
     queue: FairQueue[tuple[str, int]] = FairQueue()
     for (run, task), (length, weight) in crowd.items():
         for number in range(length):
-            queue.push((run + task, number), claimant(run, task, weight, run_weights.get(run, 1.0)))
+            queue.push((run + task, number), share_key(run, task, weight, run_weights.get(run, 1.0)))
     served = [queue.pop() for _ in range(len(queue))]
     assert len(queue) == 0
     for (run, task), (length, _) in crowd.items():
@@ -122,7 +122,7 @@ def test_while_two_tasks_of_a_run_both_wait_their_shares_follow_their_weights(cr
     queue: FairQueue[tuple[str, str]] = FairQueue()
     for (run, task), (length, weight) in crowd.items():
         for _ in range(length):
-            queue.push((run, task), claimant(run, task, weight))
+            queue.push((run, task), share_key(run, task, weight))
     left = {name: length for name, (length, _) in crowd.items()}
     run = data.draw(st.sampled_from(sorted({run for run, _ in crowd})))
     mates = [name for name in crowd if name[0] == run]
@@ -144,8 +144,8 @@ def test_the_estimate_of_what_comes_before_is_right_to_a_turn_for_equal_weights(
     queue: FairQueue[tuple[str, str]] = FairQueue()
     for (other_run, other), (length, _) in crowd.items():
         for _ in range(length):
-            queue.push((other_run, other), claimant(other_run, other))
-    newcomer = claimant(run, task)
+            queue.push((other_run, other), share_key(other_run, other))
+    newcomer = share_key(run, task)
     expected = queue.ahead_of(newcomer)
     queue.push(("new", ""), newcomer)
     position = [queue.pop() for _ in range(len(queue))].index(("new", ""))
@@ -153,20 +153,20 @@ def test_the_estimate_of_what_comes_before_is_right_to_a_turn_for_equal_weights(
     assert abs(position - expected) <= len(crowd) + 3
 
 
-@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "remove", "push_out"]), st.sampled_from("abc"),
+@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "remove", "shed_longest"]), st.sampled_from("abc"),
                           st.sampled_from("12"), st.integers(0, 99)), max_size=120))  # fmt: skip
 def test_the_counts_hold_whatever_is_done_in_whatever_order(steps) -> None:
     queue: FairQueue[int] = FairQueue()
     inside: dict[int, object] = {}
     for number, (step, run, task, choice) in enumerate(steps):
         if step == "push":
-            inside[number] = queue.push(number, claimant(run, task))
+            inside[number] = queue.push(number, share_key(run, task))
         elif step == "pop" and inside:
             del inside[queue.pop()]
         elif step == "remove" and inside:
             chosen = sorted(inside)[choice % len(inside)]
             assert queue.remove(inside.pop(chosen))
-        elif step == "push_out" and (victim := queue.push_out(claimant(run, task))) is not None:
+        elif step == "shed_longest" and (victim := queue.shed_longest(share_key(run, task))) is not None:
             del inside[victim]
         assert sorted(queue) == sorted(inside)
         assert len(queue) == len(inside)

@@ -7,8 +7,8 @@ from stage import a_call
 
 from toolhub.errors import CallTimeout, Overloaded, SessionLost, StartError
 from toolhub.layers.retry import ATTEMPTS, retry
+from toolhub.limits.backoff import RetryBudget
 from toolhub.model import Result, ToolPolicy
-from toolhub.policy import RetryBudget
 
 pytestmark = pytest.mark.anyio
 

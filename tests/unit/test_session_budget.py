@@ -9,11 +9,11 @@ import anyio
 import pytest
 from stage import PATIENCE_S, Running, a_hub, echo, virtual_time
 
-from toolhub.budget import Budget
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import Overloaded
-from toolhub.model import Claimant
-from toolhub.spawn.usage import open_descriptors
+from toolhub.limits.budget import Budget
+from toolhub.limits.descriptors import open_descriptors
+from toolhub.model import FairShareKey
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ class Idle:
         return True
 
     async def stay(self, budget: Budget) -> None:
-        async with budget.room("s", Claimant(), PATIENCE_S):
+        async with budget.room("s", FairShareKey(), PATIENCE_S):
             await self.ended.wait()
         self.gone.set()
 
@@ -53,13 +53,13 @@ async def a_budget(*slots: Idle, **limits: int) -> AsyncIterator[Budget]:
 
 
 async def enter(budget: Budget, patience: float = PATIENCE_S) -> str:
-    async with budget.room("search", Claimant("t"), patience):
+    async with budget.room("search", FairShareKey("t"), patience):
         return "in"
 
 
 async def test_room_is_counted_and_given_back():
     async with a_budget(processes=1) as budget:
-        async with budget.room("s", Claimant(), 1):
+        async with budget.room("s", FairShareKey(), 1):
             assert budget.processes == 1
         assert budget.processes == 0
 

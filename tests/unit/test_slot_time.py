@@ -12,7 +12,7 @@ from stage import Running, call, echo, open_slot, virtual_time
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import ServerGaveUp, StartError
 from toolhub.lifecycle import SlotState
-from toolhub.spawn.starts import StartLimiter
+from toolhub.limits.start_limiter import StartLimiter
 
 pytestmark = pytest.mark.anyio
 

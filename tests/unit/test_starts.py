@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from toolhub.spawn.starts import PATIENCE_S, StartLimiter
+from toolhub.limits.start_limiter import START_HOLD_TIMEOUT_S, StartLimiter
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ async def test_a_start_that_never_ends_gives_its_place_to_the_next():
         await anyio.wait_all_tasks_blocked()
         before = anyio.current_time()
         async with starts.place(owners):
-            assert anyio.current_time() - before == pytest.approx(PATIENCE_S)
+            assert anyio.current_time() - before == pytest.approx(START_HOLD_TIMEOUT_S)
             assert starts.in_use == 1
         owners.cancel_scope.cancel()
     assert starts.in_use == 0

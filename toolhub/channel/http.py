@@ -29,8 +29,8 @@ from toolhub.channel.base import OpenFailed, PostMortem
 from toolhub.channel.mcp import McpChannel, RelayDispatcher, conversation, open_reason
 from toolhub.config import ServerSpec
 from toolhub.model import Json
+from toolhub.overload import OverloadSignal, overload_in_http
 from toolhub.owned import unwrapped
-from toolhub.pressure import Pressure, pressure_of_http
 
 # Cleaning up a conversation (DELETE of the session) must not hold up a task's end.
 _HTTP_CLOSE_S = 2.0
@@ -205,10 +205,10 @@ class _Client(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         response = await super().send(request, **options)
-        pressure = pressure_of_http(response.status_code, response.headers.get("retry-after", ""))
-        if pressure is None or request.method != "POST":
+        overload = overload_in_http(response.status_code, response.headers.get("retry-after", ""))
+        if overload is None or request.method != "POST":
             return response
-        error = _refused(response.status_code, response.reason_phrase, pressure, await _error_in(response))
+        error = _refused(response.status_code, response.reason_phrase, overload, await _error_in(response))
         body = {"jsonrpc": "2.0", "id": None, "error": error}
         return httpx2.Response(response.status_code, json=body, request=request)
 
@@ -226,9 +226,9 @@ async def _error_in(response: httpx2.Response) -> Json:
         await response.aclose()
 
 
-def _refused(status: int, phrase: str, pressure: Pressure, said: Json) -> Json:
+def _refused(status: int, phrase: str, overload: OverloadSignal, said: Json) -> Json:
     """The error for a refused request, with what the server `said` about it where that is anything."""
-    seconds = pressure.retry_after
+    seconds = overload.retry_after
     when = f"; try again in {seconds:g} s" if seconds else ""
     own = said.get("data")
     data = own if isinstance(own, dict) else {} if own is None else {"data": own}

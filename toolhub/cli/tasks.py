@@ -33,7 +33,7 @@ def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
         for server in broken:
             out.print(_broken(server))
     out.print()
-    out.print(_gates(statistics["gates"]))
+    out.print(_limiters(statistics["limiters"]))
     out.print(_room(statistics["budget"]))
 
 
@@ -62,13 +62,13 @@ def _broken(server: dict[str, Any]) -> str:
     return escape(head + "\n" + textwrap.indent(server["last_error"], "    "))
 
 
-def _gates(gates: list[dict[str, Any]]) -> Table:
+def _limiters(limiters: list[dict[str, Any]]) -> Table:
     """The limits that tasks share, and how hard they press."""
     table = _table(("limit on", "at once", "in use", "waiting", "refused", "mean wait"), ("limit on",))
-    for gate in gates:
-        wait = f"{gate['waited_seconds'] / gate['waits'] * 1e3:.0f} ms" if gate["waits"] else "-"
-        numbers = (str(gate[name]) for name in ("limit", "in_use", "waiting", "refusals"))
-        table.add_row(escape(gate["name"]), *numbers, wait)
+    for limiter in limiters:
+        wait = f"{limiter['waited_seconds'] / limiter['waits'] * 1e3:.0f} ms" if limiter["waits"] else "-"
+        numbers = (str(limiter[name]) for name in ("limit", "in_use", "waiting", "refusals"))
+        table.add_row(escape(limiter["name"]), *numbers, wait)
     return table
 
 

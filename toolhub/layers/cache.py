@@ -18,7 +18,7 @@ from toolhub.layers import Handler, Layer
 from toolhub.layers.copies import copied, size_of
 from toolhub.layers.sameness import Target, key_of
 from toolhub.model import CacheStatistics, Call, Json, Result
-from toolhub.pressure import pressure_of
+from toolhub.overload import overload_in
 
 # An answer larger than this part of a store would push out too much of what others ask for.
 _LARGEST_PART = 4
@@ -166,7 +166,7 @@ def cache(caches: Caches, target_of: Callable[[Call], Target]) -> Layer:
             if kept is not None:
                 return kept
             result = await inner(call)
-            if not result.is_error and pressure_of(result.raw) is None:
+            if not result.is_error and overload_in(result.raw) is None:
                 store.put(key, result)
             return result
 

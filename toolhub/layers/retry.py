@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from toolhub.errors import SessionLost
 from toolhub.layers import Handler, Layer
+from toolhub.limits.backoff import RetryBudget
 from toolhub.model import Call, Result
-from toolhub.policy import RetryBudget
 
 ATTEMPTS = 3
 

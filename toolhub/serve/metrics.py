@@ -44,7 +44,7 @@ class HubCollector:
         for labels, count in sorted(counts.items()):
             sessions.add_metric(labels, count)
         yield sessions
-        yield from _of_gates(statistics)
+        yield from _of_limiters(statistics)
         yield from _of_sameness(statistics.flights, statistics.cache)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
@@ -71,19 +71,26 @@ def _of_servers(servers: Sequence[ServerHealth]) -> Iterator[Metric]:
     yield from (starts, deaths, broken)
 
 
-def _of_gates(statistics: HubStatistics) -> Iterator[Metric]:
-    """What waits where; what waits at the gates of tasks is counted by run."""
-    limit = GaugeMetricFamily("toolhub_gate_limit", "May be in at once", labels=["gate"])
-    in_use = GaugeMetricFamily("toolhub_gate_in_use", "Are in", labels=["gate"])
-    waiting = GaugeMetricFamily("toolhub_gate_waiting", "Wait", labels=["gate"])
-    refusals = CounterMetricFamily("toolhub_gate_refusals", "Were refused", labels=["gate"])
-    waits = CounterMetricFamily("toolhub_gate_waits", "Had to wait", labels=["gate"])
-    waited = CounterMetricFamily("toolhub_gate_wait_seconds", "Spent waiting", labels=["gate"])
+def _of_limiters(statistics: HubStatistics) -> Iterator[Metric]:
+    """What waits where; what waits at the limiters of tasks is counted by run."""
+    limit = GaugeMetricFamily("toolhub_limiter_limit", "May be in at once", labels=["limiter"])
+    in_use = GaugeMetricFamily("toolhub_limiter_in_use", "Are in", labels=["limiter"])
+    waiting = GaugeMetricFamily("toolhub_limiter_waiting", "Wait", labels=["limiter"])
+    refusals = CounterMetricFamily("toolhub_limiter_refusals", "Were refused", labels=["limiter"])
+    waits = CounterMetricFamily("toolhub_limiter_waits", "Had to wait", labels=["limiter"])
+    waited = CounterMetricFamily("toolhub_limiter_wait_seconds", "Spent waiting", labels=["limiter"])
     families: list[GaugeMetricFamily | CounterMetricFamily] = [limit, in_use, waiting, refusals, waits, waited]
-    for gate in statistics.gates:
-        values = (gate.limit, gate.in_use, gate.waiting, gate.refusals, gate.waits, gate.waited_seconds)
+    for limiter in statistics.limiters:
+        values = (
+            limiter.limit,
+            limiter.in_use,
+            limiter.waiting,
+            limiter.refusals,
+            limiter.waits,
+            limiter.waited_seconds,
+        )
         for family, value in zip(families, values, strict=True):
-            family.add_metric([gate.name], value)
+            family.add_metric([limiter.name], value)
     yield from families
     runs = GaugeMetricFamily("toolhub_run_waiting", "Calls that wait, by run", labels=["run"])
     queued: dict[str, int] = {}

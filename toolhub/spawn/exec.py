@@ -137,7 +137,7 @@ class Spawner:
             self._cgroup.remove()
 
     async def aclose(self) -> None:
-        """End the supervisor, which ends everything below it. Waits at most SUPERVISOR_EXIT_S."""
+        """End the supervisor, which ends everything below it. WaitStats at most SUPERVISOR_EXIT_S."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None

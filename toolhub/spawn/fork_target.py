@@ -17,8 +17,8 @@ import anyio
 import anyio.abc
 
 from toolhub.journal import Journal
+from toolhub.limits.backoff import RestartIntensity
 from toolhub.owned import Held, hold
-from toolhub.policy import RestartIntensity
 from toolhub.spawn.child import Child, Request, SpawnFailed, StarterLost
 from toolhub.spawn.interpreter import Program
 from toolhub.spawn.learned import LearnedFiles, Modules

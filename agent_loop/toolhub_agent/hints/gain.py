@@ -21,7 +21,7 @@ MIN_SHARE = 0.05
 MAX_RATIO = 1.1
 # Where the server does not report cached tokens, time alone has to show the gain; two medians of four differ by luck.
 CLEAR_RATIO = 0.8
-# Waits without prefill-ahead before it is tried again, doubled up to the last.
+# WaitStats without prefill-ahead before it is tried again, doubled up to the last.
 REPROBE_WAITS, LONGEST_REPROBE_WAITS = 64, 1024
 # A loss of this share while switched off means that the cache began to evict.
 LOSS = 0.1

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from toolhub.policy import Backoff
+from toolhub.limits.backoff import Backoff
 from toolhub_sandbox.e2b.border import Border
 from toolhub_sandbox.errors import SandboxError, SandboxLost
 

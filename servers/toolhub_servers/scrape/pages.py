@@ -15,7 +15,7 @@ import anyio
 from toolhub_sandbox.proxy_rules import Rule, is_public, parse_authority
 
 from toolhub.commons import Commons
-from toolhub_servers._pressure import pressure_in, tell_pressure
+from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.browser import open_renderer
 from toolhub_servers.scrape.browser import BrowserReader
 from toolhub_servers.scrape.convert import Converter

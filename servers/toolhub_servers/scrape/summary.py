@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from toolhub.config.section import Count, Seconds, Text
 from toolhub_servers._lacks import Lack
-from toolhub_servers._pressure import pressure_in, tell_pressure
+from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.scrape.settings import PageSettings, service_address
 from toolhub_servers.web import BadStatus, Reply, Web, WebError
 

@@ -12,7 +12,7 @@ import anyio
 from toolhub.commons import Commons
 from toolhub.hosting import Host
 from toolhub_servers._hosted import Lobby
-from toolhub_servers._pressure import tell_pressure
+from toolhub_servers._overload import tell_pressure
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.exa import open_exa
 from toolhub_servers.search.known import Known

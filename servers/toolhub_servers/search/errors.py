@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolhub.errors import ToolhubError
-from toolhub.pressure import Pressure
+from toolhub.overload import OverloadSignal
 
 
 class SearchFailed(ToolhubError):
@@ -12,7 +12,7 @@ class SearchFailed(ToolhubError):
     pressure: the reason is that it has too many requests.
     """
 
-    def __init__(self, message: str, *, pressure: Pressure | None = None) -> None:
+    def __init__(self, message: str, *, pressure: OverloadSignal | None = None) -> None:
         super().__init__(message)
         self.pressure = pressure
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolhub.commons import Commons
-from toolhub_servers._pressure import pressure_in
+from toolhub_servers._overload import pressure_in
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
 from toolhub_servers.web import BadStatus, Web, WebError, WebSettings, WebTimeout, open_web, place_of
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from toolhub.commons import Commons
-from toolhub.pressure import Pressure
+from toolhub.overload import OverloadSignal
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
 from toolhub_servers.search.model import Hit, Query, Results
 from toolhub_servers.search.service import Service, open_service
@@ -71,7 +71,7 @@ class Sogou:
             if not further or not code.startswith(BUSY):
                 break
             await anyio.sleep(self._pause_s * 2 ** (TRIES - 1 - further))
-        raise ServiceRefused(told, pressure=Pressure() if code.startswith(BUSY[0]) else None)
+        raise ServiceRefused(told, pressure=OverloadSignal() if code.startswith(BUSY[0]) else None)
 
     def _headers(self, body: bytes) -> dict[str, str]:
         return signed_headers(

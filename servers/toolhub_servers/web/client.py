@@ -19,7 +19,7 @@ import anyio
 import stamina
 
 from toolhub.commons import Commons
-from toolhub.pressure import parse_retry_after
+from toolhub.overload import parse_retry_after
 from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
 from toolhub_servers.web.exchange import Answer, Interrupted, exchange
 from toolhub_servers.web.guard import GuardedBackend

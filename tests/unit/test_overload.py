@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub import pressure
+from toolhub import overload as pressure
 from toolhub.channel.base import ServerRefused
-from toolhub.pressure import LONGEST_S, META, Pressure, parse_retry_after, pressure_for, pressure_of, pressure_of_http
+from toolhub.overload import (
+    LONGEST_S,
+    META,
+    OverloadSignal,
+    overload_in,
+    overload_in_http,
+    overload_signal,
+    parse_retry_after,
+)
 from toolhub.session import ERROR_META, refusal
 
 pytestmark = pytest.mark.quick
@@ -34,7 +42,7 @@ def refused(code: Any = -32603, message: Any = "no", data: Any = None) -> dict[s
 
 @pytest.mark.parametrize("result", [{}, {"_meta": None}, {"_meta": []}, {"_meta": {}}, {"_meta": {"other": 1}}])
 def test_most_answers_say_nothing(result: dict[str, Any]) -> None:
-    assert pressure_of(result) is None
+    assert overload_in(result) is None
 
 
 @pytest.mark.parametrize(
@@ -42,20 +50,20 @@ def test_most_answers_say_nothing(result: dict[str, Any]) -> None:
     [(3, 3), (0.25, 0.25), (0, None), (None, None), (61, LONGEST_S), (1e300, LONGEST_S), (10**400, LONGEST_S)],
 )
 def test_a_marked_result_says_for_how_long(value: Any, seconds: float | None) -> None:
-    assert pressure_of(marked(value)) == Pressure(seconds)
+    assert overload_in(marked(value)) == OverloadSignal(seconds)
 
 
 def test_for_ever_is_the_longest_time() -> None:
-    assert pressure_of(marked(float("inf"))) == Pressure(LONGEST_S)
+    assert overload_in(marked(float("inf"))) == OverloadSignal(LONGEST_S)
 
 
 @pytest.mark.parametrize("value", [float("nan"), -1, -0.5, float("-inf"), True, False, "", "soon", "-3", [], {}, [3]])
 def test_what_is_no_time_says_nothing(value: Any) -> None:
-    assert pressure_of(marked(value)) is None
+    assert overload_in(marked(value)) is None
 
 
 def test_a_time_as_text_is_read_like_the_header() -> None:
-    assert pressure_of(marked("7")) == Pressure(7)
+    assert overload_in(marked("7")) == OverloadSignal(7)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +76,7 @@ def test_a_time_as_text_is_read_like_the_header() -> None:
     ],
 )
 def test_an_error_of_the_protocol_may_say_for_how_long(error: dict[str, Any]) -> None:
-    assert pressure_of(error) == Pressure(2)
+    assert overload_in(error) == OverloadSignal(2)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,7 @@ def test_an_error_of_the_protocol_may_say_for_how_long(error: dict[str, Any]) ->
     ],
 )
 def test_an_error_of_the_protocol_may_say_only_that_it_is_too_much(error: dict[str, Any]) -> None:
-    assert pressure_of(error) == Pressure()
+    assert overload_in(error) == OverloadSignal()
 
 
 @pytest.mark.parametrize(
@@ -100,24 +108,24 @@ def test_an_error_of_the_protocol_may_say_only_that_it_is_too_much(error: dict[s
     ],
 )
 def test_any_other_error_says_nothing(error: dict[str, Any]) -> None:
-    assert pressure_of(error) is None
+    assert overload_in(error) is None
 
 
 def test_a_text_for_the_model_says_nothing() -> None:
-    assert pressure_of({"content": [{"type": "text", "text": "HTTP 429 Too Many Requests"}], "isError": True}) is None
+    assert overload_in({"content": [{"type": "text", "text": "HTTP 429 Too Many Requests"}], "isError": True}) is None
 
 
 @given(anything, anything, anything)
 def test_whatever_a_server_sends_is_bounded_or_nothing(value: Any, error: Any, data: Any) -> None:
     for result in (marked(value), {"_meta": {ERROR_META: error}}, refused(value, error, data)):
-        said = pressure_of(result)
+        said = overload_in(result)
         assert said is None or said.retry_after is None or 0 < said.retry_after <= LONGEST_S
 
 
 @given(st.none() | st.floats())
 def test_what_a_server_marks_is_what_the_hub_reads(seconds: float | None) -> None:
-    told = pressure_for(seconds)
-    assert pressure_of(json.loads(json.dumps({"_meta": told.meta()}))) == told
+    told = overload_signal(seconds)
+    assert overload_in(json.loads(json.dumps({"_meta": told.meta()}))) == told
 
 
 def test_a_refusal_by_a_session_is_marked_where_every_result_is() -> None:
@@ -132,10 +140,16 @@ def test_the_error_is_looked_for_where_the_session_puts_it() -> None:
 
 @pytest.mark.parametrize(
     ("status", "header", "expected"),
-    [(429, "2", Pressure(2)), (503, " 3600 ", Pressure(60)), (429, "", Pressure()), (500, "2", None), (200, "2", None)],
+    [
+        (429, "2", OverloadSignal(2)),
+        (503, " 3600 ", OverloadSignal(60)),
+        (429, "", OverloadSignal()),
+        (500, "2", None),
+        (200, "2", None),
+    ],
 )
-def test_an_http_answer_says_it_by_status_and_header(status: int, header: str, expected: Pressure | None) -> None:
-    assert pressure_of_http(status, header) == expected
+def test_an_http_answer_says_it_by_status_and_header(status: int, header: str, expected: OverloadSignal | None) -> None:
+    assert overload_in_http(status, header) == expected
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.types import CallToolResult, TextContent
 
-from toolhub.pressure import REFUSALS, Pressure, pressure_for
+from toolhub.overload import REFUSALS, OverloadSignal, overload_signal
 
 if TYPE_CHECKING:  # every server's tools come by here; the HTTP client is not for all of them
     from toolhub_servers.web import BadStatus
 
-_told: ContextVar[list[Pressure] | None] = ContextVar("toolhub_servers_pressure", default=None)
+_told: ContextVar[list[OverloadSignal] | None] = ContextVar("toolhub_servers_pressure", default=None)
 
 
-def pressure_in(exc: BadStatus) -> Pressure | None:
+def pressure_in(exc: BadStatus) -> OverloadSignal | None:
     """What a service's refusal says about its load."""
-    return pressure_for(exc.retry_after) if exc.status in REFUSALS else None
+    return overload_signal(exc.retry_after) if exc.status in REFUSALS else None
 
 
-def tell_pressure(pressure: Pressure | None) -> None:
+def tell_pressure(pressure: OverloadSignal | None) -> None:
     """Mark the result of the tool call that is being made; None marks nothing. Outside of one nobody is told."""
     told = _told.get()
     if told is not None and pressure is not None:
@@ -38,7 +38,7 @@ def telling(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
 
     @functools.wraps(function)
     async def call(*args: Any, **arguments: Any) -> Any:
-        told: list[Pressure] = []
+        told: list[OverloadSignal] = []
         before = _told.set(told)
         try:
             answer = await function(*args, **arguments)

@@ -13,23 +13,24 @@ from hypothesis import strategies as st
 from stage import PATIENCE_S, Running, a_call, virtual_time
 
 from toolhub.errors import Overloaded
-from toolhub.layers.admission import Gate, admission
-from toolhub.model import Claimant, Result
+from toolhub.layers.admission import admission
+from toolhub.limits.limiter import ConcurrencyLimiter
+from toolhub.model import FairShareKey, Result
 
 pytestmark = pytest.mark.anyio
 
 
-async def stay(gate: Gate, leave: anyio.Event) -> str:
-    async with gate.place(Claimant()):
+async def stay(limiter: ConcurrencyLimiter, leave: anyio.Event) -> str:
+    async with limiter.place(FairShareKey()):
         await leave.wait()
     return "left"
 
 
 async def test_at_most_limit_are_inside_and_the_rest_enters_in_order():
-    gate, order = Gate("g", limit=2, queue=10), []
+    limiter, order = ConcurrencyLimiter("g", limit=2, queue=10), []
 
     async def visit(number: int) -> None:
-        async with gate.place(Claimant()):
+        async with limiter.place(FairShareKey()):
             order.append(number)
             await leave[number].wait()
 
@@ -38,76 +39,76 @@ async def test_at_most_limit_are_inside_and_the_rest_enters_in_order():
         for number in range(5):
             tasks.start_soon(visit, number)
             await anyio.wait_all_tasks_blocked()
-        assert (order, repr(gate)) == ([0, 1], "<Gate g 2/2 waiting=3>")
+        assert (order, repr(limiter)) == ([0, 1], "<ConcurrencyLimiter g 2/2 waiting=3>")
         for number in range(5):
             leave[number].set()
             await anyio.wait_all_tasks_blocked()
     assert order == [0, 1, 2, 3, 4]
-    assert (gate.in_use, gate.waiting) == (0, 0)
+    assert (limiter.in_use, limiter.waiting) == (0, 0)
 
 
 async def test_a_full_queue_refuses_at_once_and_says_so():
-    gate, leave = Gate("the hub", limit=1, queue=1), anyio.Event()
+    limiter, leave = ConcurrencyLimiter("the hub", limit=1, queue=1), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        visitors = [Running(tasks, stay, gate, leave) for _ in range(2)]
+        visitors = [Running(tasks, stay, limiter, leave) for _ in range(2)]
         await anyio.wait_all_tasks_blocked()
-        refused = Running(tasks, stay, gate, leave)
+        refused = Running(tasks, stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
         assert refused.is_done
         assert "the hub is full: 1 calls run and 1 wait" in str(refused.outcome)
         assert (type(refused.outcome), refused.outcome.sent) == (Overloaded, "no")
         leave.set()
         assert [await visitor.wait() for visitor in visitors] == ["left", "left"]
-        assert await stay(gate, leave) == "left"
+        assert await stay(limiter, leave) == "left"
 
 
 async def test_a_queue_of_zero_takes_what_can_run_and_nothing_else():
-    gate, leave = Gate("g", limit=1, queue=0), anyio.Event()
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=0), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        Running(tasks, stay, gate, leave)
+        Running(tasks, stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
-        refused = Running(tasks, stay, gate, leave)
+        refused = Running(tasks, stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
         assert isinstance(refused.outcome, Overloaded)
         leave.set()
 
 
 async def test_a_cancelled_waiter_leaves_the_queue():
-    gate, leave = Gate("g", limit=1, queue=1), anyio.Event()
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=1), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        Running(tasks, stay, gate, leave)
+        Running(tasks, stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
-        waiter = Running(tasks, stay, gate, leave)
+        waiter = Running(tasks, stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
         waiter.cancel()
         assert await waiter.wait() is None
-        assert gate.waiting == 0
-        successor = Running(tasks, stay, gate, leave)
+        assert limiter.waiting == 0
+        successor = Running(tasks, stay, limiter, leave)
         leave.set()
         assert await successor.wait() == "left"
 
 
 async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_the_place_on():
-    gate, leave = Gate("g", limit=1, queue=5), anyio.Event()
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=5), anyio.Event()
     leave.set()
     async with anyio.create_task_group() as tasks:
-        async with gate.place(Claimant()):
-            unlucky = Running(tasks, stay, gate, leave)
+        async with limiter.place(FairShareKey()):
+            unlucky = Running(tasks, stay, limiter, leave)
             await anyio.wait_all_tasks_blocked()
-            last = Running(tasks, stay, gate, leave)
+            last = Running(tasks, stay, limiter, leave)
             await anyio.wait_all_tasks_blocked()
         unlucky.cancel()  # it was handed the place but has not run since
         assert (await unlucky.wait(), await last.wait()) == (None, "left")
-    assert gate.in_use == 0
+    assert limiter.in_use == 0
 
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_no_place_is_lost_under_random_cancellation(seed):
-    rng, gate, crowd = random.Random(seed), Gate("g", limit=3, queue=1000), []
+    rng, limiter, crowd = random.Random(seed), ConcurrencyLimiter("g", limit=3, queue=1000), []
 
     async def visit(steps: int) -> None:
-        async with gate.place(Claimant()):
-            assert gate.in_use <= 3
+        async with limiter.place(FairShareKey()):
+            assert limiter.in_use <= 3
             for _ in range(steps):
                 await anyio.lowlevel.checkpoint()
 
@@ -120,21 +121,24 @@ async def test_no_place_is_lost_under_random_cancellation(seed):
                 rng.choice(crowd).cancel()
         for visitor in crowd:
             assert await visitor.wait() is None
-    assert (gate.in_use, gate.waiting) == (0, 0)
+    assert (limiter.in_use, limiter.waiting) == (0, 0)
     leave = anyio.Event()
     leave.set()
-    assert [await stay(gate, leave) for _ in range(3)] == ["left"] * 3
+    assert [await stay(limiter, leave) for _ in range(3)] == ["left"] * 3
 
 
 async def test_a_call_waits_for_its_server_before_it_takes_a_place_in_the_hub():
-    hub, gates = Gate("hub", limit=2, queue=9), {"busy": Gate("busy", 1, 9), "free": Gate("free", 1, 9)}
+    hub, limiters = (
+        ConcurrencyLimiter("hub", limit=2, queue=9),
+        {"busy": ConcurrencyLimiter("busy", 1, 9), "free": ConcurrencyLimiter("free", 1, 9)},
+    )
     leave = anyio.Event()
 
     async def work(call) -> Result:
         await leave.wait()
         return Result({})
 
-    handle = admission(lambda call: (gates[call.tool], hub))(work)
+    handle = admission(lambda call: (limiters[call.tool], hub))(work)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(handle, a_call("busy"))
@@ -143,50 +147,50 @@ async def test_a_call_waits_for_its_server_before_it_takes_a_place_in_the_hub():
         tasks.start_soon(handle, a_call("free"))
         with anyio.fail_after(PATIENCE_S):
             await anyio.wait_all_tasks_blocked()
-        assert (hub.in_use, hub.waiting, gates["busy"].waiting) == (2, 0, 4)
+        assert (hub.in_use, hub.waiting, limiters["busy"].waiting) == (2, 0, 4)
         leave.set()
 
 
 # --- fairness -------------------------------------------------------------------------------------------------------
 
 
-async def crowd(gate: Gate, queued: dict[str, int], runs: dict[str, Claimant]) -> list[str]:
+async def crowd(limiter: ConcurrencyLimiter, queued: dict[str, int], runs: dict[str, FairShareKey]) -> list[str]:
     """The order in which calls are let in that all wait when the only place becomes free."""
     order: list[str] = []
 
     async def visit(name: str) -> None:
-        async with gate.place(runs[name]):
+        async with limiter.place(runs[name]):
             order.append(name)
 
     async with anyio.create_task_group() as tasks:
-        async with gate.place(Claimant("first")):
+        async with limiter.place(FairShareKey("first")):
             for name, length in queued.items():
                 for _ in range(length):
                     tasks.start_soon(visit, name)
             await anyio.wait_all_tasks_blocked()
-            assert gate.waiting == sum(queued.values())
+            assert limiter.waiting == sum(queued.values())
     return order
 
 
 async def test_a_burst_of_one_task_does_not_keep_another_waiting():
-    runs = {"noisy": Claimant("noisy", "r"), "quiet": Claimant("quiet", "r")}
-    order = await crowd(Gate("g", 1, 9999), {"noisy": 1000, "quiet": 3}, runs)
+    runs = {"noisy": FairShareKey("noisy", "r"), "quiet": FairShareKey("quiet", "r")}
+    order = await crowd(ConcurrencyLimiter("g", 1, 9999), {"noisy": 1000, "quiet": 3}, runs)
     assert order[:6].count("quiet") == 3
 
 
 async def test_runs_share_by_weight_however_many_tasks_they_have():
-    runs = {f"a{number}": Claimant(f"a{number}", "a") for number in range(8)}
-    runs["b"] = Claimant("b", "b", run_weight=2)
-    order = await crowd(Gate("g", 1, 9999), {**dict.fromkeys(runs, 10), "b": 60}, runs)
+    runs = {f"a{number}": FairShareKey(f"a{number}", "a") for number in range(8)}
+    runs["b"] = FairShareKey("b", "b", run_weight=2)
+    order = await crowd(ConcurrencyLimiter("g", 1, 9999), {**dict.fromkeys(runs, 10), "b": 60}, runs)
     assert Counter("b" if name == "b" else "a" for name in order[:60]) == {"a": 20, "b": 40}
 
 
 async def test_a_full_queue_makes_room_for_who_queued_less():
-    gate, leave = Gate("g", limit=1, queue=3), anyio.Event()
-    noisy, quiet = Claimant("noisy"), Claimant("quiet")
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=3), anyio.Event()
+    noisy, quiet = FairShareKey("noisy"), FairShareKey("quiet")
 
-    async def visit(who: Claimant) -> str:
-        async with gate.place(who):
+    async def visit(who: FairShareKey) -> str:
+        async with limiter.place(who):
             await leave.wait()
         return "left"
 
@@ -205,74 +209,74 @@ async def test_a_full_queue_makes_room_for_who_queued_less():
         assert "its queue of 3 is full" in str(another.outcome)
         leave.set()
         assert await late.wait() == "left"
-    assert gate.statistics().refusals == 2
-    assert (gate.in_use, gate.waiting) == (0, 0)
+    assert limiter.statistics().refusals == 2
+    assert (limiter.in_use, limiter.waiting) == (0, 0)
 
 
 # --- deadlines ------------------------------------------------------------------------------------------------------
 
 
-async def experienced(gate: Gate, seconds: float) -> None:
-    """Let the gate learn that a place is held for so long."""
+async def experienced(limiter: ConcurrencyLimiter, seconds: float) -> None:
+    """Let the limiter learn that a place is held for so long."""
     for _ in range(20):
-        assert gate.try_enter()
-        gate.leave(seconds)
+        assert limiter.try_enter()
+        limiter.leave(seconds)
 
 
 async def test_a_call_whose_turn_would_come_too_late_is_refused_at_once_with_an_estimate():
-    gate, leave = Gate("g", limit=2, queue=100), anyio.Event()
-    await experienced(gate, 4.0)
+    limiter, leave = ConcurrencyLimiter("g", limit=2, queue=100), anyio.Event()
+    await experienced(limiter, 4.0)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
-            tasks.start_soon(stay, gate, leave)
+            tasks.start_soon(stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(Overloaded, match=r"would come in about 8\.0 s, after its deadline") as refusal:
-            await gate.wait(Claimant(), anyio.current_time() + 7)
+            await limiter.wait(FairShareKey(), anyio.current_time() + 7)
         assert refusal.value.retry_after == 8.0
-        patient = Running(tasks, gate.wait, Claimant(), anyio.current_time() + 9)
+        patient = Running(tasks, limiter.wait, FairShareKey(), anyio.current_time() + 9)
         await anyio.wait_all_tasks_blocked()
-        assert gate.waiting == 4
+        assert limiter.waiting == 4
         leave.set()
         assert await patient.wait() is None
-        gate.leave()
+        limiter.leave()
 
 
 async def test_another_tasks_burst_does_not_count_against_ones_own_deadline():
-    gate, leave = Gate("g", limit=1, queue=2000), anyio.Event()
-    await experienced(gate, 1.0)
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=2000), anyio.Event()
+    await experienced(limiter, 1.0)
     async with anyio.create_task_group() as tasks:
         for _ in range(1000):
-            tasks.start_soon(stay, gate, leave)
+            tasks.start_soon(stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
-        assert gate.expected_wait(Claimant("quiet")) == 2.0
-        assert gate.expected_wait(Claimant()) == 1000.0
+        assert limiter.expected_wait(FairShareKey("quiet")) == 2.0
+        assert limiter.expected_wait(FairShareKey()) == 1000.0
         leave.set()
 
 
 async def test_a_gate_that_knows_too_little_refuses_nobody_for_lateness():
-    gate, leave = Gate("g", limit=1, queue=9), anyio.Event()
-    gate.try_enter()
-    gate.leave(1000.0)
+    limiter, leave = ConcurrencyLimiter("g", limit=1, queue=9), anyio.Event()
+    limiter.try_enter()
+    limiter.leave(1000.0)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stay, gate, leave)
+        tasks.start_soon(stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
-        waiter = Running(tasks, gate.wait, Claimant(), anyio.current_time() + 1)
+        waiter = Running(tasks, limiter.wait, FairShareKey(), anyio.current_time() + 1)
         await anyio.wait_all_tasks_blocked()
         assert not waiter.is_done
         leave.set()
         assert await waiter.wait() is None
-        gate.leave()
+        limiter.leave()
 
 
 async def test_a_refusal_says_which_call_it_was():
-    gate = Gate("the hub", limit=1, queue=0)
-    gate.try_enter()
+    limiter = ConcurrencyLimiter("the hub", limit=1, queue=0)
+    limiter.try_enter()
 
     async def never(call) -> Result:
         raise AssertionError("it was let in")
 
     with pytest.raises(Overloaded, match="the hub is full") as refusal:
-        await admission(lambda call: (gate,))(never)(a_call("search"))
+        await admission(lambda call: (limiter,))(never)(a_call("search"))
     assert (refusal.value.call_id, refusal.value.server, refusal.value.tool) == ("c1", "memory", "search")
 
 
@@ -296,18 +300,18 @@ def test_no_permit_is_ever_lost_or_made_whatever_happens_when(steps, limit, queu
 
 
 async def act(steps, limit, queue) -> None:
-    gates = [Gate("first", limit, queue), Gate("second", 2, queue)]
+    limiters = [ConcurrencyLimiter("first", limit, queue), ConcurrencyLimiter("second", 2, queue)]
     inside: list[tuple[anyio.Event, Running]] = []
 
-    async def visit(who: Claimant, leave: anyio.Event, errors: list[str]) -> Result:
+    async def visit(who: FairShareKey, leave: anyio.Event, errors: list[str]) -> Result:
         async def work(call) -> Result:
-            assert all(gate.in_use <= gate.limit for gate in gates)
+            assert all(limiter.in_use <= limiter.limit for limiter in limiters)
             await leave.wait()
             if errors:
                 raise ValueError(errors[0])
             return Result({})
 
-        return await admission(lambda call: gates)(work)(a_call(claimant=who))
+        return await admission(lambda call: limiters)(work)(a_call(share_key=who))
 
     async with anyio.create_task_group() as tasks:
         failing: list[list[str]] = []
@@ -315,7 +319,7 @@ async def act(steps, limit, queue) -> None:
             if step == "enter":
                 leave, errors = anyio.Event(), []
                 failing.append(errors)
-                inside.append((leave, Running(tasks, visit, Claimant(f"{run}{choice % 3}", run), leave, errors)))
+                inside.append((leave, Running(tasks, visit, FairShareKey(f"{run}{choice % 3}", run), leave, errors)))
             elif step == "pause":
                 await anyio.wait_all_tasks_blocked()
             elif inside:
@@ -330,4 +334,4 @@ async def act(steps, limit, queue) -> None:
         for _, visitor in inside:
             await visitor.wait()
             assert isinstance(visitor.outcome, Result | Overloaded | ValueError | None)
-    assert [(gate.in_use, gate.waiting) for gate in gates] == [(0, 0), (0, 0)]
+    assert [(limiter.in_use, limiter.waiting) for limiter in limiters] == [(0, 0), (0, 0)]

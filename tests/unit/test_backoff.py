@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.policy import Backoff, RestartIntensity, RetryBudget
+from toolhub.limits.backoff import Backoff, RestartIntensity, RetryBudget
 
 pytestmark = pytest.mark.quick
 

@@ -16,9 +16,9 @@ import anyio
 import anyio.abc
 
 from toolhub.errors import Overloaded
-from toolhub.fair_queue import FairQueue
-from toolhub.model import BudgetStatistics, Claimant
-from toolhub.spawn.usage import open_descriptors
+from toolhub.limits.descriptors import open_descriptors
+from toolhub.limits.fair_queue import FairQueue
+from toolhub.model import BudgetStatistics, FairShareKey
 
 # The hub's ends of three pipes and of the line to the keeper.
 FILES_PER_SESSION = 4
@@ -42,7 +42,7 @@ class Evictable(Protocol):
 
 @dataclass(eq=False)
 class _Waiter:
-    news: anyio.Event = field(default_factory=anyio.Event)
+    wakeup: anyio.Event = field(default_factory=anyio.Event)
     is_in: bool = False
 
 
@@ -77,13 +77,13 @@ class Budget:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def room(self, server: str, claimant: Claimant, patience: float) -> AsyncIterator[None]:
+    async def room(self, server: str, share_key: FairShareKey, timeout: float) -> AsyncIterator[None]:
         """Hold room for one session of a process.
 
-        patience: seconds. Raises Overloaded when there is no room until then.
+        timeout: seconds. Raises Overloaded when there is no room until then.
         """
         if self._waiting or self._shortage() is not None:
-            await self._wait(server, claimant, patience)
+            await self._wait(server, share_key, timeout)
         else:
             self.processes += 1
         try:
@@ -92,13 +92,13 @@ class Budget:
             self.processes -= 1
             self.check()
 
-    async def _wait(self, server: str, claimant: Claimant, patience: float) -> None:
+    async def _wait(self, server: str, share_key: FairShareKey, timeout: float) -> None:
         waiter = _Waiter()
-        ticket = self._waiting.push(waiter, claimant)
+        ticket = self._waiting.push(waiter, share_key)
         try:
-            with anyio.move_on_after(patience):
+            with anyio.move_on_after(timeout):
                 self.check()
-                await waiter.news.wait()
+                await waiter.wakeup.wait()
         except BaseException:
             if waiter.is_in:
                 self.processes -= 1
@@ -109,10 +109,10 @@ class Budget:
         if not waiter.is_in:
             self._refusals += 1
             raise Overloaded(
-                f"no room to start server {server!r} within {patience:g} s: {self._shortage() or 'others came first'}, "
+                f"no room to start server {server!r} within {timeout:g} s: {self._shortage() or 'others came first'}, "
                 "and no session is idle that could be ended. Come back later or raise the limit",
                 server=server,
-                retry_after=patience,
+                retry_after=timeout,
             )
 
     def check(self) -> None:
@@ -121,7 +121,7 @@ class Budget:
             waiter = self._waiting.pop()
             waiter.is_in = True
             self.processes += 1
-            waiter.news.set()
+            waiter.wakeup.set()
         # What is ending makes room for as many already.
         for _ in range(len(self._waiting) - len(self._ending)):
             if not self._evict():

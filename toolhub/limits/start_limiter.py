@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
-from toolhub.layers.admission import Gate
-from toolhub.model import Claimant
+from toolhub.limits.limiter import ConcurrencyLimiter
+from toolhub.model import FairShareKey
 
 # A start that takes longer is not computing but waiting, and a server that never answers must not keep the place of
 # those that would. On a loaded machine a Python server is up in 1-3 s.
-PATIENCE_S = 5.0
+START_HOLD_TIMEOUT_S = 5.0
 # Nothing else bounds the starts of one hub: slots start once at a time, and tasks are counted.
 _QUEUE = 1 << 30
 
@@ -23,25 +23,25 @@ class StartLimiter:
     """Lets `limit` starts run at once, in turns between tasks; one that takes long gives its place back and goes on."""
 
     def __init__(self, limit: int) -> None:
-        self.gate = Gate("the start of processes", limit, _QUEUE)
+        self.limiter = ConcurrencyLimiter("the start of processes", limit, _QUEUE)
 
     @property
     def limit(self) -> int:
-        return self.gate.limit
+        return self.limiter.limit
 
     @property
     def in_use(self) -> int:
-        return self.gate.in_use
+        return self.limiter.in_use
 
-    def expected_wait(self, claimant: Claimant) -> float:
+    def expected_wait(self, share_key: FairShareKey) -> float:
         """Seconds until a start that is asked for now would begin; 0 while nothing is known."""
-        return self.gate.expected_wait(claimant) or 0.0
+        return self.limiter.expected_wait(share_key) or 0.0
 
     @asynccontextmanager
-    async def place(self, owners: anyio.abc.TaskGroup, claimant: Claimant | None = None) -> AsyncIterator[None]:
-        """Wait for a place, and keep it for the block but at most PATIENCE_S. The clock runs in a task of `owners`."""
-        if not self.gate.try_enter():
-            await self.gate.wait(claimant or Claimant(), math.inf)
+    async def place(self, owners: anyio.abc.TaskGroup, share_key: FairShareKey | None = None) -> AsyncIterator[None]:
+        """Wait for a place, and keep it for the block but at most START_HOLD_TIMEOUT_S. The clock runs in a task of `owners`."""
+        if not self.limiter.try_enter():
+            await self.limiter.wait(share_key or FairShareKey(), math.inf)
         began = anyio.current_time()
         kept = True
         waiting = anyio.CancelScope()
@@ -50,15 +50,15 @@ class StartLimiter:
             nonlocal kept
             if kept:
                 kept = False
-                self.gate.leave(anyio.current_time() - began)
+                self.limiter.leave(anyio.current_time() - began)
 
-        async def lose_patience() -> None:
+        async def give_back_later() -> None:
             with waiting:
-                await anyio.sleep(PATIENCE_S)
+                await anyio.sleep(START_HOLD_TIMEOUT_S)
                 give_back()
 
         try:
-            owners.start_soon(lose_patience)
+            owners.start_soon(give_back_later)
             yield
         finally:
             waiting.cancel()

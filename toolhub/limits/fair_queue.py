@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from toolhub.model import Claimant
+from toolhub.model import FairShareKey
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Ticket:
 
 
 class FairQueue(Generic[T]):
-    """Items by claimant; `pop()` decides whose turn it is."""
+    """Items by share_key; `pop()` decides whose turn it is."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[str, _Group[T]] = OrderedDict()
@@ -67,16 +67,16 @@ class FairQueue(Generic[T]):
     def __repr__(self) -> str:
         return f"<FairQueue {self._size} of {len(self._groups)} runs>"
 
-    def push(self, item: T, claimant: Claimant) -> Ticket:
+    def push(self, item: T, share_key: FairShareKey) -> Ticket:
         """Queue an item behind those of the same task. The newest weights count."""
-        group = self._groups.setdefault(claimant.run, _Group(claimant.run_weight))
-        flow = group.flows.setdefault(claimant.task, _Flow(claimant.weight))
-        group.weight, flow.weight = claimant.run_weight, claimant.weight
+        group = self._groups.setdefault(share_key.run, _Group(share_key.run_weight))
+        flow = group.flows.setdefault(share_key.task, _Flow(share_key.weight))
+        group.weight, flow.weight = share_key.run_weight, share_key.weight
         self._number += 1
         flow.items[self._number] = item
         group.size += 1
         self._size += 1
-        return Ticket(claimant.run, claimant.task, self._number)
+        return Ticket(share_key.run, share_key.task, self._number)
 
     def pop(self) -> T:
         """Take the item whose turn it is. Raises IndexError when there is none."""
@@ -114,29 +114,29 @@ class FairQueue(Generic[T]):
         if not group.flows:
             del self._groups[run]
 
-    def waiting(self, claimant: Claimant) -> int:
+    def waiting(self, share_key: FairShareKey) -> int:
         """How many items of that task are queued."""
-        group = self._groups.get(claimant.run)
-        flow = group.flows.get(claimant.task) if group is not None else None
+        group = self._groups.get(share_key.run)
+        flow = group.flows.get(share_key.task) if group is not None else None
         return len(flow) if flow is not None else 0
 
-    def ahead_of(self, claimant: Claimant) -> int:
-        """About how many items are taken before one that this claimant would queue now."""
-        own = self.waiting(claimant)
-        group = self._groups.get(claimant.run)
-        rounds = (own + 1) / claimant.weight
+    def ahead_of(self, share_key: FairShareKey) -> int:
+        """About how many items are taken before one that this share_key would queue now."""
+        own = self.waiting(share_key)
+        group = self._groups.get(share_key.run)
+        rounds = (own + 1) / share_key.weight
         ahead = float(own)
         if group is not None:
-            others = (flow for task, flow in group.flows.items() if task != claimant.task)
+            others = (flow for task, flow in group.flows.items() if task != share_key.task)
             ahead += sum(min(len(flow), rounds * flow.weight) for flow in others)
-        rounds = (ahead + 1) / claimant.run_weight
-        rivals = (other for run, other in self._groups.items() if run != claimant.run)
+        rounds = (ahead + 1) / share_key.run_weight
+        rivals = (other for run, other in self._groups.items() if run != share_key.run)
         return int(ahead + sum(min(len(rival), rounds * rival.weight) for rival in rivals))
 
-    def push_out(self, claimant: Claimant) -> T | None:
-        """Take out the newest item of the task that has most queued for its weight, to make room for this claimant.
+    def shed_longest(self, share_key: FairShareKey) -> T | None:
+        """Take out the newest item of the task that has most queued for its weight, to make room for this share_key.
 
-        None when it is the claimant itself, with the item it would add, that has most.
+        None when it is the share_key itself, with the item it would add, that has most.
         """
         candidates = [
             (len(flow) / flow.weight / group.weight, run, task)
@@ -146,7 +146,7 @@ class FairQueue(Generic[T]):
         if not candidates:
             return None
         most, run, task = max(candidates)
-        if (self.waiting(claimant) + 1) / claimant.weight / claimant.run_weight >= most:
+        if (self.waiting(share_key) + 1) / share_key.weight / share_key.run_weight >= most:
             return None
         group = self._groups[run]
         flow = group.flows[task]

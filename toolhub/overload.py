@@ -32,7 +32,7 @@ _LOOKED_AT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class OverloadSignal:
     """retry_after: seconds for which the server wants no call, at most `LONGEST_S`; None when it did not say."""
 
     retry_after: float | None = None
@@ -42,7 +42,7 @@ class Pressure:
         return {META: self.retry_after or 0}
 
 
-def pressure_of(result: Json) -> Pressure | None:
+def overload_in(result: Json) -> OverloadSignal | None:
     """What a wire result says about the load of its server; None when it says nothing."""
     meta = result.get("_meta")
     if not isinstance(meta, dict):
@@ -50,10 +50,10 @@ def pressure_of(result: Json) -> Pressure | None:
     if META in meta and (said := _read(meta[META])) is not None:
         return said
     error = meta.get(_ERROR_META)
-    return pressure_of_error(error) if isinstance(error, dict) else None
+    return overload_in_error(error) if isinstance(error, dict) else None
 
 
-def pressure_of_error(error: Json) -> Pressure | None:
+def overload_in_error(error: Json) -> OverloadSignal | None:
     """What a JSON-RPC error says: by its data, its code, or the HTTP status that its message begins with."""
     data = error.get("data")
     if isinstance(data, dict):
@@ -61,21 +61,21 @@ def pressure_of_error(error: Json) -> Pressure | None:
             if name in data and (said := _read(data[name])) is not None:
                 return said
         if _is_refusal(data.get("status")):
-            return Pressure()
+            return OverloadSignal()
     if _is_refusal(error.get("code")):
-        return Pressure()
+        return OverloadSignal()
     message = error.get("message")
-    return Pressure() if isinstance(message, str) and _SAID.search(message[:_LOOKED_AT_CHARS]) else None
+    return OverloadSignal() if isinstance(message, str) and _SAID.search(message[:_LOOKED_AT_CHARS]) else None
 
 
-def pressure_of_http(status: int, retry_after: str) -> Pressure | None:
+def overload_in_http(status: int, retry_after: str) -> OverloadSignal | None:
     """What an HTTP answer says. retry_after: its header, or nothing."""
-    return Pressure(_bounded(parse_retry_after(retry_after.strip()))) if status in REFUSALS else None
+    return OverloadSignal(_bounded(parse_retry_after(retry_after.strip()))) if status in REFUSALS else None
 
 
-def pressure_for(seconds: float | None) -> Pressure:
+def overload_signal(seconds: float | None) -> OverloadSignal:
     """What to tell of a service that asked for so many seconds of quiet, or that did not say how many."""
-    return Pressure(_bounded(seconds))
+    return OverloadSignal(_bounded(seconds))
 
 
 def parse_retry_after(text: str, now: datetime | None = None) -> float | None:
@@ -91,15 +91,15 @@ def parse_retry_after(text: str, now: datetime | None = None) -> float | None:
     return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
 
 
-def _read(value: Any) -> Pressure | None:
+def _read(value: Any) -> OverloadSignal | None:
     """Null and 0 say only that it is too much; what is no time says nothing at all."""
     if value is None:
-        return Pressure()
+        return OverloadSignal()
     if isinstance(value, str):
         value = parse_retry_after(value.strip())
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # NaN is not
         return None
-    return Pressure(_bounded(value))
+    return OverloadSignal(_bounded(value))
 
 
 def _bounded(seconds: float | None) -> float | None:
