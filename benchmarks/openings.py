@@ -21,7 +21,7 @@ import anyio
 from benchmarks.contestants import check, sdk_session
 from benchmarks.result import hub_config
 from benchmarks.worker import Act
-from toolhub import Hub, TaskScope
+from toolhub import Hub, HubTask
 
 Json = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Progress:
 Way = Callable[[list[Json], int, Progress], Coroutine[Any, Any, None]]
 InSession = Callable[[Any, Json], Awaitable[None]]
 """What is asked of a server in a session of the SDK before it counts as ready; raises if it is not."""
-InTask = Callable[[TaskScope, Json], Awaitable[None]]
+InTask = Callable[[HubTask, Json], Awaitable[None]]
 """The same in a task of a hub."""
 
 
@@ -63,7 +63,7 @@ async def list_and_call(session: Any, server: Json) -> None:
     check((await session.call_tool(server["tool"], server["arguments"])).is_error)
 
 
-async def list_and_call_in_task(task: TaskScope, server: Json) -> None:
+async def list_and_call_in_task(task: HubTask, server: Json) -> None:
     await task.tools(server["name"])
     check((await task.call(server["name"], server["tool"], server["arguments"])).is_error)
 
@@ -123,7 +123,7 @@ async def through_hub(
 ) -> None:
     """entries: the servers in the hub's config, by the names that `servers` have. state: where the hub keeps files."""
 
-    async def use(task: TaskScope, server: Json) -> None:
+    async def use(task: HubTask, server: Json) -> None:
         async with progress.guarded():
             await in_task(task, server)
             progress.tell()

@@ -21,7 +21,7 @@ from benchmarks.measure import pss_bytes, tree
 from benchmarks.openings import Progress
 from benchmarks.result import Json, hub_config
 from benchmarks.worker import Act
-from toolhub import Hub, TaskScope
+from toolhub import Hub, HubTask
 
 WAYS = ("hub_sessions", "hub_catalog", "gather_all")
 # Starting 180 interpreters at once on two cores takes some minutes.
@@ -94,7 +94,7 @@ async def _hub(*, catalog: bool) -> AsyncIterator[OpenOne]:
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config(servers, Path(state))) as hub:
 
-            async def list_tools(task: TaskScope, server: str, progress: Progress) -> None:
+            async def list_tools(task: HubTask, server: str, progress: Progress) -> None:
                 async with progress.guarded():
                     if catalog:
                         tools: list[Any] = await task.tools(server)

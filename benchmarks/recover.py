@@ -21,7 +21,7 @@ from benchmarks.contestants import check, sdk_session
 from benchmarks.measure import median, percentile, spread, tree
 from benchmarks.result import Column, Json, Outcome, Question, Table, Target, hub_config, ratio
 from benchmarks.specs import ServerCommand, fixture_echo, sdk_echo
-from toolhub import Hub, SessionLost, TaskScope
+from toolhub import Hub, HubTask, SessionLost
 
 # Far longer than a round: whoever is told is told because of the kill.
 _LEDGER_DELAY_S = 120
@@ -96,7 +96,7 @@ async def _measure(server: ServerCommand, kills: int, callers: int) -> Rounds:
 
 
 async def _kill_once(
-    task: TaskScope, server: ServerCommand, ledger: Path, number: int, callers: int, rounds: Rounds
+    task: HubTask, server: ServerCommand, ledger: Path, number: int, callers: int, rounds: Rounds
 ) -> None:
     told: list[float] = []
     served: list[float] = []
@@ -143,7 +143,7 @@ async def _start_plainly(hub: Hub, server: ServerCommand, rounds: Rounds) -> Non
         rounds.sdk_start.append((time.perf_counter() - began) * 1e3)
 
 
-async def _echo(task: TaskScope, server: ServerCommand) -> None:
+async def _echo(task: HubTask, server: ServerCommand) -> None:
     check((await task.call("s", server.tool, server.arguments)).is_error)
 
 

@@ -23,7 +23,7 @@ from benchmarks.result import Column, Json, Outcome, Question, Table, Target, ra
 from benchmarks.specs import ServerCommand, third_party
 from benchmarks.worker import Act
 from tests import environment
-from toolhub import TaskScope
+from toolhub import HubTask
 
 MIB = 2**20
 # Of one Python server with the SDK, 41 MiB measured; to stay clear of filling the machine's memory.
@@ -107,7 +107,7 @@ async def _list_tools(session: Any, _: Json) -> None:
     check(not (await session.list_tools()).tools)
 
 
-async def _list_tools_in_task(task: TaskScope, server: Json) -> None:
+async def _list_tools_in_task(task: HubTask, server: Json) -> None:
     check(not (await task.request(server["name"], "tools/list"))["tools"])
 
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 from toolhub_agent.profiles import load_profile, profile_names
 
-from toolhub import Hub, TaskScope
+from toolhub import Hub, HubTask
 from toolhub.config import AgentSettings, LlmSettings, SubAgentSettings, load_config, parse_config
 from toolhub.config.models import HttpLimits, HubSettings, Limits
 from toolhub.config.sandbox import E2BSettings, SandboxProfile, SandboxSettings
@@ -254,7 +254,7 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def told(task: TaskScope, server: str, tool: str, **arguments: Any) -> str:
+async def told(task: HubTask, server: str, tool: str, **arguments: Any) -> str:
     result = await task.call(server, tool, arguments)
     assert not result.is_error, result.text
     return str(result.text)

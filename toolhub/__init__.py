@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from toolhub.errors import (
     CallError,
     CallTimeout,
+    CircuitOpen,
     ConfigError,
     HubClosed,
     MissingExtra,
     Overloaded,
     ProtocolViolation,
-    ServerGaveUp,
     SessionLost,
     StartError,
     TaskClosed,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolhub.config import load_config as load_config
     from toolhub.config import parse_config as parse_config
     from toolhub.hub import Hub as Hub
-    from toolhub.scope import TaskScope as TaskScope
+    from toolhub.task import HubTask as HubTask
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,12 +47,12 @@ __all__ = [
     "Overloaded",
     "ProtocolViolation",
     "Result",
-    "ServerGaveUp",
+    "CircuitOpen",
     "ServerSpec",
     "SessionLost",
     "StartError",
     "TaskClosed",
-    "TaskScope",
+    "HubTask",
     "ToolInfo",
     "ToolNotFound",
     "ToolhubError",
@@ -68,7 +68,7 @@ _LAZY = {
     "Config": "toolhub.config",
     "Hub": "toolhub.hub",
     "ServerSpec": "toolhub.config",
-    "TaskScope": "toolhub.scope",
+    "HubTask": "toolhub.task",
     "connect": "toolhub.client",
     "load_config": "toolhub.config",
     "parse_config": "toolhub.config",

@@ -99,7 +99,7 @@ class SessionLost(CallError):
         self.state_lost = state_lost
 
 
-class ServerGaveUp(CallError):
+class CircuitOpen(CallError):
     """The server died too often to be worth starting. Nothing was sent."""
 
     default_sent: Sent = "no"

@@ -1,4 +1,4 @@
-"""The hub: root of ownership. It owns the supervisor, the shared slots, the limits, and every task scope."""
+"""The hub: root of ownership. It owns the supervisor, the shared slots, the limits, and every task."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
-from toolhub.scope import TaskScope, new_task_id
-from toolhub.server import HostedOpener, Server, ServerLimiters, Shared
 from toolhub.server_events import ServerEvents
-from toolhub.session import ChannelOpener
-from toolhub.slot import Counters, Slot, idle_limit
+from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, SessionPool
+from toolhub.sessions.session import ChannelOpener
+from toolhub.sessions.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.memory import memory_below
 from toolhub.spawn.resolve import Resolver
+from toolhub.task import HubTask, new_task_id
 from toolhub.task_ids import check_task_id
 
 # How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
-_PATROL_S = 1.0
+_HOUSEKEEPING_INTERVAL_S = 1.0
 _IDLE_JITTER = 0.05
 # Reading the memory of some hundred processes takes a large part of a second of another thread.
 _MEASURE_S = 5.0
@@ -64,15 +64,15 @@ class Hub:
         self.config = config or Config()
         self.observers: list[Observer] = []
         self.on_tools_changed: list[Callable[[str], None]] = []
-        self.replays = 0
+        self.retries = 0
         self._started_at = time.time()
         self._counts = CallCounts()
         self._totals = Counters()
         self.events = ServerEvents()
         self._open_channel = open_channel
-        self._scopes: dict[str, Held[TaskScope]] = {}
+        self._tasks: dict[str, Held[HubTask]] = {}
         self._opening: dict[str, anyio.Event] = {}
-        self._shared_servers: dict[str, Server] = {}
+        self._shared_servers: dict[str, SessionPool] = {}
         self._server_limiters = ServerLimiters(self.config.limits)
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
@@ -80,7 +80,7 @@ class Hub:
         self._own_host: Host | None = None
 
     def __repr__(self) -> str:
-        return f"<Hub tasks={len(self._scopes)} servers={list(self.config.servers)}>"
+        return f"<Hub tasks={len(self._tasks)} servers={list(self.config.servers)}>"
 
     async def __aenter__(self) -> Self:
         if self._owners is not None:
@@ -92,7 +92,7 @@ class Hub:
             open_channel = await self._hosted_opener(stack)
             commons = await stack.enter_async_context(open_commons())
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
-            self._shared = Shared(
+            self._shared = HubResources(
                 open_channel=open_channel,
                 starts=starts,
                 catalog=Catalog(CatalogStore(settings.state_path / "catalog") if self._open_channel is None else None),
@@ -102,7 +102,7 @@ class Hub:
                 events=self.events,
                 observers=self.observers,
                 retry_budget=RetryBudget(),
-                on_replay=self._count_replay,
+                on_retry=self._count_retry,
                 shared_server=self._shared_server,
                 on_tools_changed=self.on_tools_changed,
                 queue=limits.queue,
@@ -123,7 +123,7 @@ class Hub:
             if (open_sandboxes := find_sandboxes()) is not None:
                 sandboxes = open_sandboxes(self.config.sandbox, start_place=lambda: starts.place(owners))
                 self._shared.sandboxes = await stack.enter_async_context(sandboxes)
-            self._owners.start_soon(self._patrol)
+            self._owners.start_soon(self._housekeeping)
             if limits.memory_bytes is not None:
                 self._owners.start_soon(self._measure_memory)
             self._stack = stack.pop_all()
@@ -156,7 +156,7 @@ class Hub:
 
     async def _close_everything(self) -> None:
         async with anyio.create_task_group() as closing:
-            for held in list(self._scopes.values()):
+            for held in list(self._tasks.values()):
                 closing.start_soon(held.aclose)
             for server in self._shared_servers.values():
                 for slot in server.slots:
@@ -173,7 +173,7 @@ class Hub:
         labels: Mapping[str, str] | None = None,
         servers: Mapping[str, ServerSpec] | None = None,
         weight: float = 1.0,
-    ) -> AsyncIterator[TaskScope]:
+    ) -> AsyncIterator[HubTask]:
         """Hold a task's tools; leaving ends every process of the task.
 
         run: groups the tasks of one evaluation run; runs share what is scarce fairly, and within a run its tasks.
@@ -181,12 +181,12 @@ class Hub:
         task_id, and what stands for `${task.<label>}`: letters, digits and ._:- (see `TASK_VALUE_RULE`).
         servers: the task's own servers beside (or instead of same-named) configured ones.
         """
-        scope = await self.open_task(task_id, run=run, labels=labels, servers=servers, weight=weight)
+        task = await self.open_task(task_id, run=run, labels=labels, servers=servers, weight=weight)
         try:
-            yield scope
+            yield task
         finally:
             with anyio.CancelScope(shield=True):
-                await self.close_task(scope.id)
+                await self.close_task(task.id)
 
     async def open_task(
         self,
@@ -198,7 +198,7 @@ class Hub:
         only_these: bool = False,
         lease: float = math.inf,
         weight: float = 1.0,
-    ) -> TaskScope:
+    ) -> HubTask:
         """Open a task that lives until `close_task()`, or until `lease` seconds pass without a sign of life.
 
         only_these: leave the configured servers out. Raises ConfigError when the id is taken or not allowed, or a
@@ -207,41 +207,41 @@ class Hub:
         """
         owners = self._ready()
         task_id = new_task_id() if task_id is None else check_task_id(task_id)
-        if task_id in self._scopes or task_id in self._opening:
+        if task_id in self._tasks or task_id in self._opening:
             raise ConfigError(f"task {task_id!r} is already open; close it first or choose another id")
-        if len(self._scopes) + len(self._opening) >= self.config.limits.max_tasks:
-            raise Overloaded(f"{len(self._scopes)} tasks are open (limits.max_tasks); close some or raise the limit")
+        if len(self._tasks) + len(self._opening) >= self.config.limits.max_tasks:
+            raise Overloaded(f"{len(self._tasks)} tasks are open (limits.max_tasks); close some or raise the limit")
         chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
         values = dict(labels or {}) | {"id": task_id, "run": run}
         specs = {name: spec.for_task(values) for name, spec in chosen.items()}
-        scope = self._scope(task_id, specs, run=run, lease=lease, weight=weight)
+        running = self._run_task(task_id, specs, run=run, lease=lease, weight=weight)
         self._opening[task_id] = anyio.Event()  # before the first await, or two callers could open the same id
         try:
-            held = self._scopes[task_id] = await hold(owners, scope, name=f"task {task_id}")
+            held = self._tasks[task_id] = await hold(owners, running, name=f"task {task_id}")
         finally:
             self._opening.pop(task_id).set()
         return held.value
 
     @asynccontextmanager
-    async def _scope(
+    async def _run_task(
         self, task_id: str, specs: Mapping[str, ServerSpec], *, run: str, lease: float, weight: float
-    ) -> AsyncIterator[TaskScope]:
+    ) -> AsyncIterator[HubTask]:
         async with anyio.create_task_group() as owners:
-            scope = TaskScope(
+            task = HubTask(
                 task_id, specs=specs, owners=owners, shared=self._shared, run=run, lease=lease, weight=weight
             )
-            scope.warm_soon()
+            task.warm_soon()
             try:
-                yield scope
+                yield task
             finally:
                 with anyio.CancelScope(shield=True):
-                    await scope.aclose()
+                    await task.aclose()
                 owners.cancel_scope.cancel()
 
-    async def ensure_task(self, task_id: str, *, lease: float = math.inf) -> TaskScope:
+    async def ensure_task(self, task_id: str, *, lease: float = math.inf) -> HubTask:
         """Return the open task of that id, opening it if need be."""
         while True:
-            opening, held = self._opening.get(task_id), self._scopes.get(task_id)
+            opening, held = self._opening.get(task_id), self._tasks.get(task_id)
             if opening is not None:
                 await opening.wait()
             elif held is None:
@@ -253,28 +253,28 @@ class Hub:
 
     async def close_task(self, task_id: str) -> None:
         """End a task and wait until its processes are gone. Idempotent."""
-        held = self._scopes.get(task_id)
+        held = self._tasks.get(task_id)
         if held is None:
             return
         await held.aclose()
-        if self._scopes.get(task_id) is held:
-            del self._scopes[task_id]
+        if self._tasks.get(task_id) is held:
+            del self._tasks[task_id]
 
-    def get_task(self, task_id: str) -> TaskScope:
+    def get_task(self, task_id: str) -> HubTask:
         """Return an open task. Raises TaskClosed."""
-        held = self._scopes.get(task_id)
+        held = self._tasks.get(task_id)
         if held is None or held.is_released:
             raise TaskClosed(f"no open task {task_id!r}: it was closed, its lease ran out, or the hub was restarted")
         return held.value
 
-    def is_open(self, task: TaskScope) -> bool:
+    def is_open(self, task: HubTask) -> bool:
         """Whether this very task is open; another one may have its id by now."""
-        held = self._scopes.get(task.id)
+        held = self._tasks.get(task.id)
         return held is not None and held.value is task and not held.is_released
 
     @property
-    def tasks(self) -> list[TaskScope]:
-        return [held.value for held in self._scopes.values() if not held.is_released]
+    def tasks(self) -> list[HubTask]:
+        return [held.value for held in self._tasks.values() if not held.is_released]
 
     def _ready(self) -> anyio.abc.TaskGroup:
         if self._owners is None:
@@ -301,13 +301,15 @@ class Hub:
 
     # --- what scopes borrow -----------------------------------------------------------------------------------------
 
-    def _shared_server(self, spec: ServerSpec) -> Server:
+    def _shared_server(self, spec: ServerSpec) -> SessionPool:
         """Sessions are shared between tasks only for the same server with the same environment."""
         key = f"{spec.name}:{spec.fingerprint()}"
         server = self._shared_servers.get(key)
         if server is None:
             everybody = FairShareKey("hub")
-            server = Server.of(spec, host=self._host(), owners=self._ready(), shared=self._shared, share_key=everybody)
+            server = SessionPool.of(
+                spec, host=self._host(), owners=self._ready(), shared=self._shared, share_key=everybody
+            )
             self._shared_servers[key] = server
         return server
 
@@ -317,18 +319,18 @@ class Hub:
             self._own_host = self._shared.host("hub")
         return self._own_host
 
-    def _count_replay(self) -> None:
-        self.replays += 1
+    def _count_retry(self) -> None:
+        self.retries += 1
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
 
-    async def _patrol(self) -> None:
+    async def _housekeeping(self) -> None:
         while True:
-            await anyio.sleep(_PATROL_S)
+            await anyio.sleep(_HOUSEKEEPING_INTERVAL_S)
             self.events.flush()
-            for scope in self.tasks:
-                if scope.lease_left <= 0:
-                    self._ready().start_soon(self._expire, scope)
+            for task in self.tasks:
+                if task.lease_left <= 0:
+                    self._ready().start_soon(self._expire, task)
             if self._shared.budget.waiting:
                 self._shared.budget.check()  # descriptors and memory are given back without telling
             for slot in self._slots():
@@ -336,10 +338,10 @@ class Hub:
                 if limit is not None and slot.idle_seconds > limit * random.uniform(1, 1 + _IDLE_JITTER):  # noqa: S311
                     self._ready().start_soon(slot.stop_if_idle, limit)
 
-    async def _expire(self, scope: TaskScope) -> None:
-        if scope.lease_left <= 0 and self.is_open(scope):  # a sign of life may have come since the patrol
-            logger.warning("task %s was silent for %.0f s and is closed", scope.id, scope.lease)
-            await self.close_task(scope.id)
+    async def _expire(self, task: HubTask) -> None:
+        if task.lease_left <= 0 and self.is_open(task):  # a sign of life may have come since the patrol
+            logger.warning("task %s was silent for %.0f s and is closed", task.id, task.lease)
+            await self.close_task(task.id)
 
     async def _measure_memory(self) -> None:
         while True:
@@ -347,19 +349,19 @@ class Hub:
             await anyio.sleep(_MEASURE_S)
 
     def _slots(self) -> list[Slot]:
-        own = [slot for scope in self.tasks for slot in scope.own_slots()]
+        own = [slot for task in self.tasks for slot in task.own_slots()]
         return own + [slot for server in self._shared_servers.values() for slot in server.slots]
 
     def statistics(self) -> HubStatistics:
         return HubStatistics(
             pid=os.getpid(),
-            tasks=tuple(scope.statistics() for scope in self.tasks),
+            tasks=tuple(task.statistics() for task in self.tasks),
             shared=tuple(slot.statistics() for server in self._shared_servers.values() for slot in server.slots),
             calls=self._counts.calls,
             errors=self._counts.errors,
             starts=self._totals.starts,
             deaths=self._totals.deaths,
-            replays=self.replays,
+            retries=self.retries,
             started_at=self._started_at,
             sandboxes=self._sandbox_counts(),
             limiters=tuple(limiter.statistics() for limiter in self.limiters),

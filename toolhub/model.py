@@ -274,7 +274,7 @@ class HubStatistics:
     errors: int
     starts: int
     deaths: int
-    replays: int
+    retries: int
     started_at: float
     sandboxes: SandboxCounts | None = None
     limiters: tuple[LimiterStatistics, ...] = ()

@@ -18,7 +18,7 @@ STATUS: dict[type[ToolhubError], int] = {
     errors.MissingExtra: 501,
     errors.Overloaded: 429,
     errors.StartError: 502,
-    errors.ServerGaveUp: 503,
+    errors.CircuitOpen: 503,
     errors.CallTimeout: 504,
     errors.SessionLost: 502,
     errors.ProtocolViolation: 502,

@@ -22,7 +22,7 @@ class ToolSource(Protocol):
 
 
 class HubTask(Protocol):
-    """What is used of `toolhub.TaskScope`, and of the task that `toolhub.connect(...)` opens."""
+    """What is used of `toolhub.HubTask`, and of the task that `toolhub.connect(...)` opens."""
 
     id: str
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from chaos.processes import HubFactory, fixture
 
-from toolhub import Result, SessionLost, TaskScope
+from toolhub import HubTask, Result, SessionLost
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def shortest_pause(call: Callable[[], Awaitable[Result]], check: Callable[
     return min(pauses)
 
 
-async def call(task: TaskScope, tool: str) -> Result:
+async def call(task: HubTask, tool: str) -> Result:
     return await task.call("bulky", tool, {"size": SIZE})
 
 

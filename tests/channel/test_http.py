@@ -7,7 +7,7 @@ import pytest
 from channel.conftest import HttpServer, Serve
 from chaos.processes import HubFactory, eventually, fixture, state_of
 
-from toolhub import CallTimeout, SessionLost, StartError, TaskScope
+from toolhub import CallTimeout, HubTask, SessionLost, StartError
 from toolhub.config.server import RestartSettings
 
 pytestmark = pytest.mark.anyio
@@ -169,13 +169,13 @@ async def test_legacy_is_what_a_current_server_is_asked_for_otherwise(serve: Ser
         assert await era_of(task) == "handshake"
 
 
-async def die_idle(server: HttpServer, task: TaskScope) -> None:
+async def die_idle(server: HttpServer, task: HubTask) -> None:
     """Kill the server between two calls. Only SSE keeps a connection whose end can be noticed."""
     server.stop()
     if server.transport == "sse":
         await eventually(lambda: state_of(task, "remote") == "BACKOFF")
 
 
-async def era_of(task: TaskScope) -> str:
+async def era_of(task: HubTask) -> str:
     session = task._servers["remote"].slots[0]._held.value  # statistics do not tell
     return str(session.info.era)

@@ -17,7 +17,7 @@ from chaos.processes import HubFactory
 
 from toolhub import Result, ServerSpec
 from toolhub.overload import META, OverloadSignal, overload_in
-from toolhub.session import ERROR_META
+from toolhub.sessions.session import ERROR_META
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from chaos.processes import HubFactory, Process, eventually, fixture, pid_of, state_of
 
-from toolhub import ServerGaveUp, SessionLost, TaskScope
+from toolhub import CircuitOpen, HubTask, SessionLost
 from toolhub.config.server import RestartSettings, ToolRules, ToolSettings
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 AT_ONCE = RestartSettings(backoff_s=0, max_deaths=1000)
 
 
-async def kill_idle(task: TaskScope) -> Process:
+async def kill_idle(task: HubTask) -> Process:
     """Kill the server `echo` between two calls and wait until its slot has noticed by itself."""
     process = Process.of(pid_of(task, "echo"))
     process.kill()
@@ -105,7 +105,7 @@ async def test_one_death_is_one_restart_and_no_key_is_executed_twice(hubs: HubFa
     rounds, callers = 5, 32
     outcomes: list[str] = []
 
-    async def call(task: TaskScope, key: str) -> None:
+    async def call(task: HubTask, key: str) -> None:
         try:
             await task.call("echo", "ledger", {"key": key})
         except SessionLost as exc:
@@ -147,7 +147,7 @@ async def test_a_call_that_is_declared_idempotent_is_made_again(hubs: HubFactory
             Process.of(pid_of(task, "echo")).kill()
             await eventually(lambda: ledger.read_text().split() == ["k", "k"])
             await eventually(lambda: not task.counts.in_flight)
-            assert hub.statistics().replays == 1
+            assert hub.statistics().retries == 1
 
 
 async def test_a_server_that_dies_too_often_is_given_up_with_its_last_words(hubs: HubFactory) -> None:
@@ -156,8 +156,8 @@ async def test_a_server_that_dies_too_often_is_given_up_with_its_last_words(hubs
         for _ in range(3):
             with pytest.raises(SessionLost):
                 await task.call("echo", "die", {"code": 5})
-        assert state_of(task, "echo") == "GIVEN_UP"
+        assert state_of(task, "echo") == "CIRCUIT_OPEN"
         await eventually(lambda: "exited with 5" in str(task.statistics().slots[0].last_error))
-        with pytest.raises(ServerGaveUp, match="after 3 deaths.*exited with 5") as caught:
+        with pytest.raises(CircuitOpen, match="after 3 deaths.*exited with 5") as caught:
             await task.call("echo", "echo", {"text": ""})
         assert caught.value.sent == "no" and caught.value.deaths == 3

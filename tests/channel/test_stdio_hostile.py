@@ -9,14 +9,14 @@ import anyio
 import pytest
 from chaos.processes import HubFactory, below, eventually, fixture, keeper_of, noted, pid_of
 
-from toolhub import CallTimeout, ServerSpec, SessionLost, StartError, TaskScope
+from toolhub import CallTimeout, HubTask, ServerSpec, SessionLost, StartError
 
 pytestmark = pytest.mark.anyio
 
 SECRET = "sk-0123456789abcdef"
 
 
-async def neighbour_answers(task: TaskScope) -> None:
+async def neighbour_answers(task: HubTask) -> None:
     with anyio.fail_after(5):
         assert (await task.call("good", "echo", {"text": "fine"})).text == "fine"
 
@@ -25,7 +25,7 @@ async def refusal_of(hubs: HubFactory, bad: ServerSpec) -> StartError:
     """Why `bad` does not start, asked while its neighbour answers."""
     errors: list[StartError] = []
 
-    async def call_the_bad_one(task: TaskScope) -> None:
+    async def call_the_bad_one(task: HubTask) -> None:
         with pytest.raises(StartError) as caught:
             await task.call(bad.name, "echo", {"text": "hello"})
         errors.append(caught.value)

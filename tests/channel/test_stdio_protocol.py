@@ -10,7 +10,7 @@ import pytest
 from chaos.processes import HubFactory, eventually, fixture
 
 from toolhub import CallTimeout, ToolNotFound
-from toolhub.session import ERROR_META
+from toolhub.sessions.session import ERROR_META
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from toolhub import Config, Hub, ServerSpec, TaskScope
+from toolhub import Config, Hub, HubTask, ServerSpec
 from toolhub.config.models import HubSettings, Limits
 from toolhub.spawn.supervisor import descendants, start_time
 
@@ -103,20 +103,20 @@ class HubFactory:
         return Hub(config(*specs, state_dir=self.state_dir, **limits))
 
     @asynccontextmanager
-    async def task(self, *specs: ServerSpec, within: float = 20.0, **limits: int) -> AsyncIterator[TaskScope]:
+    async def task(self, *specs: ServerSpec, within: float = 20.0, **limits: int) -> AsyncIterator[HubTask]:
         """A task of a hub of its own, all of it bounded by `within` seconds."""
         with anyio.fail_after(within):
             async with self(*specs, **limits) as hub, hub.task("t") as task:
                 yield task
 
 
-def pid_of(task: TaskScope, server: str) -> int:
+def pid_of(task: HubTask, server: str) -> int:
     """The pid of a task's server that is up."""
     (pid,) = (slot.pid for slot in task.statistics().slots if slot.server == server)
     assert pid is not None
     return pid
 
 
-def state_of(task: TaskScope, server: str) -> str:
+def state_of(task: HubTask, server: str) -> str:
     (state,) = (slot.state for slot in task.statistics().slots if slot.server == server)
     return state

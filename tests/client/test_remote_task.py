@@ -10,7 +10,7 @@ import pytest
 from client.hubs import HubProcess, echo_server, tcp_hub
 
 import toolhub
-from toolhub import CallTimeout, ConfigError, StartError, TaskClosed, TaskScope, ToolNotFound, Unauthorized
+from toolhub import CallTimeout, ConfigError, HubTask, StartError, TaskClosed, ToolNotFound, Unauthorized
 from toolhub.client import RemoteHub, RemoteTask
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("name", ["call", "tools", "tools_by_server", "warm", "renew", "aclose"])
 def test_it_has_the_methods_of_a_task_scope(name: str) -> None:
-    ours, theirs = (list(inspect.signature(getattr(kind, name)).parameters) for kind in (RemoteTask, TaskScope))
+    ours, theirs = (list(inspect.signature(getattr(kind, name)).parameters) for kind in (RemoteTask, HubTask))
     assert ours == theirs
 
 

@@ -12,8 +12,8 @@ from toolhub_sandbox import SandboxLimit, SandboxUnavailable
 
 from toolhub import Hub, parse_config
 from toolhub.hosting import find_sandboxes
-from toolhub.scope import TaskScope
 from toolhub.spawn.supervisor import descendants
+from toolhub.task import HubTask
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 20.0
@@ -37,7 +37,7 @@ async def hub(tmp_path: Any) -> AsyncIterator[Hub]:
     assert set(descendants(os.getpid())) <= before
 
 
-async def ask(task: TaskScope, tool: str, **arguments: Any) -> str:
+async def ask(task: HubTask, tool: str, **arguments: Any) -> str:
     return (await task.call("tool-python", tool, arguments)).text
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from toolhub import (
     CallTimeout,
+    CircuitOpen,
     HubClosed,
     Overloaded,
     ProtocolViolation,
     Result,
-    ServerGaveUp,
     SessionLost,
     StartError,
     TaskClosed,
@@ -112,7 +112,7 @@ def test_any_other_protocol_error_is_a_failed_execution(code: int, legacy: bool)
     "exc",
     [
         StartError("m"),
-        ServerGaveUp("m"),
+        CircuitOpen("m"),
         Overloaded("m"),
         HubClosed("m"),
         HubUnreachable("m"),

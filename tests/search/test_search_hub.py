@@ -12,7 +12,7 @@ import anyio
 import pytest
 from search_standins import Answer, StandIn
 
-from toolhub import Hub, TaskScope, parse_config
+from toolhub import Hub, HubTask, parse_config
 from toolhub.errors import StartError
 
 pytestmark = pytest.mark.anyio
@@ -48,13 +48,13 @@ async def running(config: Any) -> AsyncIterator[Hub]:
             yield hub
 
 
-async def told(task: TaskScope, server: str, tool: str, **arguments: Any) -> str:
+async def told(task: HubTask, server: str, tool: str, **arguments: Any) -> str:
     result = await task.call(server, tool, arguments)
     assert not result.is_error, result.text
     return str(result.text)
 
 
-async def searched(task: TaskScope, server: str = "search_and_scrape_webpage", **arguments: Any) -> Any:
+async def searched(task: HubTask, server: str = "search_and_scrape_webpage", **arguments: Any) -> Any:
     return json.loads(await told(task, server, "google_search", **arguments))
 
 

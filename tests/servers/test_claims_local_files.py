@@ -8,12 +8,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from toolhub import Hub, TaskScope, parse_config
+from toolhub import Hub, HubTask, parse_config
 
 pytestmark = pytest.mark.anyio
 
 
-async def asked(task: TaskScope, server: str, tool: str, **arguments: str) -> str:
+async def asked(task: HubTask, server: str, tool: str, **arguments: str) -> str:
     return str((await task.call(server, tool, arguments)).text)
 
 

@@ -15,7 +15,7 @@ from roster import ALL, NEEDED, make
 from serve.mcp_clients import MODES, mcp_client
 from serve.served import ServedHub, served, write_config
 
-from toolhub import Hub, TaskScope, connect, parse_config
+from toolhub import Hub, HubTask, connect, parse_config
 from toolhub.miroflow import ToolManager
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @asynccontextmanager
-async def hosting(name: str, folder: Path) -> AsyncIterator[TaskScope]:
+async def hosting(name: str, folder: Path) -> AsyncIterator[HubTask]:
     """A task of a hub that hosts this server."""
     options: dict[str, Any] = dict(NEEDED.get(name, {}))
     if name == "browser":

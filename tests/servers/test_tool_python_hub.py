@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolhub import Hub, TaskScope, parse_config
+from toolhub import Hub, HubTask, parse_config
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +30,13 @@ async def hub() -> AsyncIterator[Hub]:
             yield hub
 
 
-async def told(task: TaskScope, tool: str, *, server: str = "tool-python", **arguments: Any) -> str:
+async def told(task: HubTask, tool: str, *, server: str = "tool-python", **arguments: Any) -> str:
     result = await task.call(server, tool, arguments)
     assert not result.is_error
     return str(result.text)
 
 
-async def created(task: TaskScope) -> str:
+async def created(task: HubTask) -> str:
     return (await told(task, "create_sandbox")).removeprefix("Sandbox created with sandbox_id: ")
 
 

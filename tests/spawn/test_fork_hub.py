@@ -12,7 +12,7 @@ import pytest
 from chaos.killing import another_hub
 from chaos.processes import HubFactory, Process, below, eventually, fixture, keeper_of, noted, pid_of, state_of
 
-from toolhub import Hub, ServerSpec, TaskScope
+from toolhub import Hub, HubTask, ServerSpec
 from toolhub.config.server import RestartSettings
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ def forking(script: str, *args: str, **fields: object) -> ServerSpec:
     return fixture(script, *args, spawn="fork", stateful=False, restart=AT_ONCE, **fields)
 
 
-async def started(hub: Hub, count: int, server: str) -> list[TaskScope]:
+async def started(hub: Hub, count: int, server: str) -> list[HubTask]:
     """Tasks whose server is up, one started after the other, so that the last ones come from one zygote."""
     tasks = [await hub.open_task(f"t{number}") for number in range(count)]
     for task in tasks:

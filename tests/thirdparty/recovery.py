@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 from chaos.processes import HubFactory, Process, below, eventually, keeper_of, pid_of
 
-from toolhub import ServerSpec, TaskScope
+from toolhub import HubTask, ServerSpec
 
-UseFn = Callable[[TaskScope], Awaitable[None]]
+UseFn = Callable[[HubTask], Awaitable[None]]
 
 
 async def stands_a_task_and_a_kill(hubs: HubFactory, spec: ServerSpec, tools: set[str], use: UseFn) -> None:
@@ -45,7 +45,7 @@ async def keeps_three_tasks_apart(hubs: HubFactory, spec: ServerSpec, use: UseFn
         assert not any(process.is_alive for tree in trees for process in tree)
 
 
-def tree_of(task: TaskScope, server: str) -> list[Process]:
+def tree_of(task: HubTask, server: str) -> list[Process]:
     """Every process of a server that is up, the one the hub started first."""
     first = Process.of(pid_of(task, server))
     return [first, *(process for process in below(keeper_of(first.pid).pid) if process != first)]

@@ -9,7 +9,7 @@ import pytest
 from chaos.processes import HubFactory
 from thirdparty.recovery import keeps_three_tasks_apart, stands_a_task_and_a_kill
 
-from toolhub import ServerSpec, TaskScope
+from toolhub import HubTask, ServerSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ def npx_server(name: str, package_bin: str, *arguments: str) -> ServerSpec:
     return ServerSpec(name=name, command=command, args=[*args, *arguments], stateful=False)
 
 
-async def add(task: TaskScope) -> None:
+async def add(task: HubTask) -> None:
     result = await task.call("everything", "get-sum", {"a": 40, "b": 2})
     assert not result.is_error and "42" in result.text
 
@@ -35,7 +35,7 @@ async def test_server_filesystem_works_and_recovers(hubs: HubFactory, tmp_path: 
     (allowed / "note.txt").write_text("grüße aus dem dateisystem")
     spec = npx_server("filesystem", "mcp-server-filesystem", str(allowed))
 
-    async def read_a_file(task: TaskScope) -> None:
+    async def read_a_file(task: HubTask) -> None:
         result = await task.call("filesystem", "read_text_file", {"path": str(allowed / "note.txt")})
         assert result.text == "grüße aus dem dateisystem"
 

@@ -13,7 +13,7 @@ import pytest
 from chaos.processes import HubFactory
 from thirdparty.recovery import keeps_three_tasks_apart, stands_a_task_and_a_kill
 
-from toolhub import ServerSpec, TaskScope
+from toolhub import HubTask, ServerSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ def time_server(python: PythonOf, **fields: object) -> ServerSpec:
     return ServerSpec(**{"name": "time", "command": str(python()), "args": args, "stateful": False} | fields)
 
 
-async def ask_the_time(task: TaskScope) -> None:
+async def ask_the_time(task: HubTask) -> None:
     noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     result = await task.call("time", "convert_time", noon)
     assert json.loads(result.text)["target"]["datetime"].endswith("21:00:00+09:00")
@@ -44,7 +44,7 @@ async def test_the_git_server_works_and_recovers(python: PythonOf, hubs: HubFact
     args = ["-m", "mcp_server_git", "--repository", str(repository)]
     spec = ServerSpec(name="git", command=str(python()), args=args, stateful=False)
 
-    async def read_the_log(task: TaskScope) -> None:
+    async def read_the_log(task: HubTask) -> None:
         result = await task.call("git", "git_log", {"repo_path": str(repository)})
         assert not result.is_error and "the first commit" in result.text
 

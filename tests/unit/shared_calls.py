@@ -83,7 +83,7 @@ class ATask:
 
     def __init__(self, flights: Flights, work: Work, server: AServer | None = None, caches: Caches | None = None):
         self.is_closed = False
-        self.replays = 0
+        self.retries = 0
         self.server = server or AServer()
         self.party = flights.party(lambda: self.is_closed)
         self.caches = (caches or Caches()).for_task()
@@ -91,7 +91,7 @@ class ATask:
             deadline,
             cache(self.caches, lambda call: self.server),
             coalesce(self.party, lambda call: self.server),
-            retry(RetryBudget(), on_replay=self._count_replay),
+            retry(RetryBudget(), on_retry=self._count_retry),
         )(work)
 
     async def call(
@@ -123,8 +123,8 @@ class ATask:
         self.party.disband()
         self.caches.close()
 
-    def _count_replay(self) -> None:
-        self.replays += 1
+    def _count_retry(self) -> None:
+        self.retries += 1
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from toolhub import Hub, Result, ServerSpec, parse_config
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import Call, Json, SlotKey, ToolPolicy
-from toolhub.session import ChannelOpener
-from toolhub.slot import Slot
+from toolhub.sessions.session import ChannelOpener
+from toolhub.sessions.slot import Slot
 
 # No wait on these stages takes longer than milliseconds; running into this is a failure, never slowness.
 PATIENCE_S = 5.0

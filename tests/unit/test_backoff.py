@@ -73,14 +73,14 @@ def test_a_reset_forgets_every_death():
 @given(st.lists(st.booleans(), max_size=400), st.floats(0, 1), st.floats(0, 20))
 def test_replays_never_exceed_the_ratio_of_calls_plus_the_reserve(steps, ratio, reserve):
     budget = RetryBudget(ratio, reserve)
-    calls = replays = 0
+    calls = retries = 0
     for is_call in steps:
         if is_call:
             budget.deposit()
             calls += 1
         else:
-            replays += budget.withdraw()
-        assert replays <= ratio * calls + reserve + 1e-9
+            retries += budget.withdraw()
+        assert retries <= ratio * calls + reserve + 1e-9
 
 
 def test_an_empty_budget_refills_with_calls():

@@ -60,7 +60,7 @@ async def test_a_death_is_repeated_once_for_all_equal_calls():
         may_die.set()
         assert {(await caller.wait()).text for caller in callers} == {"done"}
         told = hub.statistics()
-        assert (told.calls, told.replays, told.starts, told.deaths) == (8, 1, 2, 1)
+        assert (told.calls, told.retries, told.starts, told.deaths) == (8, 1, 2, 1)
 
 
 async def test_a_kept_answer_is_given_although_there_is_no_place():

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from chaos.processes import FIXTURES, HubFactory, eventually, fixture
 
-from toolhub import Hub, ServerSpec, TaskScope, parse_config
+from toolhub import Hub, HubTask, ServerSpec, parse_config
 from toolhub.cli.doctor import examine
 
 pytestmark = pytest.mark.anyio
@@ -62,11 +62,11 @@ def offers(tmp_path: Path) -> Offers:
     return Offers(tmp_path)
 
 
-async def names(task: TaskScope, **how: bool) -> list[str]:
+async def names(task: HubTask, **how: bool) -> list[str]:
     return [tool.name for tool in await task.tools("offers", **how)]
 
 
-async def has_verified(hub: Hub, task: TaskScope) -> None:
+async def has_verified(hub: Hub, task: HubTask) -> None:
     """Wait until the server that is up has said what it offers."""
     server = task._servers["offers"]
     await eventually(lambda: not hub._shared.catalog.is_unverified(server.key, server.spec))

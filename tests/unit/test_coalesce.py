@@ -243,7 +243,7 @@ async def test_a_lost_call_is_repeated_once_for_all_of_its_callers():
         await anyio.wait_all_tasks_blocked()
         work.go.set()
         assert {(await caller.wait()).text for caller in callers} == {"done"}
-        assert (work.runs, task.replays) == (2, 1)
+        assert (work.runs, task.retries) == (2, 1)
         assert [(call.delivery.attempts, call.delivery.sent) for call in calls] == [(2, "maybe")] * 5
 
 

@@ -7,7 +7,7 @@ import pytest
 from shared_calls import AServer, ATask, Work, open_flights
 from stage import Running, a_spec
 
-from toolhub.errors import HubClosed, Overloaded, ServerGaveUp, SessionLost, StartError
+from toolhub.errors import CircuitOpen, HubClosed, Overloaded, SessionLost, StartError
 from toolhub.layers.coalesce import Flights
 
 pytestmark = pytest.mark.anyio
@@ -159,24 +159,24 @@ async def test_a_full_queue_refuses_all_equal_calls_of_a_task_at_once(retry_afte
 
 async def test_a_broken_server_of_the_leader_s_own_is_tried_once_more_in_another_task_and_not_in_all():
     async with open_flights() as flights, anyio.create_task_group() as tasks:
-        works = [Work(ServerGaveUp("it died too often")) for _ in range(6)]
+        works = [Work(CircuitOpen("it died too often")) for _ in range(6)]
         callers = []
         for work in works:
             callers.append(Running(tasks, ATask(flights, work, own_server()).call))
             await anyio.wait_all_tasks_blocked()
         for work in works:
             work.go.set()
-        assert [type(await caller.wait()) for caller in callers] == [ServerGaveUp] * 6
+        assert [type(await caller.wait()) for caller in callers] == [CircuitOpen] * 6
         assert sum(work.runs for work in works) == 2
 
 
 async def test_a_broken_server_that_all_share_is_not_tried_again():
     async with open_flights() as flights, anyio.create_task_group() as tasks:
-        work = Work(ServerGaveUp("it died too often"))
+        work = Work(CircuitOpen("it died too often"))
         callers = [Running(tasks, ATask(flights, work).call) for _ in range(3)]
         await anyio.wait_all_tasks_blocked()
         work.go.set()
-        assert [type(await caller.wait()) for caller in callers] == [ServerGaveUp] * 3
+        assert [type(await caller.wait()) for caller in callers] == [CircuitOpen] * 3
         assert work.runs == 1
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_task_calls_a_tool():
     async with a_hub(MemoryServer(echo=echo)) as hub, hub.task("t1") as task:
         assert (await task.call("memory", "echo", {"text": "hello"})).text == "hello"
-        assert repr(task) == "<TaskScope t1 servers=['memory'] calls=1>"
+        assert repr(task) == "<HubTask t1 servers=['memory'] calls=1>"
 
 
 async def test_a_hub_is_entered_once_and_refuses_tasks_before_and_after():

@@ -79,7 +79,7 @@ async def test_a_replayed_call_is_counted_once():
     async with a_hub(server, memory=keys) as hub, hub.task() as task:
         assert (await task.call("memory", "work")).text == "done"
         told = hub.statistics()
-        assert (told.calls, told.errors, told.replays, told.starts, told.deaths) == (1, 0, 1, 2, 1)
+        assert (told.calls, told.errors, told.retries, told.starts, told.deaths) == (1, 0, 1, 2, 1)
 
 
 async def test_a_call_without_a_place_holds_no_session():

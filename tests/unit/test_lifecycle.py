@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from toolhub.lifecycle import (
+from toolhub.sessions.lifecycle import (
     SESSION_TRANSITIONS,
     SLOT_TRANSITIONS,
     IllegalTransition,
@@ -28,10 +28,10 @@ SESSION = {
 }
 SLOT = {
     "IDLE": {"START": "STARTING", "STOPPED": "IDLE"},
-    "STARTING": {"STARTED": "LIVE", "DIED": "BACKOFF", "DIED_TOO_OFTEN": "GIVEN_UP", "STOPPED": "IDLE"},
-    "LIVE": {"DIED": "BACKOFF", "DIED_TOO_OFTEN": "GIVEN_UP", "STOPPED": "IDLE"},
+    "STARTING": {"STARTED": "LIVE", "DIED": "BACKOFF", "CIRCUIT_OPENED": "CIRCUIT_OPEN", "STOPPED": "IDLE"},
+    "LIVE": {"DIED": "BACKOFF", "CIRCUIT_OPENED": "CIRCUIT_OPEN", "STOPPED": "IDLE"},
     "BACKOFF": {"START": "STARTING", "STOPPED": "IDLE"},
-    "GIVEN_UP": {"START": "STARTING", "STOPPED": "IDLE"},
+    "CIRCUIT_OPEN": {"START": "STARTING", "STOPPED": "IDLE"},
 }
 
 

@@ -21,7 +21,7 @@ from toolhub.overload import (
     overload_signal,
     parse_retry_after,
 )
-from toolhub.session import ERROR_META, refusal
+from toolhub.sessions.session import ERROR_META, refusal
 
 pytestmark = pytest.mark.quick
 

@@ -16,11 +16,11 @@ DONE = Result({"content": []})
 
 
 class Server:
-    """Fails as told, then answers; counts replays through the layer's callback."""
+    """Fails as told, then answers; counts retries through the layer's callback."""
 
     def __init__(self, *failures: Exception, budget: RetryBudget | None = None) -> None:
-        self.failures, self.sends, self.replays = list(failures), 0, 0
-        self.call = retry(budget or RetryBudget(), on_replay=self.count)(self.send)
+        self.failures, self.sends, self.retries = list(failures), 0, 0
+        self.call = retry(budget or RetryBudget(), on_retry=self.count)(self.send)
 
     async def send(self, call) -> Result:
         self.sends += 1
@@ -30,7 +30,7 @@ class Server:
         return DONE
 
     def count(self) -> None:
-        self.replays += 1
+        self.retries += 1
 
 
 def lost(sent="maybe", **fields) -> SessionLost:
@@ -40,14 +40,14 @@ def lost(sent="maybe", **fields) -> SessionLost:
 async def test_a_call_that_was_not_sent_is_repeated():
     server = Server(lost("no"))
     assert await server.call(a_call()) is DONE
-    assert (server.sends, server.replays) == (2, 1)
+    assert (server.sends, server.retries) == (2, 1)
 
 
 async def test_a_call_that_may_have_been_executed_is_not_repeated():
     server = Server(lost("maybe"))
     with pytest.raises(SessionLost):
         await server.call(a_call())
-    assert (server.sends, server.replays) == (1, 0)
+    assert (server.sends, server.retries) == (1, 0)
 
 
 @pytest.mark.parametrize("policy", [ToolPolicy(read_only=True), ToolPolicy(idempotent=True)])
@@ -78,7 +78,7 @@ async def test_a_server_that_dies_every_time_is_tried_a_bounded_number_of_times(
     server, call = Server(*[lost("no") for _ in range(20)]), a_call()
     with pytest.raises(SessionLost):
         await server.call(call)
-    assert (server.sends, server.replays, call.delivery.attempts) == (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS)
+    assert (server.sends, server.retries, call.delivery.attempts) == (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS)
 
 
 async def test_an_outage_is_not_multiplied_by_replays():
@@ -87,7 +87,7 @@ async def test_an_outage_is_not_multiplied_by_replays():
     for _ in range(100):
         with pytest.raises(SessionLost):
             await server.call(a_call())
-    assert server.replays == 27
+    assert server.retries == 27
     assert server.sends == 127
 
 
@@ -101,7 +101,7 @@ async def test_a_replay_waiting_its_turn_is_not_called_sent():
             raise lost("no")
         return DONE
 
-    await retry(RetryBudget(), on_replay=lambda: None)(dispatch)(call)
+    await retry(RetryBudget(), on_retry=lambda: None)(dispatch)(call)
     assert seen == ["no", "no"]
 
 
@@ -114,5 +114,5 @@ async def test_a_replay_of_what_may_have_been_executed_stays_maybe_sent():
             raise lost("maybe")
         return DONE
 
-    await retry(RetryBudget(), on_replay=lambda: None)(dispatch)(call)
+    await retry(RetryBudget(), on_retry=lambda: None)(dispatch)(call)
     assert seen == ["no", "maybe"]

@@ -9,11 +9,11 @@ import anyio
 import pytest
 from stage import Pausing, Running, a_call, a_spec, echo
 
-from toolhub.channel.base import ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, ServerRefused
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.errors import SessionLost, StartError
-from toolhub.lifecycle import IllegalTransition, SessionEvent, SessionState
-from toolhub.session import ERROR_META, open_session
+from toolhub.sessions.lifecycle import IllegalTransition, SessionEvent, SessionState
+from toolhub.sessions.session import ERROR_META, open_session
 
 pytestmark = pytest.mark.anyio
 
@@ -25,10 +25,10 @@ def refusing(error: Exception) -> Any:
     return refuse
 
 
-async def start_error(post_mortem: PostMortem, reason: str = "it went away", **keys: Any) -> StartError:
+async def start_error(exit_info: ExitInfo, reason: str = "it went away", **keys: Any) -> StartError:
     @asynccontextmanager
     async def fail(spec):
-        raise OpenFailed(reason, post_mortem)
+        raise OpenFailed(reason, exit_info)
         yield
 
     with pytest.raises(StartError) as caught:
@@ -136,7 +136,7 @@ async def test_log_lines_of_a_shared_session_go_to_nobody_while_several_calls_ru
 
 
 async def test_a_start_that_fails_is_told_with_cause_and_stderr():
-    error = await start_error(PostMortem(exit_code=3, stderr=["Traceback", "KeyError: 'HOME'"]))
+    error = await start_error(ExitInfo(exit_code=3, stderr=["Traceback", "KeyError: 'HOME'"]))
     assert str(error).startswith("server 'memory' did not start: it went away; exited with 3; its last stderr lines:")
     assert "    KeyError: 'HOME'" in str(error)
     assert error.stderr_tail == ("Traceback", "KeyError: 'HOME'")
@@ -145,19 +145,19 @@ async def test_a_start_that_fails_is_told_with_cause_and_stderr():
 
 async def test_a_start_that_fails_silently_is_told_with_the_command_to_try_by_hand():
     assert "run it by hand to see more: unused --port 1" in str(
-        await start_error(PostMortem(exit_code=1), args=["--port", "1"])
+        await start_error(ExitInfo(exit_code=1), args=["--port", "1"])
     )
 
 
 async def test_a_server_that_prints_on_stdout_is_told_to_stop_it():
     assert "2 lines on stdout that are not JSON-RPC (last: 'Listening')" in str(
-        await start_error(PostMortem(noise=["Hello", "Listening"], noise_lines=2))
+        await start_error(ExitInfo(noise=["Hello", "Listening"], noise_lines=2))
     )
 
 
 async def test_no_secret_is_quoted():
     keys = {"env": {"API_KEY": "hunter2hunter2"}, "args": ["--verbose"]}
-    error = await start_error(PostMortem(stderr=["bad key hunter2hunter2"]), "no hunter2hunter2", **keys)
+    error = await start_error(ExitInfo(stderr=["bad key hunter2hunter2"]), "no hunter2hunter2", **keys)
     assert "hunter2" not in str(error) + repr(error.stderr_tail)
     assert error.stderr_tail == ("bad key ***",)
 

@@ -8,8 +8,8 @@ from stage import START_HOLD_TIMEOUT_S, Pausing, Running, a_call, call, echo, op
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import HubClosed, SessionLost, StartError
-from toolhub.lifecycle import SlotState
 from toolhub.limits.start_limiter import StartLimiter
+from toolhub.sessions.lifecycle import SlotState
 
 pytestmark = pytest.mark.anyio
 

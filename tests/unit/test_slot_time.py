@@ -10,9 +10,9 @@ import pytest
 from stage import Running, call, echo, open_slot, virtual_time
 
 from toolhub.channel.memory import MemoryServer
-from toolhub.errors import ServerGaveUp, StartError
-from toolhub.lifecycle import SlotState
+from toolhub.errors import CircuitOpen, StartError
 from toolhub.limits.start_limiter import StartLimiter
+from toolhub.sessions.lifecycle import SlotState
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def die(server: MemoryServer) -> None:
 async def give_up(server: Timed, slot) -> None:
     """Let starts fail until the slot has had enough."""
     server.broken = True
-    while slot.state is not SlotState.GIVEN_UP:
+    while slot.state is not SlotState.CIRCUIT_OPEN:
         with pytest.raises(StartError):
             await call(slot)
 
@@ -81,10 +81,10 @@ async def test_more_deaths_than_allowed_in_the_window_give_the_server_up():
     server = Timed()
     async with open_slot(server, stateful=False, restart={"max_deaths": 3}) as slot:
         for _ in range(4):
-            assert slot.state is not SlotState.GIVEN_UP
+            assert slot.state is not SlotState.CIRCUIT_OPEN
             await call(slot)
             await die(server)
-        assert slot.state is SlotState.GIVEN_UP
+        assert slot.state is SlotState.CIRCUIT_OPEN
 
 
 async def test_a_server_given_up_fails_calls_at_once_and_quotes_the_last_error():
@@ -92,7 +92,7 @@ async def test_a_server_given_up_fails_calls_at_once_and_quotes_the_last_error()
     async with open_slot(server, restart={"max_deaths": 2, "cooldown_s": 60}) as slot:
         await give_up(server, slot)
         before = anyio.current_time()
-        with pytest.raises(ServerGaveUp, match=r"after 3 deaths; one more start is tried in 60 s.*broken 3") as caught:
+        with pytest.raises(CircuitOpen, match=r"after 3 deaths; one more start is tried in 60 s.*broken 3") as caught:
             await call(slot)
         assert (caught.value.deaths, caught.value.sent, anyio.current_time()) == (3, "no", before)
         assert (len(server.times), slot.leases) == (3, 0)
@@ -105,7 +105,7 @@ async def test_the_caller_whose_start_was_the_last_is_told_its_error_not_the_ver
         for _ in range(2):
             with pytest.raises(StartError, match="broken"):
                 await call(slot)
-        assert slot.state is SlotState.GIVEN_UP
+        assert slot.state is SlotState.CIRCUIT_OPEN
 
 
 async def test_after_the_cool_down_one_more_start_is_tried():
@@ -114,7 +114,7 @@ async def test_after_the_cool_down_one_more_start_is_tried():
         await give_up(server, slot)
         server.broken = False
         await anyio.sleep(59)
-        with pytest.raises(ServerGaveUp, match="tried in 1 s"):
+        with pytest.raises(CircuitOpen, match="tried in 1 s"):
             await call(slot)
         await anyio.sleep(1)
         assert not (await call(slot)).is_error
@@ -129,7 +129,7 @@ async def test_a_start_that_fails_after_the_cool_down_gives_up_again():
         await anyio.sleep(61)
         with pytest.raises(StartError):
             await call(slot)
-        with pytest.raises(ServerGaveUp):
+        with pytest.raises(CircuitOpen):
             await call(slot)
         assert len(server.times) == tried + 1
 
@@ -152,7 +152,7 @@ async def test_without_a_cool_down_it_is_given_up_for_good():
         await give_up(server, slot)
         server.broken = False
         await anyio.sleep(1e6)
-        with pytest.raises(ServerGaveUp, match=r"2 deaths\. Last"):
+        with pytest.raises(CircuitOpen, match=r"2 deaths\. Last"):
             await call(slot)
 
 

@@ -12,7 +12,7 @@ from stage import Pausing, Running, a_call, a_hub, call, echo, open_slot
 from toolhub.channel.base import ChannelClosed
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import SessionLost
-from toolhub.lifecycle import SlotState
+from toolhub.sessions.lifecycle import SlotState
 
 pytestmark = pytest.mark.anyio
 
@@ -172,7 +172,7 @@ async def test_a_first_call_that_was_not_sent_loses_nothing_and_is_repeated():
         await task.warm()
         server.live[0].call_tool = refuse
         assert not (await task.call("memory", "echo")).is_error
-        assert (hub.replays, server.opened) == (1, 2)
+        assert (hub.retries, server.opened) == (1, 2)
 
 
 async def test_listing_tools_neither_fails_nor_uses_up_the_notice():
@@ -194,7 +194,7 @@ async def test_the_loss_is_not_papered_over_by_a_replay():
         await idle_death(server)
         with pytest.raises(SessionLost):
             await task.call("memory", "echo")
-        assert (hub.replays, server.opened) == (0, 1)
+        assert (hub.retries, server.opened) == (0, 1)
 
 
 async def test_each_session_s_call_count_starts_at_zero():

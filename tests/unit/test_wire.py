@@ -25,7 +25,7 @@ ERRORS = [
     errors.StartError("did not start", stderr_tail=["line 1", "line 2"], **WHERE),
     errors.CallTimeout("too slow", timeout=2.5, sent="no", **WHERE),
     errors.SessionLost("died", exit_code=-9, state_lost=True, **WHERE),
-    errors.ServerGaveUp("gave up", since=12.5, deaths=4, **WHERE),
+    errors.CircuitOpen("gave up", since=12.5, deaths=4, **WHERE),
     errors.ProtocolViolation("nonsense", **WHERE),
     errors.TaskClosed("closed"),
     errors.HubClosed("closing"),
@@ -77,7 +77,7 @@ def test_a_subclass_from_elsewhere_has_the_status_of_its_base():
 
 @pytest.mark.parametrize(
     ("kind", "sent"),
-    [(errors.Overloaded, "no"), (errors.StartError, "no"), (errors.ServerGaveUp, "no"), (errors.CallError, "maybe")],
+    [(errors.Overloaded, "no"), (errors.StartError, "no"), (errors.CircuitOpen, "no"), (errors.CallError, "maybe")],
 )
 def test_an_error_says_by_itself_whether_the_call_was_sent(kind, sent):
     assert kind("message").sent == sent

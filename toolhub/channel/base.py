@@ -45,13 +45,13 @@ class Channel(Protocol):
         """Return when the conversation has ended, for whatever reason."""
         ...
 
-    def post_mortem(self) -> PostMortem:
+    def exit_info(self) -> ExitInfo:
         """What is known about the end: call after `wait_closed()`."""
         ...
 
 
 @dataclass
-class PostMortem:
+class ExitInfo:
     """Evidence about a server that failed: exit code, last stderr lines, lines of noise on stdout."""
 
     exit_code: int | None = None
@@ -84,6 +84,6 @@ class ServerRefused(Exception):
 class OpenFailed(Exception):
     """The conversation could not be set up. Carries the evidence; the session turns it into a StartError."""
 
-    def __init__(self, message: str, post_mortem: PostMortem | None = None) -> None:
+    def __init__(self, message: str, exit_info: ExitInfo | None = None) -> None:
         super().__init__(message)
-        self.post_mortem = post_mortem or PostMortem()
+        self.exit_info = exit_info or ExitInfo()

@@ -14,7 +14,7 @@ from mcp.server import MCPServer, Server
 from mcp.server.connection import Connection
 from mcp.server.runner import serve_connection
 
-from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.link import Link, linked
 from toolhub.channel.mcp import McpChannel, conversation
 from toolhub.channel.peer import Peer
@@ -58,7 +58,7 @@ def _root_logger_untouched() -> Iterator[None]:
 async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncIterator[McpChannel]:
     """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
     server = load_server(spec, host)
-    death = PostMortem()
+    death = ExitInfo()
     try:
         async with anyio.create_task_group() as tasks:
             client, served = linked()

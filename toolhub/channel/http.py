@@ -25,7 +25,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST
 
-from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.mcp import McpChannel, RelayDispatcher, conversation, open_reason
 from toolhub.config import ServerSpec
 from toolhub.model import Json
@@ -57,7 +57,7 @@ async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel
 
     limit: bytes of the largest answer.
     """
-    death = PostMortem()
+    death = ExitInfo()
     statuses: list[int] = []
     opened = False
 

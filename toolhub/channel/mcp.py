@@ -46,7 +46,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from toolhub.channel.base import ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, ServerRefused
 from toolhub.channel.peer import RawNotified
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
@@ -103,7 +103,7 @@ class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
 class McpChannel:
     """A conversation that has been set up. See `channel.base.Channel` for the contract."""
 
-    def __init__(self, session: ClientSession, dispatcher: Relay, *, evidence: Callable[[], PostMortem]):
+    def __init__(self, session: ClientSession, dispatcher: Relay, *, evidence: Callable[[], ExitInfo]):
         self.info = _server_info(session)
         self.pid: int | None = None
         self.on_tools_changed: Callable[[], None] | None = None
@@ -195,7 +195,7 @@ class McpChannel:
     async def wait_closed(self) -> None:
         await self._dispatcher.ended.wait()
 
-    def post_mortem(self) -> PostMortem:
+    def exit_info(self) -> ExitInfo:
         return self._evidence()
 
 
@@ -253,7 +253,7 @@ async def _negotiate(session: ClientSession, spec: ServerSpec) -> None:
 
 @asynccontextmanager
 async def conversation(
-    spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], PostMortem]
+    spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], ExitInfo]
 ) -> AsyncIterator[McpChannel]:
     """Set up a session over a dispatcher; leaving ends it, not the transport."""
     dispatcher.on_raw_notification = lambda method, params: None  # nobody listens yet

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from toolhub.channel.base import Channel, ChannelClosed, OpenFailed, PostMortem
+from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed
 from toolhub.config import ServerSpec
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
 
@@ -107,5 +107,5 @@ class MemoryChannel:
     async def wait_closed(self) -> None:
         await self._ended.wait()
 
-    def post_mortem(self) -> PostMortem:
-        return PostMortem(exit_code=self._exit_code)
+    def exit_info(self) -> ExitInfo:
+        return ExitInfo(exit_code=self._exit_code)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from toolhub.channel.base import OpenFailed, PostMortem
+from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.channel.peer import Peer
 from toolhub.channel.stdio import StdinStream, StdoutStream
@@ -61,8 +61,8 @@ async def _open_command(
     tail = StderrTail()
     stdout: StdoutStream | None = None
 
-    def evidence() -> PostMortem:
-        return PostMortem(
+    def evidence() -> ExitInfo:
+        return ExitInfo(
             # The exit of a server that we hung up on says nothing; why we did says it all.
             exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
             stderr=tail.lines(),

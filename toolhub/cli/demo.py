@@ -81,7 +81,7 @@ def _print_outcome(out: Console, outcome: Outcome) -> None:
     rows = [
         ("calls answered", str(outcome.calls), f"in {len(outcome.agents)} tasks"),
         ("servers killed", str(len(outcome.kills)), "; ".join(outcome.kills)),
-        ("calls sent again", str(outcome.replays), "only of tools declared read-only"),
+        ("calls sent again", str(outcome.retries), "only of tools declared read-only"),
         ("calls that noticed", str(told), "told once that state was lost"),
         ("rounds that Python remembers", *_remembered(outcome)),
         ("processes left over", str(outcome.leftovers), "after the hub closed"),

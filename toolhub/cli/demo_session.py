@@ -17,7 +17,7 @@ import anyio
 from toolhub.config import Config, parse_config
 from toolhub.errors import SessionLost, ToolhubError
 from toolhub.hub import Hub
-from toolhub.scope import TaskScope
+from toolhub.task import HubTask
 
 ROUNDS = 12
 # The pace of an agent, so that a person can follow what happens.
@@ -56,7 +56,7 @@ class Outcome:
     kills: list[str] = field(default_factory=list)
     starts: int = 0
     deaths: int = 0
-    replays: int = 0
+    retries: int = 0
     kept_ms: float = 0.0
     spawned_ms: float = 0.0
     leftovers: int = 0
@@ -98,7 +98,7 @@ async def play(hub: Hub, agents: list[Agent], workdir: Path, changed: Callable[[
         for agent in agents:
             running.start_soon(_play_one, hub, agent, outcome, victims.get(agent.name), changed)
     counted = hub.statistics()
-    outcome.starts, outcome.deaths, outcome.replays = counted.starts, counted.deaths, counted.replays
+    outcome.starts, outcome.deaths, outcome.retries = counted.starts, counted.deaths, counted.retries
     outcome.kept_ms = statistics.median(second for agent in agents for second in agent.seconds) * 1e3
     return outcome
 
@@ -120,7 +120,7 @@ async def _play_one(hub: Hub, agent: Agent, outcome: Outcome, victim: str | None
         changed()
 
 
-async def _start_python(task: TaskScope, agent: Agent, outcome: Outcome, changed: Callable[[], None]) -> None:
+async def _start_python(task: HubTask, agent: Agent, outcome: Outcome, changed: Callable[[], None]) -> None:
     """Give the agent a sandbox, where this machine has any."""
     answer = await _call(task, agent, changed, "python", "create_sandbox")
     before, found, sandbox = answer.partition("sandbox_id: ")
@@ -131,16 +131,16 @@ async def _start_python(task: TaskScope, agent: Agent, outcome: Outcome, changed
     await _run_python(task, agent, changed, "rounds = []")
 
 
-async def _run_python(task: TaskScope, agent: Agent, changed: Callable[[], None], code: str) -> str:
+async def _run_python(task: HubTask, agent: Agent, changed: Callable[[], None], code: str) -> str:
     return await _call(task, agent, changed, "python", "run_python_code", code_block=code, sandbox_id=agent.sandbox)
 
 
-async def _count_rounds(task: TaskScope, agent: Agent, changed: Callable[[], None]) -> None:
+async def _count_rounds(task: HubTask, agent: Agent, changed: Callable[[], None]) -> None:
     answer = await _run_python(task, agent, changed, "len(set(rounds))")
     agent.remembered = int(answer.partition("Result(")[2].partition(")")[0] or 0)
 
 
-async def _round(task: TaskScope, agent: Agent, number: int, changed: Callable[[], None]) -> None:
+async def _round(task: HubTask, agent: Agent, number: int, changed: Callable[[], None]) -> None:
     await _call(task, agent, changed, "time", "get_current_time", timezone="UTC")
     note = f"round {number}"
     try:
@@ -175,7 +175,7 @@ async def _round(task: TaskScope, agent: Agent, number: int, changed: Callable[[
 
 
 async def _call(
-    task: TaskScope, agent: Agent, changed: Callable[[], None], server: str, tool: str, **arguments: Any
+    task: HubTask, agent: Agent, changed: Callable[[], None], server: str, tool: str, **arguments: Any
 ) -> str:
     """Call a tool as the agent, and return the text that it answered."""
     began = time.perf_counter()
@@ -191,7 +191,7 @@ async def _call(
     return result.text
 
 
-def _kill(task: TaskScope, agent: Agent, server: str, outcome: Outcome) -> None:
+def _kill(task: HubTask, agent: Agent, server: str, outcome: Outcome) -> None:
     pid = next(slot.pid for slot in task.statistics().slots if slot.server == server)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)

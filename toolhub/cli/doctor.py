@@ -26,9 +26,9 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, ServerSpec, load_config, redact
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
-from toolhub.scope import TaskScope
 from toolhub.spawn.forkserver import learned_files
 from toolhub.spawn.supervisor import descendants
+from toolhub.task import HubTask
 from toolhub_runtime import install_command
 
 EXTRAS = {
@@ -107,7 +107,7 @@ async def _examine_sandbox(hub: Hub) -> list[Finding]:
     return [{"check": name, "status": status, "detail": detail} for name, status, detail in findings]
 
 
-async def _examine_one(hub: Hub, task: TaskScope, spec: ServerSpec) -> Report:
+async def _examine_one(hub: Hub, task: HubTask, spec: ServerSpec) -> Report:
     report = Report(spec.name, False, spec.transport, spec.share)
     try:
         tools = await task.tools(spec.name, fresh=True)

@@ -25,7 +25,7 @@ def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
     out = console()
     out.print(
         f"hub {escape(address)}  pid {statistics['pid']}  calls {statistics['calls']}  errors {statistics['errors']}  "
-        f"starts {statistics['starts']}  deaths {statistics['deaths']}  replays {statistics['replays']}"
+        f"starts {statistics['starts']}  deaths {statistics['deaths']}  retries {statistics['retries']}"
     )
     out.print(_tasks(statistics["tasks"]) if statistics["tasks"] else "no open tasks")
     if broken := [server for server in statistics["servers"] if server["state"] != "ok"]:

@@ -1,4 +1,4 @@
-"""One task on a hub elsewhere, with the interface of the embedded `TaskScope`."""
+"""One task on a hub elsewhere, with the interface of the embedded `HubTask`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RemoteTask:
         """Call a tool and return what it answered; a tool's own failure is a Result with `is_error`.
 
         timeout: seconds for everything, waiting included; default is the client's, else the config's.
-        Raises what `TaskScope.call` raises; HubUnreachable if no hub answers (nothing was sent), SessionLost if it
+        Raises what `HubTask.call` raises; HubUnreachable if no hub answers (nothing was sent), SessionLost if it
         went away during the call, HubSilent if it says nothing until well after the timeout. Cancelling cancels
         the call there.
         """

@@ -16,8 +16,8 @@ from toolhub.model import Call, Result
 ATTEMPTS = 3
 
 
-def retry(budget: RetryBudget, *, on_replay: Callable[[], None]) -> Layer:
-    """Repeat lost calls within `budget`; `on_replay` is called for each repetition."""
+def retry(budget: RetryBudget, *, on_retry: Callable[[], None]) -> Layer:
+    """Repeat lost calls within `budget`; `on_retry` is called for each repetition."""
 
     def layer(inner: Handler) -> Handler:
         async def handle(call: Call) -> Result:
@@ -30,7 +30,7 @@ def retry(budget: RetryBudget, *, on_replay: Callable[[], None]) -> Layer:
                     if not _may_repeat(call, exc) or not budget.withdraw():
                         raise
                     call.delivery.sent = "no" if exc.sent == "no" else "maybe"
-                    on_replay()
+                    on_retry()
 
         return handle
 

@@ -93,7 +93,7 @@ class ConcurrencyLimiter:
         the deadline, or when somebody who queued less needs the room.
         """
         began = anyio.current_time()
-        self._refuse_if_hopeless(share_key, deadline - began)
+        self._refuse_if_too_late(share_key, deadline - began)
         waiter = _Waiter(share_key)
         ticket = self._waiting.push(waiter, share_key)
         self._waits += 1
@@ -165,7 +165,7 @@ class ConcurrencyLimiter:
         turns = self._waiting.ahead_of(share_key) + 1
         return self._pause_left() + turns * self._held_s / max(1, self.limit)
 
-    def _refuse_if_hopeless(self, share_key: FairShareKey, seconds_left: float) -> None:
+    def _refuse_if_too_late(self, share_key: FairShareKey, seconds_left: float) -> None:
         expected = self.expected_wait(share_key)
         if expected is not None and expected > seconds_left:
             reason = f"the turn of this call would come in about {expected:.1f} s, after its deadline"

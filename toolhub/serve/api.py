@@ -14,7 +14,6 @@ from toolhub.config import ServerSpec, parse_server
 from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.scope import TaskScope
 from toolhub.serve.answers import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
@@ -25,6 +24,7 @@ from toolhub.serve.answers import (
     while_connected,
 )
 from toolhub.serve.bodies import CallTool, OpenTask
+from toolhub.task import HubTask
 from toolhub.wire import NDJSON, error_to_wire, tool_to_wire
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -174,7 +174,7 @@ class TaskApi:
         """Everything the hub counts."""
         return json_response(dataclasses.asdict(self._hub.statistics()))
 
-    def _task(self, request: Request) -> TaskScope:
+    def _task(self, request: Request) -> HubTask:
         return self._hub.get_task(request.path_params["id"])
 
 

@@ -26,7 +26,6 @@ from toolhub.errors import ToolhubError
 from toolhub.hosting import Door, find_doors
 from toolhub.hub import Hub
 from toolhub.model import Json
-from toolhub.scope import TaskScope
 from toolhub.serve.answers import error_response, json_response
 from toolhub.serve.api import TaskApi
 from toolhub.serve.drain import Drain
@@ -34,6 +33,7 @@ from toolhub.serve.front import Context, Front
 from toolhub.serve.guard import Guard
 from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
+from toolhub.task import HubTask
 from toolhub.task_ids import check_task_id
 
 MCP_PATH = "/mcp"
@@ -66,7 +66,7 @@ class HubFront:
         self._sessions = StreamableHTTPSessionManager(
             self.front.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
         )
-        self._used: dict[str, dict[str, TaskScope]] = {}
+        self._used: dict[str, dict[str, HubTask]] = {}
         """The tasks that each session has used, by the session's id and the task's."""
         self._closing: anyio.abc.TaskGroup | None = None
 
@@ -84,7 +84,7 @@ class HubFront:
         assert self._closing is not None
         self._closing.start_soon(self._hub.close_task, _task_of_session(session))
 
-    async def _task_for(self, scope: Scope) -> TaskScope | None:
+    async def _task_for(self, scope: Scope) -> HubTask | None:
         """Return the task of a request, opened if need be; None if it opens a session, or ends one.
 
         Raises ConfigError for an id that is not allowed, Overloaded, HubClosed.
@@ -152,10 +152,10 @@ class HubFront:
             await self._sessions.handle_request({**scope, TASK_KEY: task}, receive, send)
 
 
-async def _task_of(context: Context) -> TaskScope:
+async def _task_of(context: Context) -> HubTask:
     """The task that `HubFront` found for a request."""
     assert context.request is not None
-    task: TaskScope = context.request.scope[TASK_KEY]
+    task: HubTask = context.request.scope[TASK_KEY]
     return task
 
 

@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub.errors import ToolhubError
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
-from toolhub.session import ERROR_META
+from toolhub.sessions.session import ERROR_META
 from toolhub.wire import error_to_wire
 
 SEPARATOR = "__"
@@ -43,7 +43,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 class Tools(Protocol):
-    """What the front needs of a task; a TaskScope or a RemoteTask."""
+    """What the front needs of a task; a HubTask or a RemoteTask."""
 
     async def tools_by_server(self) -> Mapping[str, list[ToolInfo] | ToolhubError]: ...
 

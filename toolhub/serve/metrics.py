@@ -49,7 +49,7 @@ class HubCollector:
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield from _of_servers(statistics.servers)
-        yield CounterMetricFamily("toolhub_replays", "Calls sent again after a death", value=statistics.replays)
+        yield CounterMetricFamily("toolhub_retries", "Calls sent again after a death", value=statistics.retries)
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
         yield _of_shared(self._hub.commons.statistics())

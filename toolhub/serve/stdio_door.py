@@ -12,7 +12,7 @@ from toolhub.serve.front import Context, Front, Tools
 
 
 async def serve_stdio(task: Any) -> None:
-    """Answer one MCP client from `task` (a TaskScope or a RemoteTask) until its end of stdin."""
+    """Answer one MCP client from `task` (a HubTask or a RemoteTask) until its end of stdin."""
 
     async def only_task(context: Context) -> Tools:
         chosen: Tools = task

@@ -1,4 +1,4 @@
-"""One incarnation: a channel that is up, its calls, and its obituary. A session never restarts itself."""
+"""One incarnation: a channel that is up, its calls, and its describe_exit. A session never restarts itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import anyio
 
-from toolhub.channel.base import Channel, ChannelClosed, OpenFailed, PostMortem, ServerRefused
+from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, ServerRefused
 from toolhub.config import ServerSpec, redact
 from toolhub.errors import ProtocolViolation, SessionLost, StartError
-from toolhub.lifecycle import SessionEvent, SessionState, advance
 from toolhub.model import Call, Json, LogFn, Result, ServerInfo
 from toolhub.overload import overload_in_error
+from toolhub.sessions.lifecycle import SessionEvent, SessionState, advance
 
 ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
 
 # The exit code follows the end of the stream within a few milliseconds; on a loaded machine it may take longer.
-_OBITUARY_S = 0.1
+_EXIT_INFO_TIMEOUT_S = 0.1
 _STDERR_SHOWN = 8
 ERROR_META = "toolhub/jsonrpc_error"
 METHOD_NOT_FOUND = -32601
@@ -32,7 +32,7 @@ class Session:
         self.state = SessionState.STARTING
         self.calls = 0
         self._running: dict[int, Call] = {}
-        self.loss_was_told = False
+        self.state_loss_reported = False
         self.started_at = self.last_used = anyio.current_time()
         self._channel = channel
         self._closed = anyio.Event()
@@ -120,9 +120,9 @@ class Session:
         return call.on_log if self.spec.share != "hub" or self.in_flight == 1 else None
 
     async def _lost(self, exc: ChannelClosed, tool: str, call: Call | None = None) -> SessionLost:
-        with anyio.move_on_after(_OBITUARY_S):
+        with anyio.move_on_after(_EXIT_INFO_TIMEOUT_S):
             await self._closed.wait()
-        death = self._channel.post_mortem()
+        death = self._channel.exit_info()
         unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
         if call is not None and unsent:
             call.delivery.sent = "no"
@@ -140,9 +140,9 @@ class Session:
     async def wait_dead(self) -> None:
         await self._channel.wait_closed()
 
-    def obituary(self) -> str:
+    def describe_exit(self) -> str:
         """One line about the end, with the last stderr lines."""
-        death = self._channel.post_mortem()
+        death = self._channel.exit_info()
         return _end(death) + _quoted_stderr(self.spec, death)
 
     def mark_closed(self) -> None:
@@ -178,7 +178,7 @@ def refusal(exc: ServerRefused) -> Json:
 
 def start_error(spec: ServerSpec, exc: OpenFailed) -> StartError:
     """Name the server, the cause, the evidence and the way out."""
-    death = exc.post_mortem
+    death = exc.exit_info
     parts = [f"server {spec.name!r} did not start: {exc}"]
     if death.exit_code is not None and "within" not in str(exc):
         parts.append(_end(death))
@@ -199,7 +199,7 @@ def _command_line(spec: ServerSpec) -> str:
     return " ".join([spec.command or "", *spec.args])
 
 
-def _end(death: PostMortem) -> str:
+def _end(death: ExitInfo) -> str:
     if death.exit_code is None:
         return f"ended the connection ({death.cause})" if death.cause else "ended the connection"
     if death.exit_code < 0:
@@ -207,10 +207,10 @@ def _end(death: PostMortem) -> str:
     return f"exited with {death.exit_code}"
 
 
-def _redacted(spec: ServerSpec, death: PostMortem) -> list[str]:
+def _redacted(spec: ServerSpec, death: ExitInfo) -> list[str]:
     return [redact(line, spec.secrets) for line in death.stderr]
 
 
-def _quoted_stderr(spec: ServerSpec, death: PostMortem) -> str:
+def _quoted_stderr(spec: ServerSpec, death: ExitInfo) -> str:
     lines = _redacted(spec, death)[-_STDERR_SHOWN:]
     return "; its last stderr lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

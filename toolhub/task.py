@@ -28,11 +28,11 @@ from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
 from toolhub.model import Call, FairShareKey, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
-from toolhub.server import Server, Shared
-from toolhub.slot import Slot
+from toolhub.sessions.pool import HubResources, SessionPool
+from toolhub.sessions.slot import Slot
 
 
-class TaskScope:
+class HubTask:
     """One task's tools. Get one from `Hub.task()`; use it from any task of the hub's event loop."""
 
     def __init__(
@@ -41,7 +41,7 @@ class TaskScope:
         *,
         specs: Mapping[str, ServerSpec],
         owners: anyio.abc.TaskGroup,
-        shared: Shared,
+        shared: HubResources,
         run: str = "",
         lease: float = math.inf,
         weight: float = 1.0,
@@ -74,7 +74,7 @@ class TaskScope:
             authorize(specs),
             cache(self._caches, self._server_of),
             coalesce(self._party, self._server_of),
-            retry(shared.retry_budget, on_replay=shared.on_replay),
+            retry(shared.retry_budget, on_retry=shared.on_retry),
             admission(self._limiters_of, self._waits),
         )(self._dispatch)
         self._handle_request: Handler = stack(
@@ -85,14 +85,14 @@ class TaskScope:
         )(self._relay)
 
     def __repr__(self) -> str:
-        return f"<TaskScope {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
+        return f"<HubTask {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
 
-    def _bind(self, spec: ServerSpec) -> Server:
+    def _bind(self, spec: ServerSpec) -> SessionPool:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
-        return Server.of(spec, host=self.host, owners=self._owners, shared=self._shared, share_key=self.share_key)
+        return SessionPool.of(spec, host=self.host, owners=self._owners, shared=self._shared, share_key=self.share_key)
 
-    def _server_of(self, call: Call) -> Server:
+    def _server_of(self, call: Call) -> SessionPool:
         return self._servers[call.server]
 
     def _limiters_of(self, call: Call) -> tuple[ConcurrencyLimiter, ...]:

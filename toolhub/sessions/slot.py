@@ -16,16 +16,16 @@ import anyio
 import anyio.abc
 
 from toolhub.config import ServerSpec
-from toolhub.errors import HubClosed, Overloaded, ServerGaveUp, SessionLost, StartError
+from toolhub.errors import CircuitOpen, HubClosed, Overloaded, SessionLost, StartError
 from toolhub.layers.copies import twin_of
-from toolhub.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
 from toolhub.limits.backoff import Backoff, RestartIntensity
 from toolhub.limits.budget import Budget
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
 from toolhub.server_events import ServerEvents
-from toolhub.session import ChannelOpener, Session, open_session
+from toolhub.sessions.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
+from toolhub.sessions.session import ChannelOpener, Session, open_session
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Lease:
         slot.begin_lease()
         try:
             if self._uses_state:
-                slot.tell_state_loss()
+                slot.raise_if_state_lost()
             self._session = await slot.ready_session()
         except BaseException:
             slot.end_lease(None)
@@ -73,7 +73,7 @@ class Lease:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         if self._uses_state and self._session is not None and isinstance(exc, SessionLost):
-            self._slot.tell_with(exc, self._session)
+            self._slot.mark_state_lost(exc, self._session)
         self._slot.end_lease(self._session)
 
 
@@ -113,9 +113,9 @@ class Slot:
         self._held: Held[Session] | None = None
         self._start: _Start | None = None
         self._closed = False
-        self._untold_loss = False
-        self._is_probation = False
-        self._given_up_at = 0.0
+        self._unreported_state_loss = False
+        self._is_half_open = False
+        self._circuit_opened_at = 0.0
         self._last_used = anyio.current_time()
         rules = spec.restart
         self._backoff = Backoff(rules.backoff_s, rules.max_backoff_s)
@@ -128,7 +128,7 @@ class Slot:
         """Hold a ready session for one call, starting one if there is none; it is not stopped for idleness meanwhile.
 
         uses_state: False for listing tools, which loses nothing when the server forgot everything.
-        Raises StartError if it did not come up (nothing was sent), ServerGaveUp if it died too often to be worth
+        Raises StartError if it did not come up (nothing was sent), CircuitOpen if it died too often to be worth
         starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
         """
         return Lease(self, uses_state)
@@ -141,7 +141,7 @@ class Slot:
     def end_lease(self, session: Session | None) -> None:
         """session: the one that was used, if it came to that."""
         if session is not None:
-            self._settle_loss(session)
+            self._record_state_loss(session)
         self.leases -= 1
         self._last_used = anyio.current_time()
         if not self.leases and self._budget is not None and self._budget.waiting:
@@ -159,7 +159,7 @@ class Slot:
             if self.state is SlotState.LIVE and self._held is not None:
                 return self._held.value
             start = self._start or self._begin_start()
-            self._refuse_if_hopeless(start)
+            self._refuse_if_too_late(start)
             await start.done.wait()
             if start.error is not None:
                 raise twin_of(start.error)
@@ -168,15 +168,15 @@ class Slot:
 
     def _begin_start(self) -> _Start:
         """Decide without waiting; the work happens in a task of its own, so no caller's end can undo it."""
-        self._is_probation = self.state is SlotState.GIVEN_UP
-        if self._is_probation:
-            self._refuse_unless_cooled_down()
+        self._is_half_open = self.state is SlotState.CIRCUIT_OPEN
+        if self._is_half_open:
+            self._refuse_while_circuit_open()
         self.state = advance(self.state, SlotEvent.START)
         self._start = start = _Start()
         self._owners.start_soon(self._run_start, start, name=f"start {self.spec.name}")
         return start
 
-    def _refuse_if_hopeless(self, start: _Start) -> None:
+    def _refuse_if_too_late(self, start: _Start) -> None:
         """A caller whose time is up before its server's start is even begun need not wait for that."""
         expected = 0.0 if start.has_begun else self._starts.expected_wait(self._share_key)
         if expected > 0 and anyio.current_time() + expected > anyio.current_effective_deadline():
@@ -187,13 +187,13 @@ class Slot:
                 retry_after=expected,
             )
 
-    def _refuse_unless_cooled_down(self) -> None:
+    def _refuse_while_circuit_open(self) -> None:
         cooldown = self.spec.restart.cooldown_s
-        waited = anyio.current_time() - self._given_up_at
+        waited = anyio.current_time() - self._circuit_opened_at
         if cooldown is not None and waited >= cooldown:
             return
         retry = f"; one more start is tried in {cooldown - waited:.0f} s" if cooldown is not None else ""
-        raise ServerGaveUp(
+        raise CircuitOpen(
             f"server {self.spec.name!r} was given up {waited:.0f} s ago after {self.counters.deaths} deaths{retry}. "
             f"Last: {self.last_error}",
             server=self.spec.name,
@@ -204,7 +204,7 @@ class Slot:
     async def _run_start(self, start: _Start) -> None:
         try:
             with start.scope:
-                self._went_live(await self._open(start))
+                self._started(await self._open(start))
         except Overloaded as exc:
             start.error = exc  # it was not even tried: no death
             self.state = advance(self.state, SlotEvent.STOPPED)
@@ -227,11 +227,11 @@ class Slot:
         # The first start after a death is immediate; each further one within the window waits longer.
         await anyio.sleep(self._backoff.delay(self._intensity.recent(anyio.current_time()) - 1))
         return await hold(
-            self._owners, self._incarnation(start), until=Session.wait_dead, name=f"session {self.spec.name}"
+            self._owners, self._budgeted_session(start), until=Session.wait_dead, name=f"session {self.spec.name}"
         )
 
     @asynccontextmanager
-    async def _incarnation(self, start: _Start) -> AsyncIterator[Session]:
+    async def _budgeted_session(self, start: _Start) -> AsyncIterator[Session]:
         """A session with the room that it takes, from before its start until it is gone."""
         async with AsyncExitStack() as stack:
             if self._budget is not None:
@@ -247,7 +247,7 @@ class Slot:
                 self.start_seconds = anyio.current_time() - began
             yield session
 
-    def _went_live(self, held: Held[Session]) -> None:
+    def _started(self, held: Held[Session]) -> None:
         self._held = held
         self.state = advance(self.state, SlotEvent.STARTED)
         self._events.ready(self.spec, self.key.owner, pid=held.value.pid, seconds=self.start_seconds or 0.0)
@@ -264,11 +264,11 @@ class Slot:
             # Decided before the clean-up ends, so that the next caller never gets a dead session.
             self._held = None
             session.handle(SessionEvent.DEATH)
-            self._settle_loss(session)
-            is_given_up = self._died(session.obituary())
+            self._record_state_loss(session)
+            is_given_up = self._died(session.describe_exit())
         await held.wait_closed()
         if session.state is SessionState.FAILED:
-            self.last_error = session.obituary()
+            self.last_error = session.describe_exit()
             self._events.died(self.spec, self.key.owner, self.last_error, pid=session.pid, calls=calls)
             if is_given_up:
                 self._report_given_up(self.last_error)
@@ -288,19 +288,19 @@ class Slot:
         self.counters.deaths += 1
         self._totals.deaths += 1
         now = anyio.current_time()
-        if self._intensity.record(now) and not (self._is_probation and self.state is SlotState.STARTING):
+        if self._intensity.record(now) and not (self._is_half_open and self.state is SlotState.STARTING):
             self.state = advance(self.state, SlotEvent.DIED)
             return False
-        self._given_up_at = now
+        self._circuit_opened_at = now
         self._intensity.reset()
-        self.state = advance(self.state, SlotEvent.DIED_TOO_OFTEN)
+        self.state = advance(self.state, SlotEvent.CIRCUIT_OPENED)
         return True
 
     # --- state loss -------------------------------------------------------------------------------------------------
 
-    def tell_state_loss(self) -> None:
+    def raise_if_state_lost(self) -> None:
         """Raise SessionLost if a death between calls lost something and nobody has been told yet."""
-        untold, self._untold_loss = self._untold_loss, False
+        untold, self._unreported_state_loss = self._unreported_state_loss, False
         if untold:
             raise SessionLost(
                 f"server {self.spec.name!r} died between calls and what it kept in memory is gone ({self.last_error}); "
@@ -310,16 +310,16 @@ class Slot:
                 state_lost=True,
             )
 
-    def tell_with(self, exc: SessionLost, session: Session) -> None:
+    def mark_state_lost(self, exc: SessionLost, session: Session) -> None:
         """A call that was in flight is told with its own error, so the next call need not fail too."""
         if self.spec.is_stateful and session.calls > 0:
-            exc.state_lost = session.loss_was_told = True
+            exc.state_lost = session.state_loss_reported = True
 
-    def _settle_loss(self, session: Session) -> None:
+    def _record_state_loss(self, session: Session) -> None:
         """Once nobody is in flight on a dead session: if it forgot something and nobody was told, the next call is."""
         is_over = session.state is SessionState.FAILED and session.in_flight == 0
-        if is_over and self.spec.is_stateful and session.calls > 0 and not session.loss_was_told:
-            self._untold_loss = session.loss_was_told = True
+        if is_over and self.spec.is_stateful and session.calls > 0 and not session.state_loss_reported:
+            self._unreported_state_loss = session.state_loss_reported = True
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

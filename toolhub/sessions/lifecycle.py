@@ -31,14 +31,14 @@ class SlotState(Enum):
     STARTING = auto()
     LIVE = auto()
     BACKOFF = auto()
-    GIVEN_UP = auto()
+    CIRCUIT_OPEN = auto()
 
 
 class SlotEvent(Enum):
     START = auto()
     STARTED = auto()
     DIED = auto()
-    DIED_TOO_OFTEN = auto()
+    CIRCUIT_OPENED = auto()
     STOPPED = auto()
 
 
@@ -60,16 +60,16 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotEvent], SlotState] = {
     (_L.IDLE, _LE.STOPPED): _L.IDLE,
     (_L.STARTING, _LE.STARTED): _L.LIVE,
     (_L.STARTING, _LE.DIED): _L.BACKOFF,
-    (_L.STARTING, _LE.DIED_TOO_OFTEN): _L.GIVEN_UP,
+    (_L.STARTING, _LE.CIRCUIT_OPENED): _L.CIRCUIT_OPEN,
     (_L.STARTING, _LE.STOPPED): _L.IDLE,
     (_L.LIVE, _LE.DIED): _L.BACKOFF,
-    (_L.LIVE, _LE.DIED_TOO_OFTEN): _L.GIVEN_UP,
+    (_L.LIVE, _LE.CIRCUIT_OPENED): _L.CIRCUIT_OPEN,
     (_L.LIVE, _LE.STOPPED): _L.IDLE,
     (_L.BACKOFF, _LE.START): _L.STARTING,
     (_L.BACKOFF, _LE.STOPPED): _L.IDLE,
     # After the cool-down one more start is tried; it either lives or gives up again.
-    (_L.GIVEN_UP, _LE.START): _L.STARTING,
-    (_L.GIVEN_UP, _LE.STOPPED): _L.IDLE,
+    (_L.CIRCUIT_OPEN, _LE.START): _L.STARTING,
+    (_L.CIRCUIT_OPEN, _LE.STOPPED): _L.IDLE,
 }
 
 

@@ -26,14 +26,14 @@ from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, Json, SlotKey, ToolInfo
 from toolhub.server_events import ServerEvents
-from toolhub.session import Session
-from toolhub.slot import Counters, Slot
+from toolhub.sessions.session import Session
+from toolhub.sessions.slot import Counters, Slot
 
 HostedOpener = Callable[[ServerSpec, Host], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
-class Shared:
+class HubResources:
     """What the hub lends to every scope."""
 
     open_channel: HostedOpener
@@ -45,8 +45,8 @@ class Shared:
     events: ServerEvents
     observers: list[Observer]
     retry_budget: RetryBudget
-    on_replay: Callable[[], None]
-    shared_server: Callable[[ServerSpec], Server]
+    on_retry: Callable[[], None]
+    shared_server: Callable[[ServerSpec], SessionPool]
     on_tools_changed: list[Callable[[str], None]]
     queue: int
     task_concurrency: int
@@ -92,14 +92,14 @@ class ServerLimiters:
 
 
 @dataclass(eq=False)
-class Server:
+class SessionPool:
     """One server as one owner (a task, or the hub) uses it: its slots and its limiter."""
 
     spec: ServerSpec
     fingerprint: str
     host: Host
     owners: anyio.abc.TaskGroup
-    shared: Shared
+    shared: HubResources
     share_key: FairShareKey
     limiters: tuple[ConcurrencyLimiter, ...]
     """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
@@ -111,8 +111,8 @@ class Server:
 
     @classmethod
     def of(
-        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: Shared, share_key: FairShareKey
-    ) -> Server:
+        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: HubResources, share_key: FairShareKey
+    ) -> SessionPool:
         own = ConcurrencyLimiter(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
         wide = shared.server_limiter(spec)
         limiters = (own,) if wide is None else (own, wide)
