@@ -17,7 +17,7 @@ from stage import Running, a_spec
 
 from toolhub.errors import StartError
 from toolhub.layers.cache import Caches, CacheStatistics, Store
-from toolhub.layers.copies import copied, size_of
+from toolhub.layers.clone import clone_json, size_of
 from toolhub.model import Result
 
 pytestmark = pytest.mark.anyio
@@ -157,7 +157,7 @@ def containers(value: Any) -> Iterator[int]:
 
 @given(st.dictionaries(st.text(), JSON))
 def test_a_copy_is_equal_and_shares_no_container(raw):
-    twin = copied(raw)
+    twin = clone_json(raw)
     assert twin == raw
     assert not set(containers(twin)) & set(containers(raw))
 
@@ -166,7 +166,7 @@ def test_nothing_is_nested_too_deeply_to_be_copied_and_measured():
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": [deep]}
-    assert size_of(copied(deep)) > 100_000
+    assert size_of(clone_json(deep)) > 100_000
     while deep:  # taken apart step by step: letting go of it at once would be as deep
         deep = deep.pop("a").pop() if "a" in deep else {}
 

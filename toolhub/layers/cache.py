@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from toolhub.config import ServerSpec
 from toolhub.config.server import CacheSettings
 from toolhub.layers import Handler, Layer
-from toolhub.layers.copies import copied, size_of
-from toolhub.layers.sameness import Target, key_of
+from toolhub.layers.cache_key import CacheTarget, key_of
+from toolhub.layers.clone import clone_json, size_of
 from toolhub.model import CacheStatistics, Call, Json, Result
 from toolhub.overload import overload_in
 
@@ -66,7 +66,7 @@ class Store:
             return None
         self._counts.hits += 1
         self._entries.move_to_end(key)
-        return Result(copied(entry.raw))
+        return Result(clone_json(entry.raw))
 
     def put(self, key: str, result: Result) -> None:
         """Keep a copy of an answer, unless it is there already or too large."""
@@ -79,7 +79,7 @@ class Store:
         size = size_of(result.raw)
         if size > self._room // _LARGEST_PART:
             return
-        self._entries[key] = _Entry(copied(result.raw), now + self._ttl, size)
+        self._entries[key] = _Entry(clone_json(result.raw), now + self._ttl, size)
         self._grow(size, 1)
         self._make_room(now)
 
@@ -150,7 +150,7 @@ class Caches:
         return CacheStatistics(counted.hits, counted.misses, counted.evictions, counted.entries, counted.bytes)
 
 
-def cache(caches: Caches, target_of: Callable[[Call], Target]) -> Layer:
+def cache(caches: Caches, target_of: Callable[[Call], CacheTarget]) -> Layer:
     """Answer from what is kept, where the tool is declared read-only and its server has a `cache`."""
 
     def layer(inner: Handler) -> Handler:

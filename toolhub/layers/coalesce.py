@@ -23,8 +23,8 @@ import anyio.abc
 
 from toolhub.errors import CallError, HubClosed, Overloaded
 from toolhub.layers import Handler, Layer
-from toolhub.layers.copies import copied, twin_of
-from toolhub.layers.sameness import Target, flight_scope, key_of, may_write
+from toolhub.layers.cache_key import CacheTarget, coalesce_scope, key_of, may_write
+from toolhub.layers.clone import clone_error, clone_json
 from toolhub.model import Call, Delivery, FlightStatistics, Json, Result
 
 # News that a slow listener has not taken yet; of more, the oldest are dropped rather than kept without end.
@@ -141,17 +141,17 @@ class _Flight:
     async def log(self, params: Json) -> None:
         for follower in self.followers:
             if follower.call.on_log is not None and follower.hears_logs:
-                follower.tell(follower.call.on_log, copied(params))
+                follower.tell(follower.call.on_log, clone_json(params))
 
     def outcome(self, call: Call) -> Result:
         """The answer for one caller, or its error raised; only the last one to ask gets the original."""
         if self.error is not None:
-            error = twin_of(self.error) if self.followers else self.error
+            error = clone_error(self.error) if self.followers else self.error
             if isinstance(error, CallError):
                 error.call_id = call.id
             raise error
         assert self.result is not None
-        return Result(copied(self.result.raw)) if self.followers else self.result
+        return Result(clone_json(self.result.raw)) if self.followers else self.result
 
 
 def _settle(own: Delivery, flown: Delivery) -> None:
@@ -222,7 +222,7 @@ class Party:
         is_heard = call.on_progress is not None or call.on_log is not None
         flight.call = replace(
             call,
-            arguments=copied(dict(call.arguments)),  # the caller may leave, and change its own
+            arguments=clone_json(dict(call.arguments)),  # the caller may leave, and change its own
             delivery=Delivery(),
             on_progress=flight.progress if is_heard else None,
             on_log=flight.log if is_heard else None,
@@ -268,7 +268,7 @@ class Party:
                 flight.dismiss(self)
 
 
-def coalesce(party: Party, target_of: Callable[[Call], Target]) -> Layer:
+def coalesce(party: Party, target_of: Callable[[Call], CacheTarget]) -> Layer:
     """Make equal calls once, where the tool is declared safe to repeat and the server's `coalesce` allows it."""
 
     def layer(inner: Handler) -> Handler:
@@ -276,7 +276,7 @@ def coalesce(party: Party, target_of: Callable[[Call], Target]) -> Layer:
             if not call.policy.is_safe_to_repeat:
                 return await work(call)
             target = target_of(call)
-            scope = flight_scope(target.spec, call.policy)
+            scope = coalesce_scope(target.spec, call.policy)
             if scope == "off":
                 return await work(call)
             # A server is asked for progress only if somebody listens, so who listens flies with those who do.

@@ -45,7 +45,7 @@ class HubCollector:
             sessions.add_metric(labels, count)
         yield sessions
         yield from _of_limiters(statistics)
-        yield from _of_sameness(statistics.flights, statistics.cache)
+        yield from _of_shared_calls(statistics.flights, statistics.cache)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield from _of_servers(statistics.servers)
@@ -101,7 +101,7 @@ def _of_limiters(statistics: HubStatistics) -> Iterator[Metric]:
     yield runs
 
 
-def _of_sameness(flights: FlightStatistics, cache: CacheStatistics) -> Iterator[Metric]:
+def _of_shared_calls(flights: FlightStatistics, cache: CacheStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("toolhub_coalesced", "Calls that shared one in flight", value=flights.coalesced)
     yield CounterMetricFamily("toolhub_flights", "Calls made that others could share", value=flights.flights)
     yield GaugeMetricFamily("toolhub_flights_in_flight", "Such calls now", value=flights.in_flight)

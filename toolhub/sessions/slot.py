@@ -17,7 +17,7 @@ import anyio.abc
 
 from toolhub.config import ServerSpec
 from toolhub.errors import CircuitOpen, HubClosed, Overloaded, SessionLost, StartError
-from toolhub.layers.copies import twin_of
+from toolhub.layers.clone import clone_error
 from toolhub.limits.backoff import Backoff, RestartIntensity
 from toolhub.limits.budget import Budget
 from toolhub.limits.start_limiter import StartLimiter
@@ -162,7 +162,7 @@ class Slot:
             self._refuse_if_too_late(start)
             await start.done.wait()
             if start.error is not None:
-                raise twin_of(start.error)
+                raise clone_error(start.error)
 
     # --- starting ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from toolhub.model import Json
 _OVERHEAD_BYTES = 300
 
 
-def copied(raw: Json) -> Json:
+def clone_json(raw: Json) -> Json:
     """Return a copy with containers of its own; texts, which nobody can change, are shared.
 
     A loop rather than a recursion, so that no answer is nested too deeply for it.
@@ -42,7 +42,7 @@ def size_of(raw: Json) -> int:
     return size
 
 
-def twin_of(error: Exception) -> Exception:
+def clone_error(error: Exception) -> Exception:
     """Return a copy to raise elsewhere: one object raised in 50 tasks would grow one traceback without end."""
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared_calls import ACT, READ, SET, AServer
 from stage import a_call, a_spec
 
-from toolhub.layers.sameness import flight_scope, key_of, may_write
+from toolhub.layers.cache_key import coalesce_scope, key_of, may_write
 
 pytestmark = pytest.mark.quick
 
@@ -169,4 +169,4 @@ HUB = {"share": "hub"}
     ],
 )
 def test_whose_calls_may_be_one_call(policy, keys, scope):
-    assert flight_scope(a_spec(**keys), policy) == scope
+    assert coalesce_scope(a_spec(**keys), policy) == scope

@@ -1,6 +1,6 @@
 """Which calls are the same: the same server, tool and arguments, within what may be shared.
 
-A server that keeps state answers differently after a call that changed it. Such calls are counted (`Target.writes`)
+A server that keeps state answers differently after a call that changed it. Such calls are counted (`CacheTarget.writes`)
 and the count is part of the key, so that no answer from before a change is given to a call that came after it.
 """
 
@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, 
 Scope = Literal["off", "task", "hub"]
 
 
-class Target(Protocol):
+class CacheTarget(Protocol):
     """What these layers need to know of the server that a call goes to."""
 
     writes: int
@@ -37,7 +37,7 @@ class Target(Protocol):
         """Equal for servers that are made from the same configuration."""
 
 
-def flight_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
+def coalesce_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
     """Whose calls in flight may be one call with this one; who may be given a kept answer may also wait for it."""
     if not policy.is_safe_to_repeat or spec.sharing == "off":
         return "off"
@@ -46,12 +46,12 @@ def flight_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
     return spec.sharing
 
 
-def may_write(call: Call, target: Target) -> bool:
+def may_write(call: Call, target: CacheTarget) -> bool:
     """Whether reads of this server may answer differently after the call."""
     return not call.policy.read_only and target.spec.is_stateful
 
 
-def key_of(call: Call, target: Target, scope: Scope, *more: object) -> str | None:
+def key_of(call: Call, target: CacheTarget, scope: Scope, *more: object) -> str | None:
     """Return a text of at most 160 characters that is equal for equal calls; None for what equals nothing.
 
     `1`, `1.0` and `true` differ; the order of keys does not matter. What has no JSON form is never the same. `more`:
