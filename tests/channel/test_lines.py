@@ -8,7 +8,7 @@ import json
 import anyio
 import pytest
 
-from toolhub.channel.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
+from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
 
 pytestmark = pytest.mark.quick
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.channel.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
+from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
 
 line = st.binary(max_size=30).map(lambda text: text.replace(b"\n", b""))
 

@@ -15,9 +15,9 @@ from mcp.server.connection import Connection
 from mcp.server.runner import serve_connection
 
 from toolhub.channel.base import ExitInfo, OpenFailed
-from toolhub.channel.link import Link, linked
+from toolhub.channel.jsonrpc.in_process import InProcessTransport, in_process_pair
+from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.mcp import McpChannel, conversation
-from toolhub.channel.peer import Peer
 from toolhub.config import ServerSpec
 from toolhub.hosting import Host
 from toolhub.owned import unwrapped
@@ -61,7 +61,7 @@ async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncItera
     death = ExitInfo()
     try:
         async with anyio.create_task_group() as tasks:
-            client, served = linked()
+            client, served = in_process_pair()
             tasks.start_soon(_serve, server, served)
             async with conversation(spec, Peer(client, client), lambda: death) as channel:
                 yield channel
@@ -71,7 +71,7 @@ async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncItera
         raise unwrapped(exc) from exc
 
 
-async def _serve(server: Server[Any], link: Link) -> None:
+async def _serve(server: Server[Any], link: InProcessTransport) -> None:
     """Serve one conversation until it ends. Its era is the handshake, whatever the config prefers over a wire."""
     peer = Peer(link, link)
     async with server.lifespan(server) as state:

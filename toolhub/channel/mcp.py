@@ -47,7 +47,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, ServerRefused
-from toolhub.channel.peer import RawNotified
+from toolhub.channel.jsonrpc.peer import RawNotified
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
@@ -55,13 +55,13 @@ from toolhub.owned import unwrapped
 
 CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
 # What telling a server about a cancelled call may take; a wedged one must not keep the caller beyond the deadline.
-_COURTESY_S = 1.0
+_CANCEL_NOTIFY_TIMEOUT_S = 1.0
 _MAX_PAGES = 1000
 
 logger = logging.getLogger(__name__)
 
 # The SDK gives up after five seconds, in a shield.
-mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _COURTESY_S
+mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _CANCEL_NOTIFY_TIMEOUT_S
 
 
 class Relay(Dispatcher[TransportContext], Protocol):

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import anyio
 
 from toolhub.channel.base import ExitInfo, OpenFailed
+from toolhub.channel.jsonrpc.peer import Peer
+from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
-from toolhub.channel.peer import Peer
-from toolhub.channel.stdio import StdinStream, StdoutStream
 from toolhub.config import ServerSpec
 from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
 from toolhub.spawn.resolve import Command, Resolver

@@ -8,15 +8,15 @@ from typing import Any, Protocol
 from toolhub.model import Json
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from."""
 
-    async def pump(self, take: Callable[[Any], bool]) -> None:
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
         """Give every message to `take`, in the order sent, until the other side ends; False: it was no JSON-RPC."""
         ...
 
 
-class Sink(Protocol):
+class MessageSink(Protocol):
     """Where messages go to."""
 
     @property

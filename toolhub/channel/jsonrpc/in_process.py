@@ -11,20 +11,20 @@ from pydantic_core import to_jsonable_python
 from toolhub.model import Json
 
 
-class Link:
-    """One end; both the source and the sink of a `Peer`. Get a pair from `linked()`."""
+class InProcessTransport:
+    """One end; both the source and the sink of a `Peer`. Get a pair from `in_process_pair()`."""
 
     is_full = False
 
     def __init__(self, *, copies: bool) -> None:
-        self.other: Link
+        self.other: InProcessTransport
         self._copies = copies
         self._take: Callable[[Any], bool] | None = None
         self._early: list[Json] = []
         self._is_over = anyio.Event()
 
-    async def pump(self, take: Callable[[Any], bool]) -> None:
-        """See `peer.Source`; returns when the other end was closed."""
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
+        """See `transport.MessageSource`; returns when the other end was closed."""
         self._take = take
         try:
             for message in self._early:
@@ -34,7 +34,7 @@ class Link:
             self._is_over.set()
 
     def send(self, message: Json) -> None:
-        """See `peer.Sink`. What is sent before the other end takes messages waits there for it."""
+        """See `transport.MessageSink`. What is sent before the other end takes messages waits there for it."""
         other = self.other
         if other._is_over.is_set():
             raise anyio.BrokenResourceError
@@ -52,12 +52,12 @@ class Link:
         self.other._is_over.set()
 
 
-def linked() -> tuple[Link, Link]:
+def in_process_pair() -> tuple[InProcessTransport, InProcessTransport]:
     """Return (the client's end, the server's end).
 
     What the client sends is copied, as JSON would copy it: its arguments are its caller's, who may go on changing them.
     What the server sends was made for the message by the SDK, and is not copied.
     """
-    client, server = Link(copies=True), Link(copies=False)
+    client, server = InProcessTransport(copies=True), InProcessTransport(copies=False)
     client.other, server.other = server, client
     return client, server

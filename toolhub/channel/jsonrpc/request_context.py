@@ -28,7 +28,7 @@ _UNKNOWN_ERROR = 0
 
 
 @dataclass(eq=False)
-class Asked:
+class RequestContext:
     """One message of the other side, as its handler sees it: the SDK's `DispatchContext`."""
 
     peer: Outbound = field(repr=False)
@@ -42,7 +42,7 @@ class Asked:
     cancel_requested: anyio.Event = field(repr=False, default_factory=anyio.Event)
 
     @classmethod
-    def of(cls, peer: Outbound, request_id: RequestId, params: Params) -> Asked:
+    def of(cls, peer: Outbound, request_id: RequestId, params: Params) -> RequestContext:
         meta = (params or {}).get("_meta")
         token = meta.get("progressToken") if isinstance(meta, dict) else None
         return cls(peer, request_id, token if isinstance(token, int | str) and not isinstance(token, bool) else None)

@@ -15,9 +15,9 @@ import pytest
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from toolhub.channel.lines import INLINE_BYTES
-from toolhub.channel.peer import Peer
-from toolhub.channel.stdio import StdinStream, StdoutStream
+from toolhub.channel.jsonrpc.lines import INLINE_BYTES
+from toolhub.channel.jsonrpc.peer import Peer
+from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 
 pytestmark = pytest.mark.anyio
 
@@ -227,7 +227,7 @@ async def test_a_message_that_cannot_be_taken_ends_the_conversation_with_its_err
     os.write(pipes.to_hub, b"{}\n")
     try:
         with anyio.fail_after(5), pytest.raises(LookupError):
-            await StdoutStream(pipes, limit=LIMIT).pump(fails)
+            await StdoutStream(pipes, limit=LIMIT).receive_loop(fails)
     finally:
         for fd in pipes.all:
             os.close(fd)

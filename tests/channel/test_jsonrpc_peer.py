@@ -14,8 +14,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from toolhub.channel.link import linked
-from toolhub.channel.peer import Peer
+from toolhub.channel.jsonrpc.in_process import in_process_pair
+from toolhub.channel.jsonrpc.peer import Peer
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ class Side:
 @asynccontextmanager
 async def sides() -> AsyncIterator[tuple[Side, Side]]:
     """Two that talk; leaving ends both."""
-    near_end, far_end = linked()
+    near_end, far_end = in_process_pair()
     near, far = Side(Peer(near_end, near_end)), Side(Peer(far_end, far_end))
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
@@ -152,7 +152,7 @@ async def test_the_end_of_the_other_side_ends_every_request_and_is_told_once() -
             await near.peer.send_raw_request("wait", {"number": 0})
         codes.append(caught.value.code)
 
-    near_end, far_end = linked()
+    near_end, far_end = in_process_pair()
     near, far = Side(Peer(near_end, near_end)), Side(Peer(far_end, far_end))
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks, anyio.create_task_group() as far_tasks:

@@ -16,8 +16,8 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
-from toolhub.channel.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
-from toolhub.channel.loops import Answer, answers, readable
+from toolhub.channel.jsonrpc.futures import Future, future_factory, readable
+from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
 from toolhub.model import Json
 
 _READ_BYTES = 1 << 18
@@ -45,7 +45,7 @@ class StdoutStream:
         self._ended = False
         self._crash: Exception | None = None
         self._take: Callable[[Any], bool]
-        self._halt: Answer[bytes | None] | None = None
+        self._halt: Future[bytes | None] | None = None
         """What interrupts the reading: a line that is too long to be decoded in the loop, or None at the end."""
         self.noise_lines = 0
         self.noise: deque[str] = deque(maxlen=NOISE_KEPT)
@@ -61,11 +61,11 @@ class StdoutStream:
         if not self._lines and self._halt is not None and not self._halt.done():
             self._halt.set_result(None)
 
-    async def pump(self, take: Callable[[Any], bool]) -> None:
-        """See `ends.Source`; returns at EOF, on `end()`, or after a line over the limit."""
-        self._take, new_answer = take, answers()
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
+        """See `transport.MessageSource`; returns at EOF, on `end()`, or after a line over the limit."""
+        self._take, new_future = take, future_factory()
         while True:
-            self._halt = new_answer()
+            self._halt = new_future()
             async with readable(self._child.stdout, self._turn):
                 long_line = await self._halt
             if self._crash is not None:
@@ -146,7 +146,7 @@ class StdinStream:
         await self._room.wait()
 
     def send(self, message: Json) -> None:
-        """See `ends.Sink`."""
+        """See `transport.MessageSink`."""
         if self._is_closed:
             raise anyio.BrokenResourceError
         data = to_json(message, inf_nan_mode="null") + b"\n"

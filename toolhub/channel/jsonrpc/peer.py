@@ -30,9 +30,9 @@ from opentelemetry.context import get_current
 from opentelemetry.propagate import inject
 from pydantic import ValidationError
 
-from toolhub.channel.asked import Asked, Params, error_of
-from toolhub.channel.ends import Sink, Source
-from toolhub.channel.loops import Answer, answers
+from toolhub.channel.jsonrpc.futures import Future, future_factory
+from toolhub.channel.jsonrpc.request_context import Params, RequestContext, error_of
+from toolhub.channel.jsonrpc.transport import MessageSink, MessageSource
 from toolhub.model import Json
 
 RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
@@ -46,17 +46,17 @@ logger = logging.getLogger(__name__)
 class Peer:
     """The SDK's `Dispatcher` over a source and a sink. `ended` is set once nothing can come any more."""
 
-    def __init__(self, source: Source, sink: Sink) -> None:
+    def __init__(self, source: MessageSource, sink: MessageSink) -> None:
         self.ended = anyio.Event()
         self.on_raw_notification: RawNotified | None = None
         """Takes notifications instead of the `on_notify` that `run` was given."""
         self._source = source
         self._sink = sink
         self._number = 0
-        self._waiting: dict[RequestId, Answer[Json | ErrorData]] = {}
+        self._waiting: dict[RequestId, Future[Json | ErrorData]] = {}
         self._listening: dict[RequestId, ProgressFnT] = {}
-        self._handling: dict[RequestId, Asked] = {}
-        self._new_answer: Callable[[], Answer[Any]] | None = None
+        self._handling: dict[RequestId, RequestContext] = {}
+        self._new_future: Callable[[], Future[Any]] | None = None
         self._tasks: anyio.abc.TaskGroup
         self._on_request: OnRequest
         self._on_notify: OnNotify
@@ -79,7 +79,7 @@ class Peer:
         raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
 
     async def _request(self, method: str, params: Params, opts: CallOptions) -> Json:
-        if self._new_answer is None:
+        if self._new_future is None:
             raise RuntimeError("a request before run()")
         await anyio.lowlevel.checkpoint_if_cancelled()  # what is cancelled already must not reach the other side
         while self._sink.is_full:
@@ -88,7 +88,7 @@ class Peer:
             raise MCPError.from_error_data(_CLOSED)
         number, on_progress = self._number_for(opts), opts.get("on_progress")
         key = coerce_request_id(number)
-        answer: Answer[Json | ErrorData] = self._new_answer()
+        answer: Future[Json | ErrorData] = self._new_future()
         self._waiting[key] = answer
         if on_progress is not None:
             self._listening[key] = on_progress
@@ -145,12 +145,12 @@ class Peer:
     ) -> None:
         """Take messages until the source ends. Runs once."""
         self._on_request, self._on_notify, self._intercept = on_request, on_notify, on_notify_intercept
-        self._new_answer = answers()
+        self._new_future = future_factory()
         try:
             async with anyio.create_task_group() as self._tasks:
                 task_status.started()
                 try:
-                    await self._source.pump(self._take)
+                    await self._source.receive_loop(self._take)
                 finally:
                     self._end()
                     self._tasks.cancel_scope.cancel()
@@ -189,9 +189,9 @@ class Peer:
         if number is None:
             self._notified(method, params)
         elif isinstance(number, int | str):
-            asked, key = Asked.of(self, number, params), coerce_request_id(number)
-            self._handling[key] = asked
-            self._tasks.start_soon(self._handle, asked, key, method, params)
+            context, key = RequestContext.of(self, number, params), coerce_request_id(number)
+            self._handling[key] = context
+            self._tasks.start_soon(self._handle, context, key, method, params)
         else:
             return False
         return True
@@ -199,8 +199,8 @@ class Peer:
     def _notified(self, method: str, params: Params) -> None:
         if method == "notifications/cancelled":
             number = (params or {}).get("requestId")
-            if isinstance(number, int | str) and (asked := self._handling.get(coerce_request_id(number))) is not None:
-                asked.cancel()
+            if isinstance(number, int | str) and (context := self._handling.get(coerce_request_id(number))) is not None:
+                context.cancel()
         elif method == "notifications/progress":
             self._progressed(params or {})
         if run_notify_intercept(self._intercept, method, params):
@@ -210,7 +210,7 @@ class Peer:
 
     def _shown(self, method: str, params: Params) -> Callable[[], Awaitable[None]] | None:
         if self.on_raw_notification is None:
-            return partial(self._on_notify, Asked(self), method, params)
+            return partial(self._on_notify, RequestContext(self), method, params)
         try:
             return self.on_raw_notification(method, params)
         except Exception:
@@ -226,23 +226,23 @@ class Peer:
         said = text if isinstance(text, str) else None
         self._tasks.start_soon(_contained, partial(listener, float(progress), known, said))
 
-    async def _handle(self, asked: Asked, key: RequestId, method: str, params: Params) -> None:
+    async def _handle(self, context: RequestContext, key: RequestId, method: str, params: Params) -> None:
         """Answer one request; one that the other side has cancelled is not answered."""
         answer: Json | None = None
         try:
-            with asked.scope:
-                answer = {"result": await self._on_request(asked, method, params)}
+            with context.scope:
+                answer = {"result": await self._on_request(context, method, params)}
         except anyio.get_cancelled_exc_class():
             answer = _error(_CLOSED)
             raise
         except Exception as exc:
             answer = _error(error_of(exc, method))
         finally:
-            asked.is_over = True
-            if self._handling.get(key) is asked:
+            context.is_over = True
+            if self._handling.get(key) is context:
                 del self._handling[key]
-            if answer is not None and not asked.cancel_requested.is_set():
-                self._send_or_drop({"jsonrpc": "2.0", "id": asked.request_id, **answer})
+            if answer is not None and not context.cancel_requested.is_set():
+                self._send_or_drop({"jsonrpc": "2.0", "id": context.request_id, **answer})
 
 
 def _message(method: str, params: Params) -> Json:

@@ -13,7 +13,7 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 
-class Answer(Protocol[T]):
+class Future(Protocol[T]):
     """One value that one task awaits."""
 
     def done(self) -> bool:
@@ -25,7 +25,7 @@ class Answer(Protocol[T]):
     def __await__(self) -> Generator[Any, None, T]: ...
 
 
-class _EventAnswer(Generic[T]):
+class _EventFuture(Generic[T]):
     def __init__(self) -> None:
         self._is_set = anyio.Event()
         self._value: T
@@ -49,10 +49,10 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def answers() -> Callable[[], Answer[Any]]:
-    """Return what makes an `Answer` on the event loop that runs."""
+def future_factory() -> Callable[[], Future[Any]]:
+    """Return what makes a `Future` on the event loop that runs."""
     loop = _asyncio_loop()
-    return loop.create_future if loop is not None else _EventAnswer
+    return loop.create_future if loop is not None else _EventFuture
 
 
 @asynccontextmanager
@@ -68,14 +68,14 @@ async def readable(fd: int, turn: Callable[[], bool]) -> AsyncIterator[None]:
             yield
             watching.cancel_scope.cancel()
         return
-    turns = _Turns(loop, turn)
+    turns = _ReaderCallback(loop, turn)
     loop.add_reader(fd, turns.begin)
     try:
         turns.begin()
         yield
     finally:
         loop.remove_reader(fd)
-        turns.are_over = True
+        turns.is_stopped = True
 
 
 async def _watch(fd: int, turn: Callable[[], bool]) -> None:
@@ -85,21 +85,21 @@ async def _watch(fd: int, turn: Callable[[], bool]) -> None:
         await anyio.wait_readable(fd)
 
 
-class _Turns:
+class _ReaderCallback:
     """One turn per round of the loop: a descriptor that stays readable asks in every round."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], bool]) -> None:
         self._loop = loop
         self._turn = turn
         self._is_due = False
-        self.are_over = False
+        self.is_stopped = False
 
     def begin(self) -> None:
         if not self._is_due:
             self._next()
 
     def _next(self) -> None:
-        if self.are_over:
+        if self.is_stopped:
             return
         self._is_due = self._turn()
         if self._is_due:
