@@ -26,7 +26,6 @@ from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.hosting import Host, SandboxProvider, find_sandboxes
-from toolhub.journal import open_journal
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
@@ -42,8 +41,9 @@ from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, Se
 from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Counters, Slot, idle_limit
 from toolhub.spawn.exec import Spawner, open_spawner
+from toolhub.spawn.journal import open_journal
+from toolhub.spawn.launchers.resolver import Resolver
 from toolhub.spawn.memory import memory_below
-from toolhub.spawn.resolve import Resolver
 from toolhub.task import HubTask, new_task_id
 from toolhub.task_ids import check_task_id
 

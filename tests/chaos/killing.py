@@ -18,7 +18,7 @@ from chaos.processes import Process, below
 
 import toolhub
 from toolhub import ServerSpec
-from toolhub.journal import sweep
+from toolhub.spawn.journal import sweep
 
 PROGRAM = Path(__file__).with_name("hub_program.py")
 

@@ -59,7 +59,7 @@ def keeper_of(server_pid: int) -> Process:
 
 
 def is_supervisor(pid: int) -> bool:
-    """Whether `pid` runs the supervisor's script: the supervisor itself, or a keeper forked from it."""
+    """Whether `pid` runs the supervisor's script: the supervisor itself, or a shim forked from it."""
     return b"supervisor.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 

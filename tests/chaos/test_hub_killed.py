@@ -38,7 +38,7 @@ async def test_a_killed_hub_leaves_nothing_of_a_tree_of_npx(tmp_path: Path) -> N
     command, *args = environment.npx_command("mcp-server-everything")
     async with another_hub(tmp_path / "state", ServerSpec(name="npx", command=command, args=args)) as hub:
         (npm,) = hub.servers
-        assert len(hub.all) >= 4  # supervisor, keeper, npm, node, and a shell where npm has one
+        assert len(hub.all) >= 4  # supervisor, shim, npm, node, and a shell where npm has one
         hub.process.kill()
         await eventually(lambda: not hub.alive, within=GONE_WITHIN_S)
 
@@ -58,7 +58,7 @@ def cgroups_of(hub_pid: int) -> list[Path]:
 
 
 async def test_a_hub_killed_together_with_its_supervisor_leaves_nothing(tmp_path: Path) -> None:
-    """The keepers are on their own, and enough."""
+    """The shims are on their own, and enough."""
     pidfile = tmp_path / "pids"
     spec = fixture("daemonises", env={"PIDFILE": str(pidfile)})
     async with another_hub(tmp_path / "state", spec, fork=True) as hub:

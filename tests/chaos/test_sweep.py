@@ -1,4 +1,4 @@
-"""The journal: when hub, supervisor and keepers died at once, the next hub removes what is left, and only that."""
+"""The journal: when hub, supervisor and shims died at once, the next hub removes what is left, and only that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from chaos.killing import HubProcess, another_hub
 from chaos.processes import PYTHON, HubFactory, Process, eventually, fixture, is_supervisor, noted, pid_of
 
-from toolhub.journal import Journal, open_journal, sweep
+from toolhub.spawn.journal import Journal, open_journal, sweep
 from toolhub.spawn.supervisor import start_time
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ def entry(process: Process, started: str | None = None) -> str:
 
 
 def kill_all_that_could_clean_up(hub: HubProcess) -> None:
-    """Hub, supervisor and keepers: stopped first, so that none has time to do its duty."""
+    """Hub, supervisor and shims: stopped first, so that none has time to do its duty."""
     helpers = [hub.process, *(process for process in hub.all if is_supervisor(process.pid))]
     assert len(helpers) == 2 + len(hub.servers)
     for process in helpers:
@@ -145,7 +145,7 @@ async def test_a_journal_that_cannot_be_kept_is_a_warning(tmp_path: Path, caplog
     unusable = HubFactory(tmp_path / "file" / "state")
     async with unusable.task(fixture("echo")) as task:
         assert (await task.call("echo", "echo", {"text": "works"})).text == "works"
-    (record,) = (record for record in caplog.records if record.name == "toolhub.journal")
+    (record,) = (record for record in caplog.records if record.name == "toolhub.spawn.journal")
     assert record.levelno == logging.WARNING and "no journal at" in record.getMessage()
 
 

@@ -83,7 +83,7 @@ class ServedHub:
         return httpx2.Client(base_url=self.http, headers=self.headers, **options)
 
     def processes(self) -> list[Process]:
-        """Everything that lives below the hub: its supervisor, keepers and servers."""
+        """Everything that lives below the hub: its supervisor, shims and servers."""
         return below(self.process.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, within: float = STOPS_WITHIN_S) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 
 from toolhub import ServerSpec
-from toolhub.journal import open_journal
 from toolhub.spawn.exec import Spawner, open_spawner
-from toolhub.spawn.forkserver import ForkServer
+from toolhub.spawn.fork.server import ForkServer
+from toolhub.spawn.journal import open_journal
 
 HERE = Path(__file__).parent
 

@@ -19,7 +19,7 @@ from typing import Any
 import environment
 from chaos.processes import FIXTURES
 
-from toolhub.spawn.resolve import Command
+from toolhub.spawn.launchers.resolver import Command
 
 NODE_SERVER = """#!/usr/bin/env node
 const readline = require("readline");

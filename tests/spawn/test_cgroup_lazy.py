@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.journal import open_journal
 from toolhub.spawn.exec import open_spawner
+from toolhub.spawn.journal import open_journal
 
 
 @pytest.mark.anyio

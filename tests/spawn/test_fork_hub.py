@@ -135,7 +135,7 @@ async def test_a_killed_hub_leaves_no_zygote_and_nothing_of_its_servers(tmp_path
 async def test_a_zygote_that_nobody_needs_ends_and_the_next_start_makes_another(
     hubs: HubFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub.spawn.fork_target.IDLE_S", 0.2)
+    monkeypatch.setattr("toolhub.spawn.fork.target.IDLE_S", 0.2)
     with anyio.fail_after(30):
         async with hubs(forking("echo")) as hub:
             *_, task = await started(hub, 2, "echo")

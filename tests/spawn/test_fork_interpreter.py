@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.spawn.interpreter import Program, recognise
+from toolhub.spawn.fork.python_command import Program, parse_python_command
 
 pytestmark = [pytest.mark.quick, pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked elsewhere")]
 
@@ -15,7 +15,7 @@ PYTHON = sys.executable
 
 
 def found(*argv: str, cwd: str = "/", path: str = "/nowhere") -> Program | str:
-    return recognise(argv, env={"PATH": path}, cwd=cwd)
+    return parse_python_command(argv, env={"PATH": path}, cwd=cwd)
 
 
 @pytest.mark.parametrize(

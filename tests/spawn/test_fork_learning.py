@@ -16,8 +16,8 @@ from toolhub import Config, ServerSpec
 from toolhub.cli.doctor import check_forks
 from toolhub.config.models import HubSettings
 from toolhub.spawn.exec import Spawner
-from toolhub.spawn.fork_target import ForkTarget
-from toolhub.spawn.forkserver import MOST_CWDS, MOST_TARGETS, ForkServer, learned_files
+from toolhub.spawn.fork.server import MOST_CWDS, MOST_TARGETS, ForkServer, import_profiles
+from toolhub.spawn.fork.target import ForkTarget
 
 pytestmark = pytest.mark.anyio
 
@@ -206,7 +206,7 @@ async def test_a_fall_back_has_a_reason_that_doctor_shows(state_dir: Path, caplo
     assert len([record for record in caplog.records if "falls back to exec" in record.getMessage()]) == 1
     (finding,) = check_forks(config)
     assert finding["detail"] == "server 'program' falls back to exec: '/bin/echo' is no Python"
-    learned_files(state_dir).set_fallback("program", None)
+    import_profiles(state_dir).set_fallback("program", None)
     assert check_forks(config) == [{"check": "fork", "status": "ok", "detail": "program"}]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.spawn.launchers import is_launcher, launch_of
+from toolhub.spawn.launchers.command_lines import is_launcher, launch_of
 
 pytestmark = pytest.mark.quick
 

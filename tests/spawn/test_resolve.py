@@ -11,8 +11,8 @@ import environment
 import pytest
 from spawn.launched import PYTHON, launcher_of, npm_package, npx_of, running, uvx, variables, wheel
 
-from toolhub.spawn import resolve
-from toolhub.spawn.resolve import FAILED_S, MOST_FAILURES, UNPINNED_S, Command, Resolver
+from toolhub.spawn.launchers import resolver as resolve
+from toolhub.spawn.launchers.resolver import FAILED_S, MOST_FAILURES, UNPINNED_S, Command, Resolver
 
 
 @pytest.fixture

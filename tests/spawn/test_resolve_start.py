@@ -10,7 +10,7 @@ from chaos.processes import HubFactory, below, pid_of
 from spawn.launched import launcher_of, npm_package, npx_of
 
 from toolhub import ServerSpec, StartError
-from toolhub.spawn.resolve import Command
+from toolhub.spawn.launchers.resolver import Command
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 def servers_of(hub_pid: int) -> list[Process]:
-    """The living processes of the echo server; supervisor and keepers are not counted by the budget either."""
+    """The living processes of the echo server; supervisor and shims are not counted by the budget either."""
     return [process for process in below(hub_pid) if is_echo(process.pid)]
 
 

@@ -97,7 +97,7 @@ async def test_daemons_and_children_end_with_their_server(tmp_path: Path, ending
 
 
 async def test_a_server_that_stays_when_its_stdin_ends_is_not_disturbed_by_its_orphans_exit(tmp_path: Path) -> None:
-    """A keeper collects every orphan of its server; only the server's own exit counts."""
+    """A shim collects every orphan of its server; only the server's own exit counts."""
     pidfile = tmp_path / "pids"
     async with running("daemonises", PIDFILE=str(pidfile)) as (child, process):
         daemon, plain = noted(pidfile, 2)

@@ -13,7 +13,7 @@ from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
 from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
-from toolhub.spawn.resolve import Command, Resolver
+from toolhub.spawn.launchers.resolver import Command, Resolver
 from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 

@@ -26,7 +26,7 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, ServerSpec, load_config, redact
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
-from toolhub.spawn.forkserver import learned_files
+from toolhub.spawn.fork.server import import_profiles
 from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 from toolhub_runtime import install_command
@@ -248,7 +248,7 @@ def check_machine(config: Config) -> list[Finding]:
 def check_forks(config: Config) -> list[Finding]:
     """Which servers with `spawn: fork` were executed instead when they were last started, and why."""
     forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
-    fallbacks = learned_files(config.hub.state_path).fallbacks()
+    fallbacks = import_profiles(config.hub.state_path).fallbacks()
     found = [
         {"check": "fork", "status": "weaker", "detail": f"server {name!r} falls back to exec: {fallbacks[name]}"}
         for name in forked

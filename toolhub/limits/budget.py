@@ -20,7 +20,7 @@ from toolhub.limits.descriptors import open_descriptors
 from toolhub.limits.fair_queue import FairQueue
 from toolhub.model import BudgetStatistics, FairShareKey
 
-# The hub's ends of three pipes and of the line to the keeper.
+# The hub's ends of three pipes and of the line to the shim.
 FILES_PER_SESSION = 4
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """A cgroup v2 around everything a hub starts, where one can be made: the kernel then kills it all with one write.
 
-An addition to the supervisor, not a replacement: it catches what is left when hub, supervisor and keepers are killed
+An addition to the supervisor, not a replacement: it catches what is left when hub, supervisor and shims are killed
 together, at the next start. Making one needs write access to the hub's own cgroup (root, or systemd's `Delegate=yes`).
 """
 

@@ -1,7 +1,7 @@
 """A running server as the hub holds it, and how it is asked for.
 
 Whoever makes processes for the hub (the supervisor, a zygote) takes the same request, a JSON object with four
-descriptors, and leaves a keeper at the other end of the control socket that speaks the same few messages.
+descriptors, and leaves a shim at the other end of the control socket that speaks the same few messages.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import anyio
 
-from toolhub.journal import Journal
 from toolhub.spawn import supervisor
+from toolhub.spawn.journal import Journal
 
 Request = dict[str, Any]
 """`argv`, `env`, `cwd` (absolute), and what a zygote wants to know beside."""
@@ -33,7 +33,7 @@ class StarterLost(SpawnFailed):
 
 @dataclass(eq=False)
 class Child:
-    """A running server: its pid, the hub's ends of its pipes, and the line to its keeper.
+    """A running server: its pid, the hub's ends of its pipes, and the line to its shim.
 
     Somebody must run `watch()`; it sets `exited` when the server process has ended and `gone` when nothing that it
     started is left.
@@ -45,7 +45,7 @@ class Child:
     stdout: int
     stderr: int
     exit_code: int | None = None
-    """Exit status, or the negative signal number; None while it runs or if its keeper was killed."""
+    """Exit status, or the negative signal number; None while it runs or if its shim was killed."""
     exited: anyio.Event = field(repr=False, default_factory=anyio.Event)
     gone: anyio.Event = field(repr=False, default_factory=anyio.Event)
     on_ready: Callable[[], None] = field(repr=False, default=lambda: None)
@@ -57,7 +57,7 @@ class Child:
     _journal: Journal | None = field(repr=False, default=None)
 
     async def watch(self) -> None:
-        """Follow the keeper's messages until nothing is left of the server."""
+        """Follow the shim's messages until nothing is left of the server."""
         while (message := await next_message(self._control, self._unread)) is not None:
             if "exit" in message:
                 self.exit_code = message["exit"]
@@ -79,7 +79,7 @@ class Child:
         try:
             self._control.send(letter)
         except OSError:
-            pass  # the keeper has ended, and so has everything below it
+            pass  # the shim has ended, and so has everything below it
 
     def close_stdin(self) -> None:
         """Give the server EOF on its stdin; harmless when repeated."""
@@ -89,7 +89,7 @@ class Child:
             self.stdin = -1
 
     def close(self) -> None:
-        """Close every descriptor; the keeper kills whatever still runs. Harmless when repeated."""
+        """Close every descriptor; the shim kills whatever still runs. Harmless when repeated."""
         self.close_stdin()
         for name in ("stdout", "stderr"):
             if getattr(self, name) >= 0:
@@ -101,7 +101,7 @@ class Child:
 
 
 async def next_message(control: socket.socket, unread: bytearray) -> dict[str, Any] | None:
-    """Return the keeper's next JSON line, or None when the keeper has ended."""
+    """Return the shim's next JSON line, or None when the shim has ended."""
     while b"\n" not in unread:
         try:
             chunk = control.recv(4096)
@@ -149,10 +149,10 @@ async def request_child(
     failed start (errno, text, file name) into words. Raises SpawnFailed.
     """
     pipes = [os.pipe() if stdin is None else (os.dup(stdin), -1), os.pipe(), os.pipe()]
-    control, keepers_end = socket.socketpair()
+    control, shims_end = socket.socketpair()
     control.setblocking(False)
     ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
-    theirs = [pipes[0][0], pipes[1][1], pipes[2][1], keepers_end.detach()]
+    theirs = [pipes[0][0], pipes[1][1], pipes[2][1], shims_end.detach()]
     child = Child(0, None, ours[0], ours[1], ours[2], _control=control, _journal=journal)
     try:
         try:
@@ -165,7 +165,7 @@ async def request_child(
                 os.close(fd)
         await _wait_started(child, request, explain)
     except BaseException:
-        child.close()  # the keeper reads EOF and ends whatever it had started
+        child.close()  # the shim reads EOF and ends whatever it had started
         raise
     return child
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import anyio
 
 from toolhub.config import ServerSpec
-from toolhub.journal import Journal
 from toolhub.spawn import supervisor
 from toolhub.spawn.cgroup import Cgroup
 from toolhub.spawn.child import Child, SpawnFailed, request_child, send_request
-from toolhub.spawn.forkserver import ForkServer, open_forks
+from toolhub.spawn.fork.server import ForkServer, open_forks
+from toolhub.spawn.journal import Journal
 
 __all__ = ["Child", "SpawnFailed", "Spawner", "child_environment", "explain_exec_error", "open_spawner"]
 

@@ -1,15 +1,15 @@
 """The supervisor: a small process between the hub and its servers that outlives neither.
 
-    hub ── request socket ──> supervisor ── fork ──> keeper ── fork + exec ──> server ──> its children
+    hub ── request socket ──> supervisor ── fork ──> shim ── fork + exec ──> server ──> its children
      └───────────── control socket, one per server ────┘
 
-The hub asks the supervisor for a child; the supervisor forks a *keeper*, which starts the server and stays its parent.
-A keeper is a child subreaper: whatever the server forks, daemonises or double-forks ends up below it, so it can end
+The hub asks the supervisor for a child; the supervisor forks a *shim*, which starts the server and stays its parent.
+A shim is a child subreaper: whatever the server forks, daemonises or double-forks ends up below it, so it can end
 *all* of it. It does so when the server exits, when the hub says so, and when the hub dies (its control socket reads
-EOF, its pidfd becomes readable). If a keeper itself is killed, its orphans fall to the supervisor, which kills them.
+EOF, its pidfd becomes readable). If a shim itself is killed, its orphans fall to the supervisor, which kills them.
 
 This file is run as a script with nothing but the standard library (`python -I -S supervisor.py`), single-threaded so
-that forking is safe; keepers share its memory. On systems without subreapers (macOS) a keeper ends the server's process
+that forking is safe; shims share its memory. On systems without subreapers (macOS) a shim ends the server's process
 group and the descendants that `ps` still shows.
 """
 
@@ -113,7 +113,7 @@ def _signal_group(pgid: int, number: int) -> None:
         pass
 
 
-# --- keeper -----------------------------------------------------------------------------------------------------------
+# --- shim -----------------------------------------------------------------------------------------------------------
 
 
 def _reap() -> list[tuple[int, int]]:
@@ -186,7 +186,7 @@ def _exec(request: dict[str, Any], stdio: list[int], errors: int) -> NoReturn:
     except ValueError as exc:  # a null byte: no program can be given one
         os.write(errors, json.dumps([errno.EINVAL, str(exc), None]).encode())
     finally:
-        os._exit(127)  # whatever happened: the keeper's code must not run on in a second process
+        os._exit(127)  # whatever happened: the shim's code must not run on in a second process
 
 
 def _start_server(request: dict[str, Any], stdio: list[int]) -> tuple[int, str]:
@@ -201,30 +201,30 @@ def _start_server(request: dict[str, Any], stdio: list[int]) -> tuple[int, str]:
     return pid, reason
 
 
-def _tell(control: socket.socket, **message: Any) -> None:
+def _report(control: socket.socket, **message: Any) -> None:
     try:
         control.sendall(json.dumps(message).encode() + b"\n")
     except OSError:
         pass  # the hub is gone; the caller is about to notice
 
 
-def _keep(
+def _run_shim(
     request: dict[str, Any],
     stdio: list[int],
     control: socket.socket,
     hub: int | None,
     start: Callable[[dict[str, Any], list[int]], tuple[int, str]] = _start_server,
 ) -> None:
-    """A keeper's life: start the server, obey the hub, end everything below when either is gone."""
+    """A shim's life: start the server, obey the hub, end everything below when either is gone."""
     _become_subreaper()
     child_exited = _sigchld_pipe()
     pid, failed = start(request, stdio)
     for fd in stdio:
         os.close(fd)  # the server's ends: keeping one open would hide its EOF from the hub
     if failed:
-        _tell(control, failed=json.loads(failed))
+        _report(control, failed=json.loads(failed))
         return
-    _tell(control, pid=pid, start_time=start_time(pid))
+    _report(control, pid=pid, start_time=start_time(pid))
     watched = [control.fileno(), child_exited] + ([hub] if hub is not None else [])
     while True:
         ready = wait_readable(watched)
@@ -232,16 +232,16 @@ def _keep(
             os.read(child_exited, 4096)
             status = dict(_reap()).get(pid)
             if status is not None:
-                _tell(control, exit=os.waitstatus_to_exitcode(status))
+                _report(control, exit=os.waitstatus_to_exitcode(status))
                 break
-        if hub in ready or control.fileno() in ready and not _obey(control, pid):
+        if hub in ready or control.fileno() in ready and not _handle_commands(control, pid):
             break
     _signal_group(pid, signal.SIGKILL)
     _kill_everything_below(os.getpid())
-    _tell(control, gone=True)
+    _report(control, gone=True)
 
 
-def _obey(control: socket.socket, pid: int) -> bool:
+def _handle_commands(control: socket.socket, pid: int) -> bool:
     """Carry out the hub's one-letter commands; False when the server is to be killed."""
     try:
         commands = control.recv(64)
@@ -279,7 +279,7 @@ def _receive_request(requests: socket.socket) -> tuple[dict[str, Any], list[int]
     return json.loads(_receive_exactly(requests, HEADER.unpack(header)[0])), list(fds)
 
 
-def _fork_keeper(requests: socket.socket, hub: int | None, cgroup: str) -> int:
+def _fork_shim(requests: socket.socket, hub: int | None, cgroup: str) -> int:
     request, fds = _receive_request(requests)
     pid = os.fork()
     if pid == 0:
@@ -288,7 +288,7 @@ def _fork_keeper(requests: socket.socket, hub: int | None, cgroup: str) -> int:
             requests.close()
             for fd in fds:
                 os.set_inheritable(fd, False)
-            _keep(request, fds[:3], socket.socket(fileno=fds[3]), hub)
+            _run_shim(request, fds[:3], socket.socket(fileno=fds[3]), hub)
             code = 0
             if hub is not None and wait_readable([hub], 0):
                 _remove_cgroup(cgroup)  # the supervisor may be gone as well; the last of us succeeds
@@ -299,11 +299,11 @@ def _fork_keeper(requests: socket.socket, hub: int | None, cgroup: str) -> int:
     return pid
 
 
-def _kill_orphans(keepers: set[int]) -> None:
-    """End what a killed keeper left behind: every child of ours that is not a keeper, with all below it."""
+def _kill_orphans(shims: set[int]) -> None:
+    """End what a killed shim left behind: every child of ours that is not a shim, with all below it."""
     for _ in range(_KILL_ROUNDS):
-        keepers.difference_update(pid for pid, _ in _reap())
-        orphans = [pid for pid in children(os.getpid()) if pid not in keepers]
+        shims.difference_update(pid for pid, _ in _reap())
+        orphans = [pid for pid in children(os.getpid()) if pid not in shims]
         if not orphans:
             return
         for orphan in orphans:
@@ -325,7 +325,7 @@ def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is the hub's to handle; it then closes the socket
     hub = _pidfd_of_hub(hub_pid)
-    keepers: set[int] = set()
+    shims: set[int] = set()
     child_exited = _sigchld_pipe()
     gc.freeze()
     watched = [requests.fileno(), child_exited] + ([hub] if hub is not None else [])
@@ -336,18 +336,18 @@ def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
         if child_exited in ready:
             os.read(child_exited, 4096)
             exited = _reap()
-            keepers.difference_update(pid for pid, _ in exited)
+            shims.difference_update(pid for pid, _ in exited)
             if any(status != 0 for _, status in exited):
-                _kill_orphans(keepers)
+                _kill_orphans(shims)
         if requests.fileno() in ready:
             try:
-                keepers.add(_fork_keeper(requests, hub, cgroup))
+                shims.add(_fork_shim(requests, hub, cgroup))
             except EOFError:
                 break
-    # Keepers see the hub's end by themselves; what is left after their time is killed from here.
+    # Shims see the hub's end by themselves; what is left after their time is killed from here.
     deadline = time.monotonic() + 0.5
-    while keepers and time.monotonic() < deadline:
-        keepers.difference_update(pid for pid, _ in _reap())
+    while shims and time.monotonic() < deadline:
+        shims.difference_update(pid for pid, _ in _reap())
         time.sleep(_KILL_PAUSE_S)
     _kill_everything_below(os.getpid())
     _remove_cgroup(cgroup)

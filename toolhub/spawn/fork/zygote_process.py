@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import anyio
 
-from toolhub.journal import Journal
 from toolhub.spawn.child import Child, Request, StarterLost, next_message, request_child, send_request
+from toolhub.spawn.journal import Journal
 from toolhub.spawn.tail import StderrTail
 
 SCRIPT = Path(__file__).with_name("zygote.py")
@@ -31,7 +31,7 @@ class Spawn(Protocol):
     ) -> Awaitable[Child]: ...
 
 
-class Unfit(Exception):
+class PreloadError(Exception):
     """It ended over what it was to load. `modules`: which ones; empty if it does not know."""
 
     def __init__(self, why: str, modules: Sequence[str] = ()) -> None:
@@ -78,7 +78,7 @@ async def open_zygote(
 ) -> AsyncIterator[ZygoteProcess]:
     """Start a zygote and wait until it has loaded what `order` says; leaving ends it and its servers.
 
-    order: see `preloading.preload`; its `env` is the zygote's. Raises SpawnFailed, Unfit.
+    order: see `preloading.preload`; its `env` is the zygote's. Raises SpawnFailed, PreloadError.
     """
     requests, theirs = socket.socketpair()
     requests.setblocking(False)
@@ -111,13 +111,15 @@ async def _wait_ready(requests: socket.socket, child: Child, tail: StderrTail) -
         while (message := await next_message(requests, unread)) is not None:
             if "ready" in message:
                 return
-            if "doubt" in message:
-                raise Unfit(str(message["doubt"]), list(map(str, message["modules"])))
+            if "unsafe" in message:
+                raise PreloadError(str(message["unsafe"]), list(map(str, message["modules"])))
             importing = str(message.get("importing", ""))
         await child.exited.wait()
         last = f" ({tail.lines()[-1]})" if tail.lines() else ""
-        raise Unfit(f"the interpreter ended with {child.exit_code} while it was loading{last}", _blamed(importing))
-    raise Unfit(f"loading took more than {PRELOAD_S:g} s", _blamed(importing))
+        raise PreloadError(
+            f"the interpreter ended with {child.exit_code} while it was loading{last}", _blamed(importing)
+        )
+    raise PreloadError(f"loading took more than {PRELOAD_S:g} s", _blamed(importing))
 
 
 def _blamed(importing: str) -> list[str]:

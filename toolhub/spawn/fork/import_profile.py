@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Modules:
+class ImportProfile:
     """names: in the order they were imported; None if nobody has watched yet. excluded: not to be loaded, and why."""
 
     names: list[str] | None = None
@@ -45,23 +45,23 @@ def is_module_name(name: object) -> bool:
     return isinstance(name, str) and len(name) <= _LONGEST_NAME and all(map(str.isidentifier, name.split(".")))
 
 
-class LearnedFiles:
+class ImportProfiles:
     """A folder with one file per program, and one with the servers that are not forked. None: nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def load(self, identity: Sequence[str]) -> Modules:
+    def load(self, identity: Sequence[str]) -> ImportProfile:
         """Return what is known about a program; nothing if its file is missing, damaged or somebody else's."""
         content = self._read(_file_name(identity))
         names, excluded = content.get("modules"), content.get("excluded")
         if not isinstance(names, list) or not isinstance(excluded, list):
-            return Modules()
-        modules = Modules(excluded=dict.fromkeys(filter(is_module_name, excluded), "found out earlier"))
+            return ImportProfile()
+        modules = ImportProfile(excluded=dict.fromkeys(filter(is_module_name, excluded), "found out earlier"))
         modules.add(names)
         return modules
 
-    def save(self, identity: Sequence[str], modules: Modules) -> None:
+    def save(self, identity: Sequence[str], modules: ImportProfile) -> None:
         content = {"program": list(identity), "modules": modules.names or [], "excluded": list(modules.excluded)}
         self._write(_file_name(identity), content)
         self._prune()

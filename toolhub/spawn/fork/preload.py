@@ -26,7 +26,7 @@ _STDLIB = os.path.dirname(os.__file__)
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-class Doubt(BaseException):
+class UnsafeImport(BaseException):
     """Something that forks must not share. Not an Exception: imports that may fail shall not swallow it."""
 
     def __init__(self, modules: list[str], why: str) -> None:
@@ -52,9 +52,9 @@ def preload(order: dict[str, Any], hub: socket.socket) -> bool:
             failed = _import_all(order, tell)
             watch.check()
         if watch.reads:
-            raise Doubt(*watch.reads[0])
-    except Doubt as doubt:
-        tell(doubt=doubt.why, modules=doubt.modules)
+            raise UnsafeImport(*watch.reads[0])
+    except UnsafeImport as unsafe:
+        tell(unsafe=unsafe.why, modules=unsafe.modules)
         return False
     tell(ready=True, failed=failed)
     return True
@@ -74,10 +74,10 @@ def _import_all(order: dict[str, Any], tell: Callable[..., None]) -> dict[str, s
             importlib.import_module(name)
         except ImportError as exc:
             failed[name] = str(exc)  # as in the process it was learned from, or it is no longer there
-        except Doubt:
+        except UnsafeImport:
             raise
         except BaseException as exc:
-            raise Doubt([name], f"it raises {type(exc).__name__} when it is imported: {exc}") from exc
+            raise UnsafeImport([name], f"it raises {type(exc).__name__} when it is imported: {exc}") from exc
         finally:
             if is_opted and order["folder"] in sys.path:
                 sys.path.remove(order["folder"])
@@ -148,11 +148,11 @@ class _Watch:
                 os.close(fd)
 
     def check(self) -> None:
-        """Raise Doubt if the process is not what it was; whose doing it is, is known to a careful watch."""
+        """Raise UnsafeImport if the process is not what it was; whose doing it is, is known to a careful watch."""
         now = self._state()
         for what, value in now.items():
             if value != self._before[what]:
-                raise Doubt(list(self._stack), f"it {what} when it is imported")
+                raise UnsafeImport(list(self._stack), f"it {what} when it is imported")
 
     def _state(self) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
@@ -205,7 +205,7 @@ class _Watch:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         self.check()
         if name in self._order["excluded"]:
-            raise Doubt([*self._stack, name], "it imports a module that cannot be preloaded")
+            raise UnsafeImport([*self._stack, name], "it imports a module that cannot be preloaded")
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None and finder is not self else None

@@ -1,11 +1,11 @@
 """The zygote: an interpreter with a server's libraries loaded, that forks the server's processes.
 
-    hub ── request socket (stdin) ──> zygote ── fork ──> keeper ── fork ──> server ──> its children
+    hub ── request socket (stdin) ──> zygote ── fork ──> shim ── fork ──> server ──> its children
      └───────────── control socket, one per server ───────┘
 
-A zygote takes the same requests as the supervisor and forks the same keeper for each, so that a server ends with all
+A zygote takes the same requests as the supervisor and forks the same shim for each, so that a server ends with all
 that it started; only the last step differs: instead of executing a program, the forked process makes itself look like
-a fresh interpreter (`fresh.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
+a fresh interpreter (`snapshot.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
 frame of this file above it, and its end is the normal end of an interpreter.
 
 The zygote itself is a child of the supervisor. It is single-threaded, runs with nothing but the standard library of
@@ -28,41 +28,43 @@ from typing import TYPE_CHECKING, Any
 
 _MAIN = sys.modules["__main__"]
 if TYPE_CHECKING:
-    from toolhub.spawn import fresh, preloading, supervisor
+    from toolhub.spawn import supervisor
+    from toolhub.spawn.fork import preload, snapshot
 else:
 
-    def _beside(name):
-        """Load a module that lies beside this file; `sys.modules` does not hear of it."""
-        spec = importlib.util.spec_from_file_location(f"toolhub.spawn.{name}", f"{os.path.dirname(__file__)}/{name}.py")
+    def _load(path):
+        """Load a module by its path from this folder, without adding it to `sys.modules`."""
+        name = path.replace("../", "").replace("/", ".")
+        spec = importlib.util.spec_from_file_location(f"toolhub.spawn.{name}", f"{os.path.dirname(__file__)}/{path}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
 
-    supervisor, fresh, preloading = map(_beside, ("supervisor", "fresh", "preloading"))
+    supervisor, snapshot, preload = map(_load, ("../supervisor", "snapshot", "preload"))
 
 Request = dict[str, Any]
 
 
-class _Born(BaseException):
-    """Unwinds the forked server out of the keeper's loop."""
+class _InChild(BaseException):
+    """Unwinds the forked server out of the shim's loop."""
 
 
 def _fork_server(request: Request, stdio: list[int]) -> tuple[int, str]:
-    """Fork the server and return as `supervisor._start_server` does; in the server itself, raise _Born."""
+    """Fork the server and return as `supervisor._start_server` does; in the server itself, raise _InChild."""
     errors_out, errors_in = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _be_born(request, stdio, errors_in)
+        _setup_child(request, stdio, errors_in)
         os.close(errors_in)
-        raise _Born
+        raise _InChild
     os.close(errors_in)
     with open(errors_out, "rb") as pipe:
         reason = pipe.read().decode()
     return pid, reason
 
 
-def _be_born(request: Request, stdio: list[int], errors: int) -> None:
-    """The steps that can fail, with the keeper told of it."""
+def _setup_child(request: Request, stdio: list[int], errors: int) -> None:
+    """The steps that can fail, with the shim told of it."""
     try:
         os.setsid()
         for target, source in enumerate(stdio):
@@ -74,16 +76,16 @@ def _be_born(request: Request, stdio: list[int], errors: int) -> None:
         os._exit(127)
 
 
-def _keep(request: Request, fds: list[int]) -> None:
-    """Be a keeper; returns in the server only."""
+def _run_shim(request: Request, fds: list[int]) -> None:
+    """Be a shim; returns in the server only."""
     code = 1
     control = socket.socket(fileno=fds[3])
     try:
         for fd in fds:
             os.set_inheritable(fd, False)
-        supervisor._keep(request, fds[:3], control, None, _fork_server)
+        supervisor._run_shim(request, fds[:3], control, None, _fork_server)
         code = 0
-    except _Born:
+    except _InChild:
         control.detach()
         return
     except BaseException:  # noqa: S110  # nobody could be told; the hub reads the end of the control socket
@@ -93,44 +95,44 @@ def _keep(request: Request, fds: list[int]) -> None:
 
 def _serve(requests: socket.socket, idle_s: float) -> tuple[Request, int | None] | None:
     """The zygote's life. Returns None at its end, and in each server its request and the recorder's descriptor."""
-    keepers: set[int] = set()
+    shims: set[int] = set()
     child_exited = supervisor._sigchld_pipe()
-    supervisor._become_subreaper()  # for the servers whose keeper was killed
+    supervisor._become_subreaper()  # for the servers whose shim was killed
     gc.collect()
     gc.freeze()
     while True:
         # The clock runs only while there are no servers.
-        ready = supervisor.wait_readable([requests.fileno(), child_exited], None if keepers else idle_s)
+        ready = supervisor.wait_readable([requests.fileno(), child_exited], None if shims else idle_s)
         if not ready:
             return None
         if child_exited in ready:
             os.read(child_exited, 4096)
             exited = supervisor._reap()
-            keepers.difference_update(pid for pid, _ in exited)
+            shims.difference_update(pid for pid, _ in exited)
             if any(status != 0 for _, status in exited):
-                supervisor._kill_orphans(keepers)
+                supervisor._kill_orphans(shims)
         if requests.fileno() in ready:
             try:
                 request, fds = supervisor._receive_request(requests)
             except EOFError:
                 return None
-            pid = _fork_keeper(fds)
+            pid = _fork_shim(fds)
             if pid == 0:
-                _keep(request, fds)
+                _run_shim(request, fds)
                 return request, fds[4] if len(fds) > 4 else None
             if pid > 0:
-                keepers.add(pid)
+                shims.add(pid)
             for fd in fds:
                 os.close(fd)
 
 
-def _fork_keeper(fds: list[int]) -> int:
+def _fork_shim(fds: list[int]) -> int:
     """Fork; a machine that has no process to spare costs this server only, and the hub is told why."""
     try:
         return os.fork()
     except OSError as exc:
         with socket.socket(fileno=os.dup(fds[3])) as control:
-            supervisor._tell(control, failed=[exc.errno, exc.strerror, None])
+            supervisor._report(control, failed=[exc.errno, exc.strerror, None])
         return -1
 
 
@@ -149,24 +151,24 @@ def _main() -> tuple[Request, int | None] | None:
         order, _ = supervisor._receive_request(requests)
     except EOFError:
         return None
-    birthmark = fresh.remember(_MAIN, order["env"])
+    fresh_interpreter = snapshot.take(_MAIN, order["env"])
     gc.disable()
-    if not preloading.preload(order, requests):
+    if not preload.preload(order, requests):
         return None
-    born = _serve(requests, order["idle_s"])
-    if born is not None:
+    in_child = _serve(requests, order["idle_s"])
+    if in_child is not None:
         requests.detach()  # or its end would close whatever has that number by then
-        fresh.dress(birthmark, *born)
-    return born
+        snapshot.restore(fresh_interpreter, *in_child)
+    return in_child
 
 
 if __name__ == "__main__":
-    _born = _main()
-    if _born is not None:
+    _in_child = _main()
+    if _in_child is not None:
         try:
-            fresh.run(_born[0])
+            snapshot.run(_in_child[0])
         except SystemExit:
             raise
         except BaseException as _error:
-            fresh.report(_error, __file__)
+            snapshot.report(_error, __file__)
             raise

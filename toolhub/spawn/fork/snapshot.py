@@ -1,7 +1,7 @@
 """What makes a forked interpreter indistinguishable, from inside, from one that was just started.
 
-Loaded by `zygote.py` with the standard library of any Python 3.9+. `remember()` is called before anything is loaded and
-notes what a fresh interpreter is like; `dress()` restores that in the forked process and adds what its command line,
+Loaded by `zygote.py` with the standard library of any Python 3.9+. `take()` is called before anything is loaded and
+notes what a fresh interpreter is like; `restore()` restores that in the forked process and adds what its command line,
 environment and working directory would have brought; `run()` runs the program as the interpreter itself does.
 """
 
@@ -29,7 +29,7 @@ _PR_SET_NAME = 15
 _RECORD_S, _RECORD_NAMES = 30.0, 5000
 
 
-class Birthmark(NamedTuple):
+class InterpreterSnapshot(NamedTuple):
     """A fresh interpreter, in values."""
 
     main: dict[str, Any]
@@ -45,12 +45,12 @@ class Birthmark(NamedTuple):
     signals: dict[int, Any]
 
 
-def remember(main: types.ModuleType, env: dict[str, str]) -> Birthmark:
+def take(main: types.ModuleType, env: dict[str, str]) -> InterpreterSnapshot:
     """Note what is to be restored. env: what the interpreter was started with."""
     if not _is_path_safe():
         del sys.path[0]  # the zygote's own folder
     sys.argv = [""]
-    return Birthmark(
+    return InterpreterSnapshot(
         {name: vars(main)[name] for name in _MAIN_NAMES if name in vars(main)},
         {name: value for name, value in os.environ.items() if name not in env},
         list(sys.path),
@@ -72,7 +72,7 @@ def _is_path_safe() -> bool:
 # --- in the forked process ------------------------------------------------------------------------------------------
 
 
-def dress(mark: Birthmark, request: dict[str, Any], recorder: int | None) -> None:
+def restore(fresh: InterpreterSnapshot, request: dict[str, Any], recorder: int | None) -> None:
     """Make this process look as if it had just been started for `request`.
 
     recorder: a descriptor that the names of the modules it imports are written to.
@@ -80,13 +80,13 @@ def dress(mark: Birthmark, request: dict[str, Any], recorder: int | None) -> Non
     _close_descriptors(keep={0, 1, 2, recorder})
     signal.set_wakeup_fd(-1)
     for number, handler in handlers().items():
-        if handler is not mark.signals[number]:
-            signal.signal(number, mark.signals[number])
-    _set_environment({**request["env"], **{k: v for k, v in mark.added.items() if k not in request["env"]}})
-    _set_command_line(mark, request)
-    for fd, (encoding, errors) in enumerate(mark.stdio):
-        _open_stdio(fd, encoding, errors, is_buffered=mark.is_buffered)
-    _make_main(mark, request)
+        if handler is not fresh.signals[number]:
+            signal.signal(number, fresh.signals[number])
+    _set_environment({**request["env"], **{k: v for k, v in fresh.added.items() if k not in request["env"]}})
+    _set_command_line(fresh, request)
+    for fd, (encoding, errors) in enumerate(fresh.stdio):
+        _open_stdio(fd, encoding, errors, is_buffered=fresh.is_buffered)
+    _make_main(fresh, request)
     _reseed()
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]  # the zygote's, otherwise
@@ -118,7 +118,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _set_command_line(mark: Birthmark, request: dict[str, Any]) -> None:
+def _set_command_line(fresh: InterpreterSnapshot, request: dict[str, Any]) -> None:
     line = [os.fsdecode(_bytes(word)) for word in request["line"]]
     args = line[len(line) - request["args"] :]
     program = os.fsdecode(_bytes(request["module"] or request["script"]))
@@ -166,9 +166,9 @@ def _open_stdio(fd: int, encoding: str, errors: str, *, is_buffered: bool) -> No
     setattr(sys, f"__{name}__", stream)
 
 
-def _make_main(mark: Birthmark, request: dict[str, Any]) -> None:
+def _make_main(fresh: InterpreterSnapshot, request: dict[str, Any]) -> None:
     main = types.ModuleType("__main__")
-    names = dict(mark.main, __doc__=None, __spec__=None, __package__=None)
+    names = dict(fresh.main, __doc__=None, __spec__=None, __package__=None)
     if "__annotations__" in names:
         names["__annotations__"] = {}
     if request["module"]:

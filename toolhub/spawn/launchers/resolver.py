@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from toolhub.private_files import read_private, write_private
-from toolhub.spawn.launchers import Launch, is_launcher, launch_of
+from toolhub.spawn.launchers.command_lines import Launch, is_launcher, launch_of
 from toolhub.spawn.supervisor import children
 
 FORMAT = 1

@@ -20,13 +20,13 @@ import anyio
 import anyio.abc
 
 from toolhub.config import ServerSpec
-from toolhub.journal import Journal
 from toolhub.owned import unwrapped
 from toolhub.spawn.child import Child
-from toolhub.spawn.fork_target import ForkTarget, Ground, Unavailable
-from toolhub.spawn.interpreter import Program, recognise
-from toolhub.spawn.learned import LearnedFiles
-from toolhub.spawn.zygote_process import Spawn
+from toolhub.spawn.fork.import_profile import ImportProfiles
+from toolhub.spawn.fork.python_command import Program, parse_python_command
+from toolhub.spawn.fork.target import ForkKey, ForkTarget, Unavailable
+from toolhub.spawn.fork.zygote_process import Spawn
+from toolhub.spawn.journal import Journal
 
 FOLDER = "fork"
 """Below the hub's state directory: what was learned."""
@@ -50,14 +50,14 @@ class ForkServer:
         self._spawn = spawn
         self._tasks = tasks
         self._journal = journal
-        self._files = learned_files(journal.path.parent.parent if journal is not None else None)
-        self._targets: dict[Ground, ForkTarget] = {}
-        self._cwds: dict[Ground, set[str]] = {}
+        self._files = import_profiles(journal.path.parent.parent if journal is not None else None)
+        self._targets: dict[ForkKey, ForkTarget] = {}
+        self._cwds: dict[ForkKey, set[str]] = {}
 
     async def start(self, spec: ServerSpec, argv: Sequence[str], *, env: Mapping[str, str]) -> Child:
         """Start a server, by fork if that is possible. Raises SpawnFailed."""
         cwd = os.path.abspath(spec.cwd or os.curdir)  # noqa: ASYNC240  # no disk access
-        program = recognise(argv, env=env, cwd=cwd)
+        program = parse_python_command(argv, env=env, cwd=cwd)
         if isinstance(program, str):
             self._told(spec.name, program)
         else:
@@ -83,35 +83,35 @@ class ForkServer:
         self._files.set_fallback(server, reason)
 
     def _target(self, spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkTarget:
-        """Return what starts this program on this ground. Raises Unavailable where there are too many grounds."""
-        ground = _ground(spec, program, env, cwd)
-        cwds = self._cwds.setdefault(replace(ground, cwd="", folder=""), set())
+        """Return what starts this program on this fork_key. Raises Unavailable where there are too many grounds."""
+        fork_key = _fork_key(spec, program, env, cwd)
+        cwds = self._cwds.setdefault(replace(fork_key, cwd="", folder=""), set())
         if cwd not in cwds and len(cwds) < MOST_CWDS:
             cwds.add(cwd)
         if cwd not in cwds and not _is_relative(program, env):
-            folder = "/" if program.module is not None else ground.folder
-            ground = replace(ground, cwd="/", folder=folder, cwd_varies=True)
-        if ground not in self._targets:
-            if sum(other.program == ground.program for other in self._targets) >= MOST_TARGETS:
+            folder = "/" if program.module is not None else fork_key.folder
+            fork_key = replace(fork_key, cwd="/", folder=folder, cwd_varies=True)
+        if fork_key not in self._targets:
+            if sum(other.program == fork_key.program for other in self._targets) >= MOST_TARGETS:
                 raise Unavailable("variables that an interpreter reads as it starts differ from start to start")
-            self._targets[ground] = ForkTarget(
-                ground, spawn=self._spawn, tasks=self._tasks, files=self._files, journal=self._journal
+            self._targets[fork_key] = ForkTarget(
+                fork_key, spawn=self._spawn, tasks=self._tasks, files=self._files, journal=self._journal
             )
-        return self._targets[ground]
+        return self._targets[fork_key]
 
 
-def learned_files(state_dir: Path | None) -> LearnedFiles:
+def import_profiles(state_dir: Path | None) -> ImportProfiles:
     """What hubs with that state directory have learned."""
-    return LearnedFiles(state_dir / FOLDER if state_dir is not None else None)
+    return ImportProfiles(state_dir / FOLDER if state_dir is not None else None)
 
 
-def _ground(spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> Ground:
+def _fork_key(spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkKey:
     per_task = frozenset(name for name in spec.task_variables if not name.startswith(_EARLY))
     common = tuple(sorted((name, value) for name, value in env.items() if name not in per_task))
     # The same program whatever its arguments are.
     bare = Program(program.interpreter, program.module, program.script, (), program.own)
     folder = cwd if program.script is None else os.path.dirname(os.path.realpath(os.path.join(cwd, program.script)))
-    return Ground(bare, common, cwd, folder, tuple(spec.preload), per_task)
+    return ForkKey(bare, common, cwd, folder, tuple(spec.preload), per_task)
 
 
 def _is_relative(program: Program, env: Mapping[str, str]) -> bool:

@@ -16,16 +16,16 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from toolhub.journal import Journal
 from toolhub.limits.backoff import RestartIntensity
 from toolhub.owned import Held, hold
 from toolhub.spawn.child import Child, Request, SpawnFailed, StarterLost
-from toolhub.spawn.interpreter import Program
-from toolhub.spawn.learned import LearnedFiles, Modules
-from toolhub.spawn.zygote_process import Spawn, Unfit, ZygoteProcess, open_zygote
+from toolhub.spawn.fork.import_profile import ImportProfile, ImportProfiles
+from toolhub.spawn.fork.python_command import Program
+from toolhub.spawn.fork.zygote_process import PreloadError, Spawn, ZygoteProcess, open_zygote
+from toolhub.spawn.journal import Journal
 
 # On a busy machine a Python server is up in 1-3 s, and so is a zygote; who has waited longer gains nothing by it.
-PATIENCE_S = 10.0
+START_WAIT_TIMEOUT_S = 10.0
 # A zygote that nobody needed for so long costs more memory than the next start costs time.
 IDLE_S = 300.0
 # The zygote of a first process has no other; it ends with it.
@@ -48,7 +48,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True)
-class Ground:
+class ForkKey:
     """What a zygote's process is made from: equal ones can share a zygote."""
 
     program: Program
@@ -72,15 +72,15 @@ class ForkTarget:
 
     def __init__(
         self,
-        ground: Ground,
+        fork_key: ForkKey,
         *,
         spawn: Spawn,
         tasks: anyio.abc.TaskGroup,
-        files: LearnedFiles,
+        files: ImportProfiles,
         journal: Journal | None,
     ) -> None:
-        self.ground = ground
-        self.modules: Modules = files.load(ground.identity)
+        self.fork_key = fork_key
+        self.modules: ImportProfile = files.load(fork_key.identity)
         self._spawn = spawn
         self._tasks = tasks
         self._files = files
@@ -95,7 +95,7 @@ class ForkTarget:
 
     async def start(self, request: Request) -> Child:
         """Fork a process. Raises Unavailable, or SpawnFailed where executing it would fail as well."""
-        with anyio.move_on_after(PATIENCE_S):
+        with anyio.move_on_after(START_WAIT_TIMEOUT_S):
             while True:
                 if self._broken and anyio.current_time() - self._broken_at < COOLDOWN_S:
                     raise Unavailable(self._broken)
@@ -108,16 +108,16 @@ class ForkTarget:
                     return await self._first(request)
                 else:
                     await self._progress()
-        raise Unavailable(f"its interpreter was not ready within {PATIENCE_S:g} s", lasting=False)
+        raise Unavailable(f"its interpreter was not ready within {START_WAIT_TIMEOUT_S:g} s", lasting=False)
 
     async def _progress(self) -> None:
         """Wait until something about this target is different; have a zygote started if that is what is missing."""
         is_busy = self._is_learning or self._is_starting
-        if is_busy and anyio.current_time() - self._busy_since > PATIENCE_S:
+        if is_busy and anyio.current_time() - self._busy_since > START_WAIT_TIMEOUT_S:
             raise Unavailable("its first process, or its interpreter, takes long to get ready", lasting=False)
         if not is_busy:
             self._is_starting, self._busy_since = True, anyio.current_time()
-            self._tasks.start_soon(self._start_zygote, name=f"zygote of {self.ground.program.name}")
+            self._tasks.start_soon(self._start_zygote, name=f"zygote of {self.fork_key.program.name}")
         await self._changed.wait()
 
     def _notify(self) -> None:
@@ -131,7 +131,7 @@ class ForkTarget:
         try:
             bare = await hold(self._tasks, self._open([], _IDLE_BARE_S), until=ZygoteProcess.wait_gone, name="zygote")
             return await self._fork(bare.value, request)
-        except (Unfit, SpawnFailed) as exc:
+        except (PreloadError, SpawnFailed) as exc:
             self._stop_learning()
             raise Unavailable(str(exc)) from exc
         except BaseException:
@@ -160,7 +160,7 @@ class ForkTarget:
         """Take over what a process has imported so far; its handshake is answered, or it has come to its end."""
         names = os.pread(record, _RECORD_BYTES, 0).decode("utf-8", "replace").splitlines()
         if self.modules.add(names):
-            self._files.save(self.ground.identity, self.modules)
+            self._files.save(self.fork_key.identity, self.modules)
         self._stop_learning()
 
     def _end_record(self, record: int) -> None:
@@ -175,7 +175,7 @@ class ForkTarget:
         try:
             self._zygote = await self._fit_zygote()
             self._tasks.start_soon(self._watch, self._zygote)
-        except (Unfit, SpawnFailed) as exc:
+        except (PreloadError, SpawnFailed) as exc:
             self._break(str(exc))
         finally:
             self._is_starting = False
@@ -188,36 +188,36 @@ class ForkTarget:
             opened = self._open(self.modules.names or [], IDLE_S, careful=careful)
             try:
                 return await hold(self._tasks, opened, until=ZygoteProcess.wait_gone, name="zygote")
-            except Unfit as exc:
+            except PreloadError as exc:
                 if not exc.modules and careful:
                     raise
                 self._exclude(exc.modules, exc.why)
                 careful = True
         why = next(reversed(self.modules.excluded.values()))
-        raise Unfit(f"too many of the modules it imports cannot be loaded ahead; the last one: {why}")
+        raise PreloadError(f"too many of the modules it imports cannot be loaded ahead; the last one: {why}")
 
     def _exclude(self, modules: Sequence[str], why: str) -> None:
         if modules:
             reason = f"{modules[-1]}: {why}"
-            logger.info("%s: %s is not loaded ahead: %s", self.ground.program.name, ", ".join(modules), reason)
+            logger.info("%s: %s is not loaded ahead: %s", self.fork_key.program.name, ", ".join(modules), reason)
             self.modules.excluded.update(dict.fromkeys(modules, reason))
-            self._files.save(self.ground.identity, self.modules)
+            self._files.save(self.fork_key.identity, self.modules)
 
     def _open(self, modules: Sequence[str], idle_s: float, *, careful: bool = False) -> Any:
-        ground = self.ground
+        fork_key = self.fork_key
         order: Mapping[str, Any] = {
             "modules": list(modules),
-            "own": sorted(ground.program.own),
+            "own": sorted(fork_key.program.own),
             "excluded": list(self.modules.excluded),
-            "opted": list(ground.opted) if idle_s != _IDLE_BARE_S else [],
-            "folder": ground.folder,
-            "task_variables": sorted(ground.task_variables),
-            "cwd_varies": ground.cwd_varies,
+            "opted": list(fork_key.opted) if idle_s != _IDLE_BARE_S else [],
+            "folder": fork_key.folder,
+            "task_variables": sorted(fork_key.task_variables),
+            "cwd_varies": fork_key.cwd_varies,
             "careful": careful,
             "idle_s": idle_s,
-            "env": dict(ground.env),
+            "env": dict(fork_key.env),
         }
-        return open_zygote(self._spawn, ground.program.interpreter, order, cwd=ground.cwd, journal=self._journal)
+        return open_zygote(self._spawn, fork_key.program.interpreter, order, cwd=fork_key.cwd, journal=self._journal)
 
     async def _watch(self, held: Held[ZygoteProcess]) -> None:
         """Hear of the zygote's end; one that dies too often is left alone for a while."""
@@ -235,4 +235,4 @@ class ForkTarget:
 
     def __repr__(self) -> str:
         known = "unknown" if self.modules.names is None else len(self.modules.names)
-        return f"<ForkTarget {self.ground.program.name} modules={known} zygote={self._zygote is not None}>"
+        return f"<ForkTarget {self.fork_key.program.name} modules={known} zygote={self._zygote is not None}>"

@@ -50,7 +50,7 @@ class Program:
         return [*self.interpreter, *run, *self.args]
 
 
-def recognise(argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Program | str:
+def parse_python_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Program | str:
     """Return the program that a command runs, or why it is no Python program that can be forked.
 
     env, cwd (absolute): where the command would be looked up.

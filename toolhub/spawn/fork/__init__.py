@@ -1,0 +1,1 @@
+"""`spawn: fork`: a server process is forked from an interpreter that has its libraries loaded."""

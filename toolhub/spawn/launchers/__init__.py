@@ -1,0 +1,1 @@
+"""npx and uvx: what they run, remembered, so that the next start needs no launcher."""
