@@ -65,7 +65,7 @@ async def _measure(scale: Scale, engines: Engines) -> Found:
     ways = [Way(REFERENCE, "off", False), Way(NOTHING, "off", True), Way(AHEAD, "on", True)]
     async with engines.small_cache() as served:
         if no_door is None:
-            async with kv_door.open_door(served, scale.sizes) as door:
+            async with kv_door.open_frontend(served, scale.sizes) as door:
                 both = [*ways, Way(DOOR, "door", True)]
                 sides: Mapping[str, HintSettings] = {"off": OFF, "on": ON}
                 waits = await measure_waits(served, both, scale.rounds, scale.sizes, sides, {"door": door})

@@ -17,7 +17,7 @@ from benchmarks.result import Json
 from benchmarks.scripted import SERVER, TOOL, Served, open_side
 from benchmarks.served import HttpHub
 from toolhub import connect
-from toolhub.hosting import DOORS
+from toolhub.extensions import FRONTENDS
 
 _PATIENCE_S = 300.0
 # Calls that the hub has seen before, so that it knows how long the tool takes.
@@ -26,13 +26,13 @@ _SEEN = 6
 
 def missing() -> str | None:
     """Why the door cannot be measured here."""
-    if any(entry.name == "llm" for entry in importlib.metadata.entry_points(group=DOORS)):
+    if any(entry.name == "llm" for entry in importlib.metadata.entry_points(group=FRONTENDS)):
         return None
-    return "the LLM door is not installed (entry point `llm` of toolhub.doors)"
+    return "the LLM door is not installed (entry point `llm` of toolhub.frontends)"
 
 
 @asynccontextmanager
-async def open_door(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
+async def open_frontend(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
     """A trial that runs through the door; the hub's hints are never switched off and know the tool's durations."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))

@@ -30,7 +30,7 @@ from benchmarks.worker import Act
 _CLOSE_S = 60.0
 _LAST_WORDS = 500
 # What `toolhub serve` says once it accepts connections, and how often that is looked for.
-_MCP_FRONT = re.compile(r"MCP front +(http\S+)/mcp\n")
+_MCP_FRONT = re.compile(r"MCP gateway +(http\S+)/mcp\n")
 _LOOK_S = 0.02
 
 

@@ -38,7 +38,7 @@ PACKAGES = {
 GROUND = frozenset({0, 1})
 # What those outside may use beside `from toolhub import ...`: values, errors and settings, and the drop-in.
 PUBLIC_MODULES = frozenset(
-    {"toolhub.errors", "toolhub.hosting", "toolhub.model", "toolhub.config", "toolhub.miroflow", "toolhub.task_ids"}
+    {"toolhub.errors", "toolhub.extensions", "toolhub.model", "toolhub.config", "toolhub.miroflow", "toolhub.task_ids"}
 )
 # What a command that another package adds has in common with toolhub's own.
 COMMAND_MODULES = frozenset({"toolhub.cli.app", "toolhub.cli.shared"})

@@ -22,10 +22,9 @@ from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
-from toolhub.commons import Commons, open_commons
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
-from toolhub.hosting import Host, SandboxProvider, find_sandboxes
+from toolhub.extensions import BuiltinContext, SandboxProvider, find_sandboxes
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Flights
 from toolhub.layers.trace import CallCounts, Observer
@@ -40,6 +39,7 @@ from toolhub.server_events import ServerEvents
 from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, SessionPool
 from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Counters, Slot, idle_limit
+from toolhub.shared_resources import SharedResources, open_shared_resources
 from toolhub.spawn.exec import Spawner, open_spawner
 from toolhub.spawn.journal import open_journal
 from toolhub.spawn.launchers.resolver import Resolver
@@ -77,7 +77,7 @@ class Hub:
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
-        self._own_host: Host | None = None
+        self._own_host: BuiltinContext | None = None
 
     def __repr__(self) -> str:
         return f"<Hub tasks={len(self._tasks)} servers={list(self.config.servers)}>"
@@ -90,7 +90,7 @@ class Hub:
         async with AsyncExitStack() as stack:
             starts = StartLimiter(settings.start_limit)
             open_channel = await self._hosted_opener(stack)
-            commons = await stack.enter_async_context(open_commons())
+            resources = await stack.enter_async_context(open_shared_resources())
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             self._shared = HubResources(
                 open_channel=open_channel,
@@ -116,7 +116,7 @@ class Hub:
                     owners=owners,
                 ),
                 server_limiter=self._server_limiters,
-                commons=commons,
+                resources=resources,
                 flights=Flights(owners),
                 caches=Caches(),
             )
@@ -289,9 +289,9 @@ class Hub:
         return self._shared.sandboxes
 
     @property
-    def commons(self) -> Commons:
+    def resources(self) -> SharedResources:
         """What the builtin servers of this hub share."""
-        return self._shared.commons
+        return self._shared.resources
 
     @property
     def limiters(self) -> list[ConcurrencyLimiter]:
@@ -313,7 +313,7 @@ class Hub:
             self._shared_servers[key] = server
         return server
 
-    def _host(self) -> Host:
+    def _host(self) -> BuiltinContext:
         """What servers that all tasks share are given."""
         if self._own_host is None:
             self._own_host = self._shared.host("hub")
@@ -390,7 +390,7 @@ async def _warm(slot: Slot) -> None:
 def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> HostedOpener:
     """Return the opener that knows every transport. limit: bytes of the largest answer."""
 
-    def open_channel(spec: ServerSpec, host: Host) -> AbstractAsyncContextManager[Channel]:
+    def open_channel(spec: ServerSpec, host: BuiltinContext) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":
             return open_stdio(spec, spawner, limit=limit, resolver=resolver)
         if spec.transport == "builtin":

@@ -17,7 +17,7 @@ import anyio.abc
 
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
-from toolhub.hosting import SandboxScope
+from toolhub.extensions import SandboxScope
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named

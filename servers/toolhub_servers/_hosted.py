@@ -6,34 +6,34 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolhub.commons import Commons, open_commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources, open_shared_resources
 
 
 class Lobby:
-    """Where a server's tools find the commons while it runs. Give `lifespan` to the MCPServer."""
+    """Where a server's tools find the resources while it runs. Give `lifespan` to the MCPServer."""
 
-    def __init__(self, host: Host | None) -> None:
+    def __init__(self, host: BuiltinContext | None) -> None:
         self.owner = host.owner if host is not None else "server"
         """The task's id, "hub" for a server that all tasks share, "server" for one that runs alone."""
-        self._lent = host.commons if host is not None else None
-        self._commons = self._lent
+        self._lent = host.resources if host is not None else None
+        self._resources = self._lent
 
     @property
-    def commons(self) -> Commons:
-        if self._commons is None:
+    def resources(self) -> SharedResources:
+        if self._resources is None:
             raise RuntimeError("the server is not running")
-        return self._commons
+        return self._resources
 
     @asynccontextmanager
     async def lifespan(self, _server: Any) -> AsyncIterator[None]:
-        """Keep a commons of its own for as long as the server runs, unless the hub lends one."""
+        """Keep a resources of its own for as long as the server runs, unless the hub lends one."""
         if self._lent is not None:
             yield
             return
-        async with open_commons() as commons:
-            self._commons = commons
+        async with open_shared_resources() as resources:
+            self._resources = resources
             try:
                 yield
             finally:
-                self._commons = None
+                self._resources = None

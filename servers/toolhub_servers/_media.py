@@ -102,7 +102,7 @@ class MediaReader:
         return Media(data, mime)
 
     async def _fetch(self, url: str) -> Media:
-        web = await open_web(self._lobby.commons, "media", self._web)
+        web = await open_web(self._lobby.resources, "media", self._web)
         reply = await web.get(url, max_bytes=max(self._accepted.limits.values()))
         if not reply.body:
             raise Unusable("Downloaded file is empty")

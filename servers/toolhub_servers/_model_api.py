@@ -116,7 +116,7 @@ class ModelApi:
             raise ModelError(settings.missing)
         url = settings.base_url.rstrip("/") + path if path else settings.base_url
         try:
-            web = await open_web(self._lobby.commons, "models", settings.client())
+            web = await open_web(self._lobby.resources, "models", settings.client())
             headers = {**self._headers, "Content-Type": content_type}
             reply = await web.request("POST", url, headers=headers, content=content, is_safe=True)
         except BadStatus as exc:

@@ -13,7 +13,7 @@ from toolhub_sandbox import Execution, Sandbox, SandboxScope, open_sandboxes
 
 from toolhub.config import SandboxSettings, load_config
 from toolhub.errors import ConfigError
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 
 # Killing takes some 10 to 100 ms; a sandbox that resists for longer is left to its backend.
 KILL_TIMEOUT = 10.0
@@ -26,7 +26,7 @@ class Lender:
     ends them with it.
     """
 
-    def __init__(self, host: Host | None, profile: str | None, settings: SandboxSettings | None) -> None:
+    def __init__(self, host: BuiltinContext | None, profile: str | None, settings: SandboxSettings | None) -> None:
         if host is None:
             settings = settings or SandboxSettings()
             if profile is not None and profile not in settings.profiles:

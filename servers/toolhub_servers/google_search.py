@@ -21,7 +21,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._lacks import Lack
 from toolhub_servers._tools import MaybeNumber, MaybeText, make_server
@@ -40,7 +40,7 @@ ABOUT_THE_SEARCH = frozenset({"searchParameters", "credits"})
 
 def create_server(
     *,
-    host: Host | None = None,
+    host: BuiltinContext | None = None,
     pages: Mapping[str, Any] | None = None,
     renderer: Renderer | None = None,
     remove_snippets: bool = False,

@@ -20,7 +20,7 @@ from typing import Any
 from mcp.server import MCPServer
 from pydantic.json_schema import SkipJsonSchema
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
@@ -44,7 +44,7 @@ _FROM_ENVIRONMENT = (
 _NAMES = {"jina": "Jina Scrape", "direct": "Python Scrape", "browser": "Browser Scrape"}
 
 
-def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
     """Return the server. Raises ValueError for an option that is unknown or makes no sense.
 
     host: what the hub lends. renderer: a browser for pages that need one. options: see `SummarySettings`.
@@ -74,7 +74,7 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         """
         if settings.missing:
             return _failure(url, settings.missing)
-        pages = await open_pages(lobby.commons, settings.pages, renderer)
+        pages = await open_pages(lobby.resources, settings.pages, renderer)
         try:
             page = await pages.read(url, custom_headers)
         except DatasetRefused as exc:
@@ -84,7 +84,7 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         endpoint = service_settings(
             settings.summary_llm_base_url, settings.summary_concurrency, total_s=settings.summary_s
         )
-        extractor = Extractor(await open_web(lobby.commons, "summary", endpoint), settings)
+        extractor = Extractor(await open_web(lobby.resources, "summary", endpoint), settings)
         extract = await extractor.extract(page.noted_text, info_to_extract)
         return _json(
             success=not extract.error,

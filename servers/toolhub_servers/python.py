@@ -26,7 +26,7 @@ from mcp.server.mcpserver.tools import Tool
 from toolhub_sandbox import HOME, CommandResult, FileError, Sandbox, SandboxError
 
 from toolhub.config import SandboxSettings
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers import _python_text as text
 from toolhub_servers._command import command, serve
 from toolhub_servers._python_fetch import check_url, fetch, is_cut_off, target_of
@@ -39,7 +39,7 @@ NO_LOGS_DIR = "[ERROR]: LOGS_DIR environment variable is not set. Cannot determi
 
 def create_server(
     *,
-    host: Host | None = None,
+    host: BuiltinContext | None = None,
     profile: str | None = None,
     local_dirs: Sequence[str] = (),
     logs_dir: str | None = None,

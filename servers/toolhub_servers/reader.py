@@ -12,7 +12,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from toolhub.errors import ToolhubError
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
@@ -24,7 +24,7 @@ from toolhub_servers.scrape.settings import validated
 from toolhub_servers.scrape.uris import Uris, UriSettings
 
 
-def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
     """Return the server; the parameters are those of `reading.create_server`. Raises ValueError."""
     uris = Uris(validated(UriSettings, options), renderer)
     lobby = Lobby(host)
@@ -32,7 +32,7 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
     async def convert_to_markdown(uri: str) -> str:
         """Convert what an http:, https:, file: or data: URI names to Markdown."""
         try:
-            return (await uris.read(lobby.commons, uri)).noted_text
+            return (await uris.read(lobby.resources, uri)).noted_text
         except (ToolhubError, OSError, ValueError) as exc:
             raise ToolError(str(exc)) from exc
 

@@ -13,7 +13,7 @@ from typing import Any
 from mcp.server import MCPServer
 
 from toolhub.errors import ToolhubError
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
@@ -28,7 +28,7 @@ NO_URI = "Error: URI parameter is required and cannot be empty."
 BAD_SCHEME = f"Error: Invalid URI scheme. Supported schemes are: {', '.join(SCHEMES)}"
 
 
-def create_server(*, host: Host | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, renderer: Renderer | None = None, **options: Any) -> MCPServer:
     """Return the server. Raises ValueError for an option that is unknown or makes no sense.
 
     host: what the hub lends. renderer: a browser for pages that need one. options: see `UriSettings`.
@@ -51,7 +51,7 @@ def create_server(*, host: Host | None = None, renderer: Renderer | None = None,
         if not uri.strip().lower().startswith(SCHEMES):
             return BAD_SCHEME
         try:
-            return check_not_empty(await uris.read(lobby.commons, uri))
+            return check_not_empty(await uris.read(lobby.resources, uri))
         except DatasetRefused as exc:
             return str(exc)
         except (ToolhubError, OSError, ValueError) as exc:

@@ -20,7 +20,7 @@ from mcp.server import MCPServer
 from pydantic import model_validator
 
 from toolhub.config.section import Count, Seconds, Text
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, NotUnderstood, part_of_text, text_of
@@ -51,7 +51,7 @@ class ReasoningSettings(ModelSettings):
         return self
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `ReasoningSettings`. Raises ValueError for one that makes no sense."""
     settings = ReasoningSettings.model_validate(options)
     lobby = Lobby(host)

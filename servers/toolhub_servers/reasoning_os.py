@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mcp.server import MCPServer
 
 from toolhub.config.section import Seconds
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._model_api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
@@ -38,7 +38,7 @@ class ReasoningOsSettings(ModelSettings):
     timeout_s: Seconds = 280
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `ReasoningOsSettings`. Raises ValueError for one that makes no sense."""
     lobby = Lobby(host)
     api = ModelApi(lobby, ReasoningOsSettings.model_validate(options))

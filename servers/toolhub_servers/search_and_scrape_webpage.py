@@ -24,7 +24,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._lacks import Lack
 from toolhub_servers._tools import MaybeFlag, MaybeNumber, MaybeText, make_server
@@ -47,7 +47,7 @@ from toolhub_servers.search.tools import LowerCount, LowerQuery, asked, search_t
 UNWANTED = "unifuncs"
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. Raises ValueError for an option that is unknown, makes no sense or is missing.
 
     host: what the hub lends. options: see `SearchSettings`.

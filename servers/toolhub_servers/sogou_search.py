@@ -18,7 +18,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._lacks import Lack
 from toolhub_servers._tools import make_server
@@ -35,7 +35,7 @@ NO_KEYS = "[ERROR]: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set
 
 def create_server(
     *,
-    host: Host | None = None,
+    host: BuiltinContext | None = None,
     pages: Mapping[str, Any] | None = None,
     renderer: Renderer | None = None,
     **options: Any,

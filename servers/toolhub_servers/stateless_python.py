@@ -9,7 +9,7 @@ from mcp.server import MCPServer
 from toolhub_sandbox import SandboxError
 
 from toolhub.config import SandboxSettings
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers import _python_text as text
 from toolhub_servers._command import command, serve
 from toolhub_servers._python_scope import Lender, add_sandbox_options, read_settings
@@ -17,7 +17,7 @@ from toolhub_servers._tools import make_server, make_tool
 
 
 def create_server(
-    *, host: Host | None = None, profile: str | None = None, settings: SandboxSettings | None = None
+    *, host: BuiltinContext | None = None, profile: str | None = None, settings: SandboxSettings | None = None
 ) -> MCPServer:
     """Return the server; the parameters are those of `python.create_server`. Raises ValueError."""
     lender = Lender(host, profile, settings)

@@ -21,7 +21,7 @@ from pathlib import Path
 from anyio import to_thread
 from mcp.server import MCPServer
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._command import command, serve
 from toolhub_servers._tools import make_server, make_tool
 
@@ -43,7 +43,9 @@ class Broken(Exception):
     """The text is for the model."""
 
 
-def create_server(*, host: Host | None = None, data_dir: str | None = None, task_id: str | None = None) -> MCPServer:
+def create_server(
+    *, host: BuiltinContext | None = None, data_dir: str | None = None, task_id: str | None = None
+) -> MCPServer:
     """Return the server. Raises ValueError if the folder cannot be made.
 
     data_dir: where the lists are kept; None: `todo_lists` in the user's state folder. task_id: whose list it is; None:

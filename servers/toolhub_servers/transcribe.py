@@ -22,7 +22,7 @@ from anyio import to_thread
 from mcp.server import MCPServer
 
 from toolhub.config.section import Text
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._media import AUDIO, Media, MediaError, MediaReader, MediaSettings, SandboxFile, Unusable
@@ -56,7 +56,7 @@ class Failed(Exception):
     """The text is for the model."""
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `TranscribeSettings`. Raises ValueError for one that makes no sense."""
     settings = TranscribeSettings.model_validate(options)
     lobby = Lobby(host)

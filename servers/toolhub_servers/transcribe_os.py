@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from mcp.server import MCPServer
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._media import AUDIO, MediaReader, MediaSettings
@@ -29,7 +29,7 @@ class TranscribeOsSettings(ModelSettings, MediaSettings):
     }
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `TranscribeOsSettings`. Raises ValueError for one that makes no sense."""
     settings = TranscribeOsSettings.model_validate(options)
     lobby = Lobby(host)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mcp.server import MCPServer
 
 from toolhub.config.section import Count, Text
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile, is_url
@@ -56,7 +56,7 @@ class VqaSettings(ModelSettings, MediaSettings):
     max_tokens: Count = 1024
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `VqaSettings`. Raises ValueError for one that is unknown or makes no sense."""
     settings = VqaSettings.model_validate(options)
     lobby = Lobby(host)

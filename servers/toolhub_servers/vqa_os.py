@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from mcp.server import MCPServer
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._lacks import Lack
 from toolhub_servers._media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile
@@ -46,7 +46,7 @@ class VqaOsSettings(ModelSettings, MediaSettings):
     }
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `VqaOsSettings`. Raises ValueError for one that is unknown or makes no sense."""
     settings = VqaOsSettings.model_validate(options)
     lobby = Lobby(host)

@@ -14,8 +14,8 @@ from mcp.types import ImageContent, TextContent
 from toolhub_servers.browser import BrowserSettings, create_server
 from toolhub_servers.browser.shared import BrowserStatistics, open_shared
 
-from toolhub.commons import Commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources
 
 
 class Task:
@@ -57,15 +57,17 @@ def ref_in(snapshot: str, element: str) -> str:
 
 
 @asynccontextmanager
-async def open_task(commons: Commons, site: Website, owner: str = "task", **options: Any) -> AsyncIterator[Task]:
+async def open_task(
+    resources: SharedResources, site: Website, owner: str = "task", **options: Any
+) -> AsyncIterator[Task]:
     """A server with its session, which may reach the website unless told otherwise."""
-    host = Host(owner=owner, commons=commons)
+    host = BuiltinContext(owner=owner, resources=resources)
     async with Client(create_server(host=host, **{"allow_private": [site.host], **options})) as client:
         yield Task(client, site)
 
 
-async def statistics(commons: Commons) -> BrowserStatistics:
-    return (await open_shared(commons, BrowserSettings())).statistics()
+async def statistics(resources: SharedResources) -> BrowserStatistics:
+    return (await open_shared(resources, BrowserSettings())).statistics()
 
 
 def browser_processes() -> list[psutil.Process]:

@@ -14,7 +14,7 @@ import pytest
 from browser_site import Website, open_website
 from browsing import Open, Task, open_task
 
-from toolhub.commons import Commons, open_commons
+from toolhub.shared_resources import SharedResources, open_shared_resources
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,9 +30,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def commons(anyio_backend: Any) -> AsyncIterator[Commons]:
-    async with open_commons() as commons:
-        yield commons
+async def resources(anyio_backend: Any) -> AsyncIterator[SharedResources]:
+    async with open_shared_resources() as resources:
+        yield resources
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def short_tmp() -> Iterator[Path]:
 
 
 @pytest.fixture
-def browser(commons: Commons, site: Website) -> Open:
+def browser(resources: SharedResources, site: Website) -> Open:
     def open_(owner: str = "task", **options: Any) -> AbstractAsyncContextManager[Task]:
-        return open_task(commons, site, owner, **options)
+        return open_task(resources, site, owner, **options)
 
     return open_

@@ -11,7 +11,7 @@ from browsing import Open, Task
 from toolhub_servers.browser import BrowserSettings, downloads, open_renderer
 from toolhub_servers.web import Unreachable
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -33,8 +33,8 @@ async def test_a_page_that_takes_memory_without_end_costs_its_tab_and_nobody_els
             assert "- Title: Home" in await task.open("/")
 
 
-async def test_a_page_that_takes_memory_without_end_is_not_rendered(commons: Commons, site: Website) -> None:
-    renderer = await open_renderer(commons, BrowserSettings(allow_private=[site.host], max_page_bytes=LIMIT))
+async def test_a_page_that_takes_memory_without_end_is_not_rendered(resources: SharedResources, site: Website) -> None:
+    renderer = await open_renderer(resources, BrowserSettings(allow_private=[site.host], max_page_bytes=LIMIT))
     with anyio.fail_after(PATIENCE), pytest.raises(Unreachable) as caught:
         await renderer.render(site.url("/hungry-buffers"), timeout=PATIENCE)
     assert NO_MEMORY in str(caught.value)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from browsing import Open, Task, browser_processes, chromium_roots, statistics
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def assert_told_once(task: Task) -> None:
     assert "- Title: Home" in await task.open("/")
 
 
-async def test_after_a_crash_of_chromium_each_task_is_told_once(browser: Open, commons: Commons) -> None:
+async def test_after_a_crash_of_chromium_each_task_is_told_once(browser: Open, resources: SharedResources) -> None:
     with anyio.fail_after(PATIENCE):
         async with browser("one") as one, browser("two") as two, browser("three") as three:
             await one.open("/")
@@ -32,7 +32,7 @@ async def test_after_a_crash_of_chromium_each_task_is_told_once(browser: Open, c
             await assert_told_once(one)
             await assert_told_once(two)
             assert "- Title: Home" in await three.open("/")  # it had nothing to lose
-            assert (await statistics(commons)).contexts == 3
+            assert (await statistics(resources)).contexts == 3
             (new,) = chromium_roots()
             assert new.pid != root.pid
 

@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import TextContent
 
-from toolhub.commons import open_commons
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def test_a_clean_end_leaves_no_process_and_no_file(
     monkeypatch.setenv("TMPDIR", str(short_tmp))
     monkeypatch.setattr("tempfile.tempdir", None)
     with anyio.fail_after(PATIENCE):
-        async with open_commons() as commons, open_task(commons, site) as task:
+        async with open_shared_resources() as resources, open_task(resources, site) as task:
             await task.open("/report.csv")
             started = browser_processes()
             assert len(started) > 3 and list(short_tmp.iterdir())
@@ -70,7 +70,7 @@ async def test_a_start_takes_nothing_from_those_who_browse(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(short_tmp))
     with anyio.fail_after(PATIENCE):
-        async with open_commons() as commons, open_task(commons, site) as task:
+        async with open_shared_resources() as resources, open_task(resources, site) as task:
             await task.open("/report.csv")
             before = sorted(short_tmp.rglob("*.csv")) + sorted(short_tmp.glob("*/chromium"))
             assert len(before) == 2
@@ -83,7 +83,7 @@ async def browse_once(site: Website, tmp: Path, monkeypatch: pytest.MonkeyPatch)
     """Start another Chromium, with the same temporary directory, and end it."""
     monkeypatch.setenv("TMPDIR", str(tmp))
     monkeypatch.setattr("tempfile.tempdir", None)
-    async with open_commons() as commons, open_task(commons, site) as task:
+    async with open_shared_resources() as resources, open_task(resources, site) as task:
         assert "- Title: Home" in await task.open("/")
 
 

@@ -16,8 +16,8 @@ from toolhub_servers.browser.downloads import fit_name
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
 
-from toolhub.commons import open_commons
 from toolhub.errors import MissingExtra
+from toolhub.shared_resources import open_shared_resources
 
 
 def test_without_chromium_the_way_to_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ async def test_without_playwright_the_extra_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "playwright.async_api", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolhub-runtime\[browser\]'"):
         create_server()
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         with pytest.raises(MissingExtra, match=r"pip install 'toolhub-runtime\[browser\]'"):
-            await open_renderer(commons)
+            await open_renderer(resources)
 
 
 def test_importing_the_server_needs_no_playwright() -> None:
@@ -62,7 +62,7 @@ async def test_a_chromium_that_does_not_start_is_told_to_the_model(site: Website
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     with anyio.fail_after(30):
-        async with open_commons() as commons, open_task(commons, site, executable=str(broken)) as task:
+        async with open_shared_resources() as resources, open_task(resources, site, executable=str(broken)) as task:
             for _ in range(2):
                 assert (await task.open("/")).startswith(f"[ERROR]: {broken} did not start: ")
 

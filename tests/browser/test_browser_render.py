@@ -10,7 +10,7 @@ from toolhub_servers.browser import BrowserSettings, open_renderer
 from toolhub_servers.browser.render import Renderer
 from toolhub_servers.web import Forbidden, Unreachable, WebTimeout
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -18,8 +18,8 @@ PATIENCE = 45
 
 
 @pytest.fixture
-async def renderer(commons: Commons, site: Website) -> Renderer:
-    return await open_renderer(commons, BrowserSettings(allow_private=[site.host]))
+async def renderer(resources: SharedResources, site: Website) -> Renderer:
+    return await open_renderer(resources, BrowserSettings(allow_private=[site.host]))
 
 
 async def test_what_scripts_wrote_is_in_the_html(renderer: Renderer, site: Website) -> None:
@@ -27,7 +27,9 @@ async def test_what_scripts_wrote_is_in_the_html(renderer: Renderer, site: Websi
         assert '<div id="here">Fetched by a script</div>' in await renderer.render(site.url("/scripted"), timeout=20)
 
 
-async def test_pages_share_nothing_and_leave_nothing(renderer: Renderer, site: Website, commons: Commons) -> None:
+async def test_pages_share_nothing_and_leave_nothing(
+    renderer: Renderer, site: Website, resources: SharedResources
+) -> None:
     pages: list[str] = []
 
     async def render() -> None:
@@ -38,17 +40,17 @@ async def test_pages_share_nothing_and_leave_nothing(renderer: Renderer, site: W
             for _ in range(6):
                 tasks.start_soon(render)
     assert len(pages) == 6 and all("storage null cookie" in page for page in pages)
-    assert (await statistics(commons)).renders == 0
+    assert (await statistics(resources)).renders == 0
 
 
 async def test_a_page_that_hangs_costs_its_time_and_its_context(
-    renderer: Renderer, site: Website, commons: Commons
+    renderer: Renderer, site: Website, resources: SharedResources
 ) -> None:
     with anyio.fail_after(PATIENCE):
         for path in ("/never", "/endless-at-once"):
             with pytest.raises(WebTimeout, match="was not rendered within 1 s"):
                 await renderer.render(site.url(path), timeout=1)
-    assert (await statistics(commons)).renders == 0
+    assert (await statistics(resources)).renders == 0
 
 
 async def test_dialogs_do_not_stop_a_page(renderer: Renderer, site: Website) -> None:

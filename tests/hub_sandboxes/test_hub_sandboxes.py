@@ -11,7 +11,7 @@ import pytest
 from toolhub_sandbox import SandboxLimit, SandboxUnavailable
 
 from toolhub import Hub, parse_config
-from toolhub.hosting import find_sandboxes
+from toolhub.extensions import find_sandboxes
 from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 

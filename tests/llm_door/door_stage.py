@@ -105,7 +105,7 @@ async def open_stage(*servers: ModelServer, folder: Path, token: str | None = No
     async with _listener() as listener, Hub(config) as hub:
         application = Application(hub, token=token, allow_inline=False)
         async with application.running(), anyio.create_task_group() as tasks:
-            (door,) = application.doors
+            (door,) = application.frontends
             assert isinstance(door, LlmDoor)
             server = _Server(uvicorn.Config(application.asgi, log_level="critical", lifespan="off", ws="none"))
             tasks.start_soon(server.serve, [listener])

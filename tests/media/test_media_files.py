@@ -30,8 +30,8 @@ from toolhub_servers._media import (
 from toolhub_servers._media_kind import Accepted
 from toolhub_servers.web import BadStatus, Forbidden, guard
 
-from toolhub.commons import open_commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +40,9 @@ SMALL = Accepted("image or video", "image/jpeg", {"image": 1000, "video": 2000})
 
 @pytest.fixture
 async def lobby() -> AsyncIterator[Lobby]:
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         with anyio.fail_after(PATIENCE_S):
-            yield Lobby(Host("task", commons=commons))
+            yield Lobby(BuiltinContext("task", resources=resources))
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from toolhub_servers._model_api import (
     without_thinking,
 )
 
-from toolhub.commons import open_commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +36,9 @@ class Settings(ModelSettings):
 
 @pytest.fixture
 async def lobby() -> AsyncIterator[Lobby]:
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         with anyio.fail_after(PATIENCE_S):
-            yield Lobby(Host("task", commons=commons))
+            yield Lobby(BuiltinContext("task", resources=resources))
 
 
 def api(lobby: Lobby, service: Service, **options: Any) -> ModelApi:
@@ -266,7 +266,7 @@ async def test_an_answer_in_parts_is_one_text(lobby: Lobby, service: Service) ->
 async def test_all_servers_of_a_hub_share_the_connections_to_a_service(lobby: Lobby, service: Service) -> None:
     for _ in range(3):
         await chat(api(lobby, service))
-    assert repr(lobby.commons).count("http models") == 1
+    assert repr(lobby.resources).count("http models") == 1
 
 
 @pytest.mark.parametrize(

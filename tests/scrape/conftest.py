@@ -11,7 +11,7 @@ from toolhub_servers.scrape import Pages, PageSettings, Renderer, convert, open_
 from website.site import Site, site
 from website.standins import JINA_KEY
 
-from toolhub.commons import Commons, open_commons
+from toolhub.shared_resources import SharedResources, open_shared_resources
 
 __all__ = ["site"]
 
@@ -33,17 +33,17 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def commons() -> AsyncIterator[Commons]:
-    async with open_commons() as commons:
-        yield commons
+async def resources() -> AsyncIterator[SharedResources]:
+    async with open_shared_resources() as resources:
+        yield resources
 
 
 @pytest.fixture
-def opened(site: Site, commons: Commons) -> Open:
+def opened(site: Site, resources: SharedResources) -> Open:
     """Open pages that may reach the website; Jina Reader is its stand-in, with the right key."""
 
     async def open_(*, renderer: Renderer | None = None, **options: Any) -> Pages:
-        return await open_pages(commons, PageSettings.model_validate(page_options(site, **options)), renderer)
+        return await open_pages(resources, PageSettings.model_validate(page_options(site, **options)), renderer)
 
     return open_
 

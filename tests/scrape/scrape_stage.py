@@ -14,8 +14,8 @@ from mcp.types import TextContent
 from website.site import Site
 from website.standins import CHAT_KEY, JINA_KEY
 
-from toolhub.commons import Commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources
 
 
 @asynccontextmanager
@@ -50,8 +50,8 @@ async def extracted(client: Client, url: str, info: str = "How deep is it?", **m
     return result
 
 
-def hosted(commons: Commons) -> Host:
-    return Host("task", None, commons)
+def hosted(resources: SharedResources) -> BuiltinContext:
+    return BuiltinContext("task", None, resources)
 
 
 def summary_options(site: Site, **options: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from website import standins
 from website.pages import ARTICLE, SCRIPTED
 from website.site import Site
 
-from toolhub.commons import Commons
 from toolhub.errors import MissingExtra
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -180,12 +180,14 @@ async def test_a_failure_is_not_kept(opened: Open, site: Site) -> None:
     assert len(site.seen) == 2
 
 
-async def test_equal_settings_are_the_same_pages_and_secrets_stay_out_of_the_key(site: Site, commons: Commons) -> None:
+async def test_equal_settings_are_the_same_pages_and_secrets_stay_out_of_the_key(
+    site: Site, resources: SharedResources
+) -> None:
     one = PageSettings(jina_api_key="secret-1", jina_base_url=site.jina_url)
     other = PageSettings(jina_api_key="secret-2", jina_base_url=site.jina_url)
-    assert await open_pages(commons, one) is await open_pages(commons, one)
-    assert await open_pages(commons, one) is not await open_pages(commons, other)
-    assert "secret" not in repr(commons) and "secret" not in repr(one)
+    assert await open_pages(resources, one) is await open_pages(resources, one)
+    assert await open_pages(resources, one) is not await open_pages(resources, other)
+    assert "secret" not in repr(resources) and "secret" not in repr(one)
 
 
 async def test_everything_together_is_bounded_in_time(opened: Open, site: Site) -> None:
@@ -223,7 +225,7 @@ async def test_the_browser_of_the_hub_is_used_where_it_is_a_reader(
     found: list[BrowserSettings] = []
     browser = FakeBrowser()
 
-    async def open_renderer(_commons: Commons, settings: BrowserSettings) -> FakeBrowser:
+    async def open_renderer(_resources: SharedResources, settings: BrowserSettings) -> FakeBrowser:
         found.append(settings)
         return browser
 
@@ -234,7 +236,7 @@ async def test_the_browser_of_the_hub_is_used_where_it_is_a_reader(
 
 
 async def test_a_browser_that_is_not_there_is_told(opened: Open, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_renderer(_commons: Commons, _settings: BrowserSettings) -> FakeBrowser:
+    async def open_renderer(_resources: SharedResources, _settings: BrowserSettings) -> FakeBrowser:
         raise MissingExtra("browser", "the browser server")
 
     monkeypatch.setattr(pages_module, "open_renderer", open_renderer)

@@ -18,7 +18,7 @@ from toolhub_servers.scrape import DATASET_REFUSAL
 from website import documents, standins
 from website.site import Site
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -35,26 +35,26 @@ Serve = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @pytest.fixture(params=[reading, reader], ids=["reading", "reader"])
-def serve(request: pytest.FixtureRequest, site: Site, commons: Commons) -> Serve:
+def serve(request: pytest.FixtureRequest, site: Site, resources: SharedResources) -> Serve:
     """Either server: what they convert, they convert alike."""
-    return _serve(request.param, site, commons)
+    return _serve(request.param, site, resources)
 
 
 @pytest.fixture
-def serve_reading(site: Site, commons: Commons) -> Serve:
-    return _serve(reading, site, commons)
+def serve_reading(site: Site, resources: SharedResources) -> Serve:
+    return _serve(reading, site, resources)
 
 
 @pytest.fixture
-def serve_reader(site: Site, commons: Commons) -> Serve:
-    return _serve(reader, site, commons)
+def serve_reader(site: Site, resources: SharedResources) -> Serve:
+    return _serve(reader, site, resources)
 
 
-def _serve(module: Any, site: Site, commons: Commons) -> Serve:
+def _serve(module: Any, site: Site, resources: SharedResources) -> Serve:
     @asynccontextmanager
     async def serve_(**options: Any) -> AsyncIterator[Client]:
         usual = {"web": {"allow_private": [site.authority]}, **options}
-        async with serving(module.create_server(host=hosted(commons), **usual)) as client:
+        async with serving(module.create_server(host=hosted(resources), **usual)) as client:
             yield client
 
     return serve_

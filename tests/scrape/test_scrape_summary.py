@@ -17,7 +17,7 @@ from toolhub_servers.scrape import DATASET_REFUSAL
 from website import standins
 from website.site import Site
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
@@ -35,10 +35,10 @@ Serve = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @pytest.fixture
-def serve(site: Site, commons: Commons) -> Serve:
+def serve(site: Site, resources: SharedResources) -> Serve:
     @asynccontextmanager
     async def serve_(**options: Any) -> AsyncIterator[Client]:
-        server = jina_scrape_llm_summary.create_server(host=hosted(commons), **summary_options(site, **options))
+        server = jina_scrape_llm_summary.create_server(host=hosted(resources), **summary_options(site, **options))
         async with serving(server) as client:
             yield client
 

@@ -16,7 +16,7 @@ from toolhub_servers.search.exa import HINTS, Exa
 from toolhub_servers.search.searxng import MAX_PAGES
 from toolhub_servers.search.service import open_service
 
-from toolhub.commons import open_commons
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -203,8 +203,8 @@ async def test_a_later_page_of_exa_is_the_rest_of_more_results(neural: StandIn) 
 async def test_exa_knows_when_the_past_week_began(neural: StandIn) -> None:
     settings = SearchSettings()
     web = settings.web.model_copy(update={"retries": 0})
-    async with open_commons() as commons:
-        service = await open_service("exa", neural.url, commons, web, HINTS)
+    async with open_shared_resources() as resources:
+        service = await open_service("exa", neural.url, resources, web, HINTS)
         exa = Exa(service, "k", "auto", now=lambda: datetime(2026, 3, 8, 12, tzinfo=UTC))
         await exa.search(Query("a", tbs="qdr:w"))
     assert neural.requests[0].json()["startPublishedDate"] == "2026-03-01T12:00:00.000Z"

@@ -22,8 +22,8 @@ from toolhub_servers.search import index as index_module
 from toolhub_servers.search.index import Index, Progress
 from toolhub_servers.search.local import Local, open_local
 
-from toolhub.commons import open_commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -57,8 +57,8 @@ def settings(folder: Path, **options: Any) -> SearchSettings:
 @asynccontextmanager
 async def searching(folder: Path, **options: Any) -> AsyncIterator[Local]:
     with anyio.fail_after(30):
-        async with open_commons() as commons:
-            yield await open_local(settings(folder, **options), commons)
+        async with open_shared_resources() as resources:
+            yield await open_local(settings(folder, **options), resources)
 
 
 async def titles(local: Local, q: str, **query: Any) -> list[str]:
@@ -365,22 +365,24 @@ def test_two_processes_may_build_one_index_at_once(folder: Path, tmp_path: Path)
 
 async def test_all_servers_of_a_hub_share_one_index(folder: Path) -> None:
     options = settings(folder).model_dump(include={"backends", "local"})
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         for task in ("one", "two"):
-            server = search_and_scrape_webpage.create_server(host=Host(task, commons=commons), **options)
+            server = search_and_scrape_webpage.create_server(host=BuiltinContext(task, resources=resources), **options)
             async with calling(server) as client:
                 answer = await told_json(client, "google_search", q='"birds fly"')
                 assert [hit["title"] for hit in answer["organic"]] == ["Birds"]
-        (library,) = (key for key in commons.statistics() if key.startswith("search index"))
-        assert commons.statistics()[library]["searches"] == 2
+        (library,) = (key for key in resources.statistics() if key.startswith("search index"))
+        assert resources.statistics()[library]["searches"] == 2
 
 
 async def test_the_index_is_begun_when_the_server_starts(folder: Path) -> None:
     built: Callable[[], bool]
     options = settings(folder).model_dump(include={"backends", "local"})
-    async with open_commons() as commons:
-        async with calling(search_and_scrape_webpage.create_server(host=Host("t", commons=commons), **options)):
-            built = lambda: any(of.get("is_built") for of in commons.statistics().values())  # noqa: E731
+    async with open_shared_resources() as resources:
+        async with calling(
+            search_and_scrape_webpage.create_server(host=BuiltinContext("t", resources=resources), **options)
+        ):
+            built = lambda: any(of.get("is_built") for of in resources.statistics().values())  # noqa: E731
             while not built():
                 await anyio.lowlevel.checkpoint()
 

@@ -16,8 +16,8 @@ from toolhub_servers import google_search, search_and_scrape_webpage, sogou_sear
 from toolhub_servers.search import Query, Results, Search, SearchFailed, read_settings
 from toolhub_servers.search.chain import first_answer
 
-from toolhub.commons import open_commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -118,11 +118,11 @@ async def test_only_failures_of_a_search_lead_to_the_next_backend() -> None:
 
 async def test_servers_of_a_hub_share_answers_and_connections(google: StandIn, neural: StandIn) -> None:
     orders = {search_and_scrape_webpage: ["serper"], google_search: ["serper", "exa"]}
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         for task in ("one", "two", "three"):
             for module, backends in orders.items():
                 options = both(google, neural, backends=backends if task == "one" else ["serper"])
-                server = module.create_server(host=Host(task, commons=commons), **options)
+                server = module.create_server(host=BuiltinContext(task, resources=resources), **options)
                 async with calling(server) as client:
                     await told_json(client, "google_search", q="a", page=1)
     # The two servers ask in different ways, tasks do not.
@@ -131,13 +131,15 @@ async def test_servers_of_a_hub_share_answers_and_connections(google: StandIn, n
 
 
 async def test_other_keys_are_other_questions(google: StandIn, neural: StandIn) -> None:
-    async with open_commons() as commons:
+    async with open_shared_resources() as resources:
         for key in ("k-1", "k-2"):
             serper = {"api_key": key, "base_url": google.url}
-            server = search_and_scrape_webpage.create_server(host=Host("task", commons=commons), serper=serper)
+            server = search_and_scrape_webpage.create_server(
+                host=BuiltinContext("task", resources=resources), serper=serper
+            )
             async with calling(server) as client:
                 await told_json(client, "google_search", q="a")
-        assert "k-1" not in repr(commons)
+        assert "k-1" not in repr(resources)
     assert [request.headers["x-api-key"] for request in google.requests] == ["k-1", "k-2"]
 
 
@@ -150,14 +152,16 @@ async def test_a_cancelled_search_takes_nothing_from_those_who_wait_for_the_same
     async def ask(client: Client) -> None:
         answers.append(await told_json(client, "google_search", q="a"))
 
-    async with open_commons() as commons:
-        server = search_and_scrape_webpage.create_server(host=Host("task", commons=commons), **both(google, neural))
+    async with open_shared_resources() as resources:
+        server = search_and_scrape_webpage.create_server(
+            host=BuiltinContext("task", resources=resources), **both(google, neural)
+        )
         async with calling(server) as client, anyio.create_task_group() as patient:
             async with anyio.create_task_group() as hasty:
                 hasty.start_soon(ask, client)
                 await google.asked.wait()
                 patient.start_soon(ask, client)
-                while not commons.statistics()["memo search 600"]["joined"]:
+                while not resources.statistics()["memo search 600"]["joined"]:
                     await anyio.lowlevel.checkpoint()
                 hasty.cancel_scope.cancel()
             gate.set()

@@ -1,4 +1,4 @@
-"""The MCP front with one server behind it: lists, calls, and failures, in both eras of the protocol."""
+"""The MCP gateway with one server behind it: lists, calls, and failures, in both eras of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MCP front seen by the inspector, the reference client in TypeScript."""
+"""The MCP gateway seen by the inspector, the reference client in TypeScript."""
 
 from __future__ import annotations
 

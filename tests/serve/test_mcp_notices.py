@@ -1,4 +1,4 @@
-"""What travels beside a call over the MCP front: progress, logs, cancellation, changed tools."""
+"""What travels beside a call over the MCP gateway: progress, logs, cancellation, changed tools."""
 
 from __future__ import annotations
 

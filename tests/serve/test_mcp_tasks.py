@@ -16,7 +16,7 @@ from serve.served import ServedHub, eventually, open_task, served, stub, write_c
 from serve.served import text_of as text_of_answer
 
 from toolhub.model import ToolInfo
-from toolhub.serve.front import MAX_NAME, exposed_names
+from toolhub.serve.mcp_gateway import MAX_NAME, exposed_names
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from serve.served import ServedHub, error_of, open_task, served, stub, text_of, write_config
 
 from toolhub.serve import guard
-from toolhub.serve.run import Doors
+from toolhub.serve.run import BindSettings
 
 TOKEN = "a-token-for-this-test"
 
@@ -31,14 +31,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 @pytest.mark.quick
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
 def test_a_loopback_bind_needs_no_token(host: str) -> None:
-    doors = Doors(host, 0, None, None, allow_inline=False)
+    doors = BindSettings(host, 0, None, None, allow_inline=False)
     assert doors.with_token() == doors
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "localhost.example.org", "127.0.0.1.example.org"])
 def test_a_bind_that_others_reach_gets_a_token_of_its_own(host: str) -> None:
-    one, other = (Doors(host, 0, None, None, allow_inline=False).with_token().token for _ in range(2))
+    one, other = (BindSettings(host, 0, None, None, allow_inline=False).with_token().token for _ in range(2))
     assert one and other and one != other and len(one) >= 32
 
 

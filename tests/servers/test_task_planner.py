@@ -12,7 +12,7 @@ from mcp import Client
 from toolhub_servers.task_planner import MAX_TODOS, Plan, create_server
 
 from toolhub import Hub, parse_config
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 
 # As the reference server publishes them, letter by letter.
 TITLES = '"titles": {"items": {"type": "string"}, "title": "Titles", "type": "array"}'
@@ -108,7 +108,7 @@ def test_a_task_id_cannot_leave_the_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="data_dir .* cannot be made"):
-        create_server(data_dir=str(tmp_path / "file" / "x"), host=Host("t"))
+        create_server(data_dir=str(tmp_path / "file" / "x"), host=BuiltinContext("t"))
 
 
 @pytest.mark.anyio

@@ -19,7 +19,7 @@ from toolhub_servers import python, stateless_python
 from toolhub_servers._python_scope import Lender
 
 from toolhub.config import SandboxSettings
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 
 ONE = SandboxSettings.model_validate({"max_sandboxes": 1, "profiles": {"bare": {"pool": 0}}})
 
@@ -105,7 +105,7 @@ async def test_the_sandbox_of_a_cancelled_stateless_run_is_gone() -> None:
 
 @pytest.mark.anyio
 async def test_the_stateless_tool_has_the_schema_that_the_models_know() -> None:
-    (tool,) = await stateless_python.create_server(host=Host("task")).list_tools()
+    (tool,) = await stateless_python.create_server(host=BuiltinContext("task")).list_tools()
     assert tool.name == "python"
     assert json.dumps(tool.input_schema) == (
         '{"properties": {"code": {"title": "Code", "type": "string"}}, "required": ["code"], '

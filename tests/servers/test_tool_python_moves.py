@@ -18,7 +18,7 @@ from mcp import Client
 from toolhub_sandbox import SandboxScope
 from toolhub_servers import python
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ def local(tmp_path: Path) -> Path:
 async def serving(scope: SandboxScope, **options: Any) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the id of a sandbox."""
     with anyio.fail_after(60):
-        async with Client(python.create_server(host=Host("task", scope), **options)) as client:
+        async with Client(python.create_server(host=BuiltinContext("task", scope), **options)) as client:
             yield client, await created(client)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from toolhub.commons import open_commons
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -41,10 +41,10 @@ class Shelf:
 async def test_callers_at_the_same_time_share_one_opening():
     shelf, got = Shelf(), []
     with anyio.fail_after(5):
-        async with open_commons() as commons:
+        async with open_shared_resources() as resources:
 
             async def ask() -> None:
-                got.append(await commons.share("pool", shelf.thing("pool", waits=True)))
+                got.append(await resources.get_or_open("pool", shelf.thing("pool", waits=True)))
 
             async with anyio.create_task_group() as asking:
                 for _ in range(3):
@@ -58,44 +58,44 @@ async def test_callers_at_the_same_time_share_one_opening():
 async def test_the_last_opened_is_closed_first():
     shelf = Shelf()
     with anyio.fail_after(5):
-        async with open_commons() as commons:
-            await commons.share("a", shelf.thing("a"))
-            await commons.share("b", shelf.thing("b"))
+        async with open_shared_resources() as resources:
+            await resources.get_or_open("a", shelf.thing("a"))
+            await resources.get_or_open("b", shelf.thing("b"))
     assert shelf.closed == ["b", "a"]
 
 
 async def test_what_could_not_be_opened_is_tried_again_by_the_next():
     shelf = Shelf()
     with anyio.fail_after(5):
-        async with open_commons() as commons:
+        async with open_shared_resources() as resources:
             with pytest.raises(ValueError, match="no pool"):
-                await commons.share("pool", shelf.thing("pool", fails=True))
-            assert await commons.share("pool", shelf.thing("pool")) == "pool"
+                await resources.get_or_open("pool", shelf.thing("pool", fails=True))
+            assert await resources.get_or_open("pool", shelf.thing("pool")) == "pool"
     assert shelf.closed == ["pool"]
 
 
 async def test_what_was_dropped_is_opened_anew():
     shelf = Shelf()
     with anyio.fail_after(5):
-        async with open_commons() as commons:
-            await commons.share("pool", shelf.thing("pool"))
-            await commons.drop("pool")
+        async with open_shared_resources() as resources:
+            await resources.get_or_open("pool", shelf.thing("pool"))
+            await resources.drop("pool")
             assert shelf.closed == ["pool"]
-            await commons.share("pool", shelf.thing("pool"))
+            await resources.get_or_open("pool", shelf.thing("pool"))
             assert shelf.opened == ["pool", "pool"]
-            await commons.drop("never opened")
+            await resources.drop("never opened")
 
 
 async def test_a_caller_that_is_cancelled_while_opening_costs_the_next_one_nothing():
     shelf = Shelf()
     with anyio.fail_after(5):
-        async with open_commons() as commons:
+        async with open_shared_resources() as resources:
             async with anyio.create_task_group() as asking:
-                asking.start_soon(commons.share, "pool", shelf.thing("pool", waits=True))
+                asking.start_soon(resources.get_or_open, "pool", shelf.thing("pool", waits=True))
                 await anyio.wait_all_tasks_blocked()
                 asking.cancel_scope.cancel()
             shelf.may_open.set()
-            assert await commons.share("pool", shelf.thing("pool")) == "pool"
+            assert await resources.get_or_open("pool", shelf.thing("pool")) == "pool"
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Counting:
 
 async def test_the_numbers_of_what_counts_are_told_by_key():
     with anyio.fail_after(5):
-        async with open_commons() as commons:
-            await commons.share("pool", lambda: nullcontext(Counting(Counted(3, 0.5))))
-            await commons.share("cache", lambda: nullcontext(Counting({"hits": 1})))
-            await commons.share("plain", lambda: nullcontext(object()))
-            assert commons.statistics() == {"cache": {"hits": 1}, "pool": {"requests": 3, "share": 0.5}}
-            await commons.drop("pool")
-            assert list(commons.statistics()) == ["cache"]
-        assert commons.statistics() == {}
+        async with open_shared_resources() as resources:
+            await resources.get_or_open("pool", lambda: nullcontext(Counting(Counted(3, 0.5))))
+            await resources.get_or_open("cache", lambda: nullcontext(Counting({"hits": 1})))
+            await resources.get_or_open("plain", lambda: nullcontext(object()))
+            assert resources.statistics() == {"cache": {"hits": 1}, "pool": {"requests": 3, "share": 0.5}}
+            await resources.drop("pool")
+            assert list(resources.statistics()) == ["cache"]
+        assert resources.statistics() == {}

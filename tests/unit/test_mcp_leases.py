@@ -15,7 +15,7 @@ from stage import Running, a_hub, echo, virtual_time
 from toolhub import Hub
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Json
-from toolhub.serve.app import HubFront
+from toolhub.serve.app import HubGateway
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ class Answer:
 class Client:
     """One MCP client, spoken by hand: nothing is sent that a test does not send."""
 
-    def __init__(self, front: HubFront, *, task: str = "") -> None:
+    def __init__(self, front: HubGateway, *, task: str = "") -> None:
         self.headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         self.task = task
         self._front = front
@@ -106,15 +106,15 @@ class Counting:
 
 
 @asynccontextmanager
-async def a_front() -> AsyncIterator[tuple[Hub, HubFront]]:
+async def a_front() -> AsyncIterator[tuple[Hub, HubGateway]]:
     async with a_hub(Counting().server) as hub:
-        front = HubFront(hub, lease=LEASE_S)
+        front = HubGateway(hub, lease=LEASE_S)
         async with front.running():
             yield hub, front
 
 
 @asynccontextmanager
-async def a_client(front: HubFront, **options: str) -> AsyncIterator[Client]:
+async def a_client(front: HubGateway, **options: str) -> AsyncIterator[Client]:
     client = Client(front, **options)
     await client.open()
     yield client
@@ -232,7 +232,7 @@ async def test_a_request_of_the_modern_era_holds_the_lease_of_the_common_task() 
 
 async def test_too_many_tasks_are_refused_with_429() -> None:
     async with a_hub(Counting().server, limits={"max_tasks": 1}) as hub, hub.task("other"):
-        front = HubFront(hub, lease=LEASE_S)
+        front = HubGateway(hub, lease=LEASE_S)
         async with front.running():
             client = Client(front)
             answer = await client.send("POST", {"id": 1, "method": "initialize", "params": HELLO})

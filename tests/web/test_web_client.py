@@ -30,7 +30,7 @@ from web_stage import (
     script,
 )
 
-from toolhub.commons import open_commons
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -68,12 +68,12 @@ async def test_60_callers_of_one_host_share_as_few_connections_as_it_gets_reques
 
 async def test_equal_settings_share_a_client_and_others_do_not():
     with anyio.fail_after(PATIENCE_S):
-        async with open_commons() as commons:
-            web = await open_web(commons, "pages")
-            assert await open_web(commons, "pages", WebSettings()) is web
-            assert await open_web(commons, "pages", WebSettings(retries=1)) is not web
-            assert await open_web(commons, "serper") is not web
-            plain, special, other = commons.statistics()
+        async with open_shared_resources() as resources:
+            web = await open_web(resources, "pages")
+            assert await open_web(resources, "pages", WebSettings()) is web
+            assert await open_web(resources, "pages", WebSettings(retries=1)) is not web
+            assert await open_web(resources, "serper") is not web
+            plain, special, other = resources.statistics()
             assert (plain, other) == ("http pages", "http serper") and special.startswith("http pages ")
 
 

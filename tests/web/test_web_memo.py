@@ -7,7 +7,7 @@ import pytest
 from toolhub_servers.web import Memo, Unreachable, WebError, open_memo
 from trio.testing import MockClock
 
-from toolhub.commons import open_commons
+from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
@@ -184,11 +184,11 @@ async def test_what_was_forgotten_is_made_anew():
 
 async def test_tasks_find_the_same_memo_in_the_commons():
     with anyio.fail_after(PATIENCE_S):
-        async with open_commons() as commons:
-            memo = await commons.share("memo serper", open_memo)
+        async with open_shared_resources() as resources:
+            memo = await resources.get_or_open("memo serper", open_memo)
             await memo.get("q", ready)
-            assert await commons.share("memo serper", open_memo) is memo
-            assert commons.statistics()["memo serper"]["misses"] == 1
+            assert await resources.get_or_open("memo serper", open_memo) is memo
+            assert resources.statistics()["memo serper"]["misses"] == 1
 
 
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["time"])

@@ -19,11 +19,11 @@ async def test_connections_and_cached_answers_are_in_the_metrics_by_thing():
         async with Hub() as hub, open_origin(script(http())) as origin:
             registry = CollectorRegistry()
             registry.register(HubCollector(hub, []))
-            web = await open_web(hub.commons, "serper", WebSettings(allow_private=[f"127.0.0.1:{origin.port}"]))
-            memo = await hub.commons.share("memo serper", open_memo)
+            web = await open_web(hub.resources, "serper", WebSettings(allow_private=[f"127.0.0.1:{origin.port}"]))
+            memo = await hub.resources.get_or_open("memo serper", open_memo)
             for _ in range(2):
                 await memo.get("q", lambda: web.get(origin.url()))
-            name, _ = hub.commons.statistics()
+            name, _ = hub.resources.statistics()
 
             def count(thing: str, of: str) -> float | None:
                 return registry.get_sample_value("toolhub_shared", {"thing": thing, "count": of})

@@ -19,11 +19,11 @@ from toolhub.channel.jsonrpc.in_process import InProcessTransport, in_process_pa
 from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.mcp import McpChannel, conversation
 from toolhub.config import ServerSpec
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub.owned import unwrapped
 
 
-def load_server(spec: ServerSpec, host: Host | None = None) -> Server[Any]:
+def load_server(spec: ServerSpec, host: BuiltinContext | None = None) -> Server[Any]:
     """Import `module:factory` and call it with the spec's options, and with `host` if it takes that.
 
     Raises OpenFailed when it cannot be imported, refuses its options, or returns something that is not a server.
@@ -55,7 +55,7 @@ def _root_logger_untouched() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_builtin(spec: ServerSpec, host: Host | None = None) -> AsyncIterator[McpChannel]:
+async def open_builtin(spec: ServerSpec, host: BuiltinContext | None = None) -> AsyncIterator[McpChannel]:
     """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
     server = load_server(spec, host)
     death = ExitInfo()

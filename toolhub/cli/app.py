@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from toolhub.errors import MissingExtra
-from toolhub.hosting import find_extension
+from toolhub.extensions import find_extension
 
 COMMANDS = "toolhub.commands"
 
@@ -91,7 +91,7 @@ def serve(
     ] = False,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run the hub: task API `/v1`, MCP front `/mcp`, `/metrics`. Ctrl-C ends it and every tool it started.
+    """Run the hub: task API `/v1`, MCP gateway `/mcp`, `/metrics`. Ctrl-C ends it and every tool it started.
 
     Signals: SIGTERM and SIGINT let running calls end (`hub.drain_s`), then stop; a second one stops at once. SIGHUP is
     ignored: the hub outlives its terminal.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolhub.cli.shared import log_to_stderr, open_task
 from toolhub.cli.shared import run as run_async
-from toolhub.serve.stdio_door import serve_stdio
+from toolhub.serve.stdio import serve_stdio
 
 
 def run(config: Path | None, hub: str | None, token: str | None) -> None:

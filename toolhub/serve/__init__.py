@@ -1,1 +1,1 @@
-"""The doors of a hub that runs as a process of its own: task API `/v1`, MCP front `/mcp`, metrics, health."""
+"""The doors of a hub that runs as a process of its own: task API `/v1`, MCP gateway `/mcp`, metrics, health."""

@@ -14,7 +14,7 @@ from toolhub.config import ServerSpec, parse_server
 from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.serve.answers import (
+from toolhub.serve.responses import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
     CallStream,
@@ -23,7 +23,7 @@ from toolhub.serve.answers import (
     read_body,
     while_connected,
 )
-from toolhub.serve.bodies import CallTool, OpenTask
+from toolhub.serve.schemas import CallTool, OpenTask
 from toolhub.task import HubTask
 from toolhub.wire import NDJSON, error_to_wire, tool_to_wire
 

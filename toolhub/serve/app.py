@@ -1,4 +1,4 @@
-"""The application: every door over one hub, behind one guard."""
+"""The application: every frontend over one hub, behind one guard."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
 from toolhub.errors import ToolhubError
-from toolhub.hosting import Door, find_doors
+from toolhub.extensions import Frontend, find_frontends
 from toolhub.hub import Hub
 from toolhub.model import Json
-from toolhub.serve.answers import error_response, json_response
 from toolhub.serve.api import TaskApi
 from toolhub.serve.drain import Drain
-from toolhub.serve.front import Context, Front
 from toolhub.serve.guard import Guard
+from toolhub.serve.mcp_gateway import Context, McpGateway
 from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
+from toolhub.serve.responses import error_response, json_response
 from toolhub.task import HubTask
 from toolhub.task_ids import check_task_id
 
@@ -48,8 +48,8 @@ COMMON_TASK = "mcp"
 logger = logging.getLogger(__name__)
 
 
-class HubFront:
-    """The MCP front over a hub: a task per header, else per MCP session.
+class HubGateway:
+    """The MCP gateway over a hub: a task per header, else per MCP session.
 
     Every request holds the lease of its task while it is served; so a ping renews it, and an open stream keeps it.
     A session ends with its task: once a task that a session has used is closed, the session is answered with 404, and
@@ -59,12 +59,12 @@ class HubFront:
     def __init__(self, hub: Hub, *, lease: float) -> None:
         self._hub = hub
         self._lease = lease
-        self.front = Front(_task_of, version=__version__)
-        self.front.server.middleware.append(self._note_session)
+        self.gateway = McpGateway(_task_of, version=__version__)
+        self.gateway.server.middleware.append(self._note_session)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
         hub.on_tools_changed.append(self._note_change)
         self._sessions = StreamableHTTPSessionManager(
-            self.front.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
+            self.gateway.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
         )
         self._used: dict[str, dict[str, HubTask]] = {}
         """The tasks that each session has used, by the session's id and the task's."""
@@ -127,7 +127,7 @@ class HubFront:
 
     async def _announce(self) -> None:
         async for _ in self._changed:
-            await self.front.announce_change()
+            await self.gateway.announce_change()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -153,7 +153,7 @@ class HubFront:
 
 
 async def _task_of(context: Context) -> HubTask:
-    """The task that `HubFront` found for a request."""
+    """The task that `HubGateway` found for a request."""
     assert context.request is not None
     task: HubTask = context.request.scope[TASK_KEY]
     return task
@@ -170,13 +170,13 @@ class Application:
         self._hub = hub
         lease = hub.config.limits.task_lease_s if lease is None else lease
         self.is_ready = False
-        self.mcp = HubFront(hub, lease=hub.config.limits.task_lease_s if math.isinf(lease) else lease)
+        self.mcp = HubGateway(hub, lease=hub.config.limits.task_lease_s if math.isinf(lease) else lease)
         api = TaskApi(hub, allow_inline=allow_inline, lease=lease).routes()
-        self.doors: list[Door] = []
+        self.frontends: list[Frontend] = []
         routes: list[Route | Mount] = [
             *api,
             openapi_route(api, __version__),
-            metrics_route(hub, self.doors),
+            metrics_route(hub, self.frontends),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route(MCP_PATH, _Endpoint(self.mcp)),
@@ -199,10 +199,10 @@ class Application:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for open_door in find_doors():
-                if (door := await stack.enter_async_context(open_door(self._hub))) is not None:
-                    self.doors.append(door)
-                    self._starlette.router.routes.insert(0, Mount(door.path, door.app))  # the busiest
+            for open_frontend in find_frontends():
+                if (frontend := await stack.enter_async_context(open_frontend(self._hub))) is not None:
+                    self.frontends.append(frontend)
+                    self._starlette.router.routes.insert(0, Mount(frontend.path, frontend.app))  # the busiest
             await stack.enter_async_context(self.mcp.running())
             self.is_ready = True
             try:
@@ -218,7 +218,7 @@ class Application:
     def end_streams(self) -> None:
         """End what clients hold open for notifications; calls go on."""
         self.is_ready = False
-        self.mcp.front.end_streams()
+        self.mcp.gateway.end_streams()
         self._drain.end_streams()
 
     def end_requests(self) -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolhub.hosting import Door
+from toolhub.extensions import Frontend
 from toolhub.hub import Hub
 from toolhub.model import (
     BudgetStatistics,
@@ -30,9 +30,9 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class HubCollector:
     """Reads the hub's statistics at each scrape: nothing is counted twice."""
 
-    def __init__(self, hub: Hub, doors: Sequence[Door]) -> None:
+    def __init__(self, hub: Hub, frontends: Sequence[Frontend]) -> None:
         self._hub = hub
-        self._doors = doors
+        self._frontends = frontends
 
     def collect(self) -> Iterator[Metric]:
         statistics = self._hub.statistics()
@@ -52,9 +52,9 @@ class HubCollector:
         yield CounterMetricFamily("toolhub_retries", "Calls sent again after a death", value=statistics.retries)
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
-        yield _of_shared(self._hub.commons.statistics())
-        for door in self._doors:
-            yield from door.collect()
+        yield _of_shared(self._hub.resources.statistics())
+        for frontend in self._frontends:
+            yield from frontend.collect()
 
 
 def _of_servers(servers: Sequence[ServerHealth]) -> Iterator[Metric]:
@@ -170,10 +170,10 @@ class _CallTimes:
         self._seconds.labels(server, tool, outcome).observe(seconds)
 
 
-def metrics_route(hub: Hub, doors: Sequence[Door] = ()) -> Route:
-    """Register the collectors and return the route. doors: may grow later; each tells its own metrics."""
+def metrics_route(hub: Hub, frontends: Sequence[Frontend] = ()) -> Route:
+    """Register the collectors and return the route. frontends: may grow later; each tells its own metrics."""
     registry = CollectorRegistry()
-    registry.register(HubCollector(hub, doors))
+    registry.register(HubCollector(hub, frontends))
     seconds = Histogram(
         "toolhub_call_seconds",
         "Duration of tool calls, waiting included",

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolhub.model import Json
-from toolhub.serve.answers import json_response
-from toolhub.serve.bodies import Body, CallTool, OpenTask
+from toolhub.serve.responses import json_response
+from toolhub.serve.schemas import Body, CallTool, OpenTask
 
 _BODIES: dict[str, type[Body]] = {"open_task": OpenTask, "call": CallTool}
 _ERROR = {

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Doors:
+class BindSettings:
     """Where to listen and who may come in. `host` None means no TCP door."""
 
     host: str | None
@@ -47,14 +47,16 @@ class Doors:
     allow_inline: bool
     is_private: bool = False
 
-    def with_token(self) -> Doors:
+    def with_token(self) -> BindSettings:
         """A bind that others can reach gets a token if it has none."""
         if self.host is None or is_loopback(self.host) or self.token:
             return self
-        return Doors(self.host, self.port, self.uds, secrets.token_urlsafe(24), self.allow_inline, self.is_private)
+        return BindSettings(
+            self.host, self.port, self.uds, secrets.token_urlsafe(24), self.allow_inline, self.is_private
+        )
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn without its signal handlers: the hub has to end first, and two servers cannot both own Ctrl-C."""
 
     @contextlib.contextmanager
@@ -116,7 +118,7 @@ def _is_answering(path: Path) -> bool:
         return True
 
 
-async def serve(config: Config, doors: Doors, *, on_ready: OnReady) -> None:
+async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> None:
     """Serve until SIGINT or SIGTERM (or, if private, until stdin ends); a second signal ends it at once.
 
     SIGHUP is ignored, so that a hub outlives the terminal or the ssh connection that it was started from.
@@ -126,33 +128,33 @@ async def serve(config: Config, doors: Doors, *, on_ready: OnReady) -> None:
     with contextlib.ExitStack() as closing:
         # The socket's file goes first when the hub ends, so that it is never a successor's that is removed.
         socket_file = closing.enter_context(contextlib.ExitStack())
-        listeners = _open_doors(doors, closing, socket_file)
+        listeners = _bind_all(bind, closing, socket_file)
         async with Hub(config) as hub:
             application = Application(
                 hub,
-                token=doors.token,
-                allow_inline=doors.allow_inline,
-                lease=float("inf") if doors.is_private else None,
+                token=bind.token,
+                allow_inline=bind.allow_inline,
+                lease=float("inf") if bind.is_private else None,
             )
             async with application.running():
-                servers = [_Server(_settings(application, config)) for _ in listeners]
+                servers = [_UvicornServer(_settings(application, config)) for _ in listeners]
                 ending = _Ending(application, servers, socket_file)
-                await _serve_all(listeners, ending, config.hub.drain_s, doors.is_private, on_ready)
+                await _serve_all(listeners, ending, config.hub.drain_s, bind.is_private, on_ready)
         logger.info("the hub has stopped, and with it every server that it started")
 
 
-def _open_doors(
-    doors: Doors, closing: contextlib.ExitStack, socket_file: contextlib.ExitStack
+def _bind_all(
+    bind: BindSettings, closing: contextlib.ExitStack, socket_file: contextlib.ExitStack
 ) -> list[tuple[str, socket.socket]]:
     listeners: list[tuple[str, socket.socket]] = []
-    if doors.host is not None:
-        tcp = closing.enter_context(bind_tcp(doors.host, doors.port))
-        shown = f"[{doors.host}]" if ":" in doors.host else doors.host
+    if bind.host is not None:
+        tcp = closing.enter_context(bind_tcp(bind.host, bind.port))
+        shown = f"[{bind.host}]" if ":" in bind.host else bind.host
         listeners.append((f"http://{shown}:{tcp.getsockname()[1]}", tcp))
-    if doors.uds is not None:
-        unix = closing.enter_context(bind_unix(doors.uds))
-        socket_file.callback(_remove_socket, doors.uds, with_folder=doors.is_private)
-        listeners.append((f"unix://{doors.uds}", unix))
+    if bind.uds is not None:
+        unix = closing.enter_context(bind_unix(bind.uds))
+        socket_file.callback(_remove_socket, bind.uds, with_folder=bind.is_private)
+        listeners.append((f"unix://{bind.uds}", unix))
     return listeners
 
 
@@ -175,10 +177,12 @@ def _settings(application: Application, config: Config) -> uvicorn.Config:
 class _Ending:
     """The end of serving: no new requests, time for those that run, then an answer for the rest."""
 
-    def __init__(self, application: Application, servers: list[_Server], socket_file: contextlib.ExitStack) -> None:
+    def __init__(
+        self, application: Application, servers: list[_UvicornServer], socket_file: contextlib.ExitStack
+    ) -> None:
         self.servers = servers
         self.has_begun = False
-        self.doors = application.doors
+        self.frontends = application.frontends
         self._application = application
         self._socket_file = socket_file
 
@@ -216,8 +220,8 @@ async def _serve_all(
             for server in ending.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
-            doors = [(door.announcement(), door.path) for door in ending.doors]
-            on_ready([address for address, _ in listeners], doors)
+            frontends = [(frontend.announcement(), frontend.path) for frontend in ending.frontends]
+            on_ready([address for address, _ in listeners], frontends)
             where = ", ".join(address for address, _ in listeners)
             logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
         tasks.cancel_scope.cancel()

@@ -11,10 +11,9 @@ import anyio.abc
 
 from toolhub.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
-from toolhub.commons import Commons
 from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout, ToolhubError
-from toolhub.hosting import Host, SandboxProvider
+from toolhub.extensions import BuiltinContext, SandboxProvider
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Flights
@@ -28,8 +27,9 @@ from toolhub.model import FairShareKey, Json, SlotKey, ToolInfo
 from toolhub.server_events import ServerEvents
 from toolhub.sessions.session import Session
 from toolhub.sessions.slot import Counters, Slot
+from toolhub.shared_resources import SharedResources
 
-HostedOpener = Callable[[ServerSpec, Host], AbstractAsyncContextManager[Channel]]
+HostedOpener = Callable[[ServerSpec, BuiltinContext], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class HubResources:
     queue: int
     task_concurrency: int
     run_weights: Mapping[str, float]
-    commons: Commons
+    resources: SharedResources
     budget: Budget
     flights: Flights
     caches: Caches
@@ -59,9 +59,11 @@ class HubResources:
     """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None
 
-    def host(self, owner: str) -> Host:
+    def host(self, owner: str) -> BuiltinContext:
         """What an owner's builtin servers are given."""
-        return Host(owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.commons)
+        return BuiltinContext(
+            owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.resources
+        )
 
 
 class ServerLimiters:
@@ -97,7 +99,7 @@ class SessionPool:
 
     spec: ServerSpec
     fingerprint: str
-    host: Host
+    host: BuiltinContext
     owners: anyio.abc.TaskGroup
     shared: HubResources
     share_key: FairShareKey
@@ -111,7 +113,13 @@ class SessionPool:
 
     @classmethod
     def of(
-        cls, spec: ServerSpec, *, host: Host, owners: anyio.abc.TaskGroup, shared: HubResources, share_key: FairShareKey
+        cls,
+        spec: ServerSpec,
+        *,
+        host: BuiltinContext,
+        owners: anyio.abc.TaskGroup,
+        shared: HubResources,
+        share_key: FairShareKey,
     ) -> SessionPool:
         own = ConcurrencyLimiter(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
         wide = shared.server_limiter(spec)

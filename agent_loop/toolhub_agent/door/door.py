@@ -24,7 +24,7 @@ PATH = "/llm"
 
 
 class LlmDoor:
-    """A `toolhub.hosting.Door`."""
+    """A `toolhub.extensions.Frontend`."""
 
     path = PATH
 
@@ -50,7 +50,7 @@ class LlmDoor:
 
 
 @asynccontextmanager
-async def open_door(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmDoor]:
+async def open_frontend(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmDoor]:
     """Open the door of a running hub. Until the first request it sends nothing and never wakes up."""
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(open_fleet(settings))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server import MCPServer
 
-from toolhub.commons import Commons
 from toolhub.errors import MissingExtra
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.browser.settings import BrowserSettings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BrowserSettings", "create_server", "open_renderer"]
 
 
-def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
+def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: those of `BrowserSettings`.
 
     host: what the hub lends; None: the server runs a Chromium of its own.
@@ -38,12 +38,12 @@ def create_server(*, host: Host | None = None, **options: Any) -> MCPServer:
     return build(host, settings)
 
 
-async def open_renderer(commons: Commons, settings: BrowserSettings | None = None) -> Renderer:
+async def open_renderer(resources: SharedResources, settings: BrowserSettings | None = None) -> Renderer:
     """Return what renders pages on the hub's browser. Raises MissingExtra where there is no Playwright."""
     _check_playwright()
     from toolhub_servers.browser.render import open_renderer
 
-    return await open_renderer(commons, settings or BrowserSettings())
+    return await open_renderer(resources, settings or BrowserSettings())
 
 
 def _check_playwright() -> None:

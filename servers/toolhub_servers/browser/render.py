@@ -7,8 +7,8 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolhub.commons import Commons
 from toolhub.owned import Held
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.browser.chromium import CLOSE_S
 from toolhub_servers.browser.errors import BrowserError, Refused
 from toolhub_servers.browser.guard import PublicRules, checked_url, refusal, target_of
@@ -95,6 +95,6 @@ def _raise_refusal(page: Page, url: str, rules: PublicRules) -> None:
             raise refusal(target)
 
 
-async def open_renderer(commons: Commons, settings: BrowserSettings) -> Renderer:
+async def open_renderer(resources: SharedResources, settings: BrowserSettings) -> Renderer:
     """Return a renderer on the hub's browser; Chromium starts with the first page."""
-    return Renderer(await open_shared(commons, settings), settings)
+    return Renderer(await open_shared(resources, settings), settings)

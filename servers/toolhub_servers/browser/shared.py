@@ -12,8 +12,8 @@ import anyio.abc
 from playwright.async_api import BrowserContext
 from playwright.async_api import Error as PlaywrightError
 
-from toolhub.commons import Commons
 from toolhub.owned import Held, hold
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.browser.chromium import CLOSE_S, START_S, Chromium, open_chromium
 from toolhub_servers.browser.errors import BrowserFull, BrowserUnavailable
 from toolhub_servers.browser.guard import PublicRules, open_guard
@@ -134,9 +134,9 @@ class SharedBrowser:
             await self._running.aclose()
 
 
-async def open_shared(commons: Commons, settings: BrowserSettings) -> SharedBrowser:
+async def open_shared(resources: SharedResources, settings: BrowserSettings) -> SharedBrowser:
     """Return the hub's browser for these settings. Chromium itself starts with the first context."""
-    return await commons.share(f"browser {settings.key}", lambda: _open(settings))
+    return await resources.get_or_open(f"browser {settings.key}", lambda: _open(settings))
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
 from toolhub.owned import Held
 from toolhub_servers._hosted import Lobby
 from toolhub_servers.browser.chromium import CLOSE_S
@@ -25,7 +25,7 @@ CRASHED = "The browser was restarted and its pages are lost (state_lost); naviga
 class TaskBrowser:
     """One owner's tabs. Give `lifespan` to the MCPServer; take `tabs()` and use them while holding `turn`."""
 
-    def __init__(self, host: Host | None, settings: BrowserSettings) -> None:
+    def __init__(self, host: BuiltinContext | None, settings: BrowserSettings) -> None:
         self.settings = settings
         self.turn = anyio.Lock()
         """One call at a time: two would act on one page at once."""
@@ -79,7 +79,7 @@ class TaskBrowser:
     async def _open(self) -> Tabs:
         settings = self.settings
         rules = PublicRules.allowing(settings.allow_private)
-        shared = await open_shared(self._lobby.commons, settings)
+        shared = await open_shared(self._lobby.resources, settings)
         self._lent = await shared.lend(
             rules,
             viewport={"width": settings.viewport_width, "height": settings.viewport_height},

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import anyio
 from toolhub_sandbox.proxy_rules import Rule, is_public, parse_authority
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.browser import open_renderer
 from toolhub_servers.scrape.browser import BrowserReader
@@ -106,26 +106,26 @@ class Pages:
             raise WebTimeout(f"reader {reader.name} had nothing of {_host(url)} within {left:.0f} seconds") from exc
 
 
-async def open_pages(commons: Commons, settings: PageSettings, renderer: Renderer | None = None) -> Pages:
+async def open_pages(resources: SharedResources, settings: PageSettings, renderer: Renderer | None = None) -> Pages:
     """Return the hub's pages under these settings, opening them if nobody has. renderer: a browser, if there is one."""
     print_ = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
     key = f"pages {print_}{'' if renderer is None else f' {id(renderer)}'}"
-    return await commons.share(key, lambda: _open(commons, settings, renderer))
+    return await resources.get_or_open(key, lambda: _open(resources, settings, renderer))
 
 
 @asynccontextmanager
-async def _open(commons: Commons, settings: PageSettings, renderer: Renderer | None) -> AsyncIterator[Pages]:
+async def _open(resources: SharedResources, settings: PageSettings, renderer: Renderer | None) -> AsyncIterator[Pages]:
     async def find() -> Renderer:
         if renderer is not None:
             return renderer
         private = {"allow_private": settings.web.allow_private}
-        return await open_renderer(commons, settings.browser.model_copy(update=private))
+        return await open_renderer(resources, settings.browser.model_copy(update=private))
 
     converter = Converter(settings)
     readers: list[Reader] = []
     for name in dict.fromkeys([*settings.readers, *(["browser"] if renderer is not None else [])]):
         if name == "jina":
-            web = await open_web(commons, "jina", service_settings(settings.jina_base_url, settings.jina_concurrency))
+            web = await open_web(resources, "jina", service_settings(settings.jina_base_url, settings.jina_concurrency))
             jina = JinaReader(
                 web,
                 base_url=settings.jina_base_url,
@@ -134,7 +134,7 @@ async def _open(commons: Commons, settings: PageSettings, renderer: Renderer | N
             )
             readers.append(jina)
         elif name == "direct":
-            web = await open_web(commons, "pages", settings.web)
+            web = await open_web(resources, "pages", settings.web)
             readers.append(DirectReader(web, converter, user_agent=settings.user_agent))
         else:
             readers.append(BrowserReader(find, converter, timeout=settings.reader_s))

@@ -10,7 +10,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 from anyio import to_thread
 from pydantic import Field
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers._python_files import Sources
 from toolhub_servers.scrape.convert import Converter
 from toolhub_servers.scrape.model import Page, Renderer, Unreadable
@@ -43,7 +43,7 @@ class Uris:
         self._sources = Sources(settings.local_dirs)
         self._converter = Converter(settings)
 
-    async def read(self, commons: Commons, uri: str) -> Page:
+    async def read(self, resources: SharedResources, uri: str) -> Page:
         """Return the text of what a URI names.
 
         Raises DatasetRefused, Unreadable, WebError; OSError for a file that cannot be read; ValueError for a URI that
@@ -57,7 +57,7 @@ class Uris:
             media_type, body = parse_data_uri(uri)
             return await self._converter.page(body, media_type, "data:")
         if scheme in ("http", "https"):
-            pages = await open_pages(commons, self._settings.pages, self._renderer)
+            pages = await open_pages(resources, self._settings.pages, self._renderer)
             return await pages.read(uri)
         raise ValueError(f"Unsupported URI scheme: {scheme}. Supported schemes are: file:, data:, http:, https:")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 
-from toolhub.commons import Commons
-from toolhub.hosting import Host
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources
 from toolhub_servers._hosted import Lobby
 from toolhub_servers._overload import tell_pressure
 from toolhub_servers.search.errors import SearchFailed
@@ -23,7 +23,7 @@ from toolhub_servers.search.serper import open_serper
 from toolhub_servers.search.settings import Backend, SearchSettings
 from toolhub_servers.search.sogou import open_sogou
 
-Opener = Callable[[SearchSettings, Commons], Awaitable[SearchBackend]]
+Opener = Callable[[SearchSettings, SharedResources], Awaitable[SearchBackend]]
 
 OPENERS: dict[Backend, Opener] = {
     "serper": open_serper,
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Search:
     """The backends of one server. Opened with each query, which is cheap: what is dear is the hub's and shared."""
 
-    def __init__(self, host: Host | None, settings: SearchSettings) -> None:
+    def __init__(self, host: BuiltinContext | None, settings: SearchSettings) -> None:
         self.settings = settings
         self.lobby = Lobby(host)
 
@@ -58,7 +58,7 @@ class Search:
         """What the server runs in. An index that takes time is begun here rather than with the first query."""
         async with self.lobby.lifespan(server):
             if "local" in self.settings.backends:
-                await open_local(self.settings, self.lobby.commons)
+                await open_local(self.settings, self.lobby.resources)
             yield
 
     async def find(self, query: Query) -> Results:
@@ -70,13 +70,13 @@ class Search:
     async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
         """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
         with anyio.move_on_after(self.settings.timeout_s), _pressure_told():
-            sogou = await open_sogou(self.settings, self.lobby.commons)
+            sogou = await open_sogou(self.settings, self.lobby.resources)
             return await self._known("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
         raise SearchFailed(_late(self.settings.timeout_s))
 
     def _asking(self, name: Backend) -> Callable[[Query], Awaitable[Results]]:
         async def ask(query: Query) -> Results:
-            backend = await OPENERS[name](self.settings, self.lobby.commons)
+            backend = await OPENERS[name](self.settings, self.lobby.resources)
             if name in KEEPERS:
                 return await backend.search(query)
             return await self._known(name).get(query, lambda: backend.search(query))
@@ -84,7 +84,7 @@ class Search:
         return ask
 
     def _known(self, name: Backend) -> Known:
-        return Known(name, self.settings, self.lobby.commons)
+        return Known(name, self.settings, self.lobby.resources)
 
 
 async def first_answer(

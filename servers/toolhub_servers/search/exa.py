@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.model import Hit, Query, Results, utc_now
 from toolhub_servers.search.service import Service, open_service
 from toolhub_servers.search.settings import SearchSettings
@@ -56,9 +56,9 @@ class Exa:
         return payload
 
 
-async def open_exa(settings: SearchSettings, commons: Commons) -> Exa:
+async def open_exa(settings: SearchSettings, resources: SharedResources) -> Exa:
     own = settings.exa
-    return Exa(await open_service("exa", own.base_url, commons, settings.web, HINTS), own.api_key or "", own.type)
+    return Exa(await open_service("exa", own.base_url, resources, settings.web, HINTS), own.api_key or "", own.type)
 
 
 def _hit(item: dict[str, Any], position: int) -> Hit:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TypeVar
 
-from toolhub.commons import Commons
 from toolhub.config.section import Section
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.settings import Backend, SearchSettings
 from toolhub_servers.web import WebError, open_memo
@@ -18,9 +18,9 @@ T = TypeVar("T")
 class Known:
     """The answers of one backend, for `cache_s` of the settings; 0: none is kept."""
 
-    def __init__(self, name: Backend, settings: SearchSettings, commons: Commons) -> None:
+    def __init__(self, name: Backend, settings: SearchSettings, resources: SharedResources) -> None:
         self._name = name
-        self._commons = commons
+        self._resources = resources
         self._seconds = settings.cache_s
         # Of another key or another address an answer may be another.
         section: Section = getattr(settings, name)
@@ -30,7 +30,9 @@ class Known:
         """Return the answer to `asked`, from `ask` if nobody knows it. Raises what `ask` raises, SearchFailed."""
         if not self._seconds:
             return await ask()
-        memo = await self._commons.share(f"memo search {self._seconds:g}", lambda: open_memo(ttl_s=self._seconds))
+        memo = await self._resources.get_or_open(
+            f"memo search {self._seconds:g}", lambda: open_memo(ttl_s=self._seconds)
+        )
         try:
             return await memo.get((self._name, self._identity, asked), ask)
         except WebError as exc:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import anyio
 from anyio import to_thread
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.index import Found, Index, Progress
 from toolhub_servers.search.model import Hit, Query, Results, utc_now
@@ -154,11 +154,11 @@ class Local:
         return (self._library.index.folder / found.path).as_uri() + part
 
 
-async def open_local(settings: SearchSettings, commons: Commons) -> Local:
+async def open_local(settings: SearchSettings, resources: SharedResources) -> Local:
     own = settings.local
     folder, file = _places(own)
     key = f"search index {folder} {file} {own.refresh_s:g}"
-    library = await commons.share(key, lambda: open_library(folder, file, own.refresh_s))
+    library = await resources.get_or_open(key, lambda: open_library(folder, file, own.refresh_s))
     return Local(library, own)
 
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 from urllib.parse import urlencode
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.errors import SearchFailed
 from toolhub_servers.search.known import Known
 from toolhub_servers.search.model import Hit, Query, Results
@@ -75,10 +75,10 @@ class Searxng:
         return found
 
 
-async def open_searxng(settings: SearchSettings, commons: Commons) -> Searxng:
+async def open_searxng(settings: SearchSettings, resources: SharedResources) -> Searxng:
     own = settings.searxng
-    service = await open_service("searxng", own.base_url or "", commons, settings.web, HINTS)
-    return Searxng(service, own, Known("searxng", settings, commons))
+    service = await open_service("searxng", own.base_url or "", resources, settings.web, HINTS)
+    return Searxng(service, own, Known("searxng", settings, resources))
 
 
 def parameters_of(query: Query, number: int, settings: SearxngSettings) -> dict[str, str]:

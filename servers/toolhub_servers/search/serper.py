@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.model import Hit, Query, Results
 from toolhub_servers.search.service import Service, open_service
 from toolhub_servers.search.settings import SearchSettings
@@ -29,9 +29,9 @@ class Serper:
         return Results("serper", hits, answer.get("searchParameters") or {}, answer)
 
 
-async def open_serper(settings: SearchSettings, commons: Commons) -> Serper:
+async def open_serper(settings: SearchSettings, resources: SharedResources) -> Serper:
     own = settings.serper
-    return Serper(await open_service("serper", own.base_url, commons, settings.web, HINTS), own.api_key or "")
+    return Serper(await open_service("serper", own.base_url, resources, settings.web, HINTS), own.api_key or "")
 
 
 def payload_of(query: Query) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 from toolhub_servers._overload import pressure_in
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
 from toolhub_servers.web import BadStatus, Web, WebError, WebSettings, WebTimeout, open_web, place_of
@@ -82,9 +82,9 @@ class Service:
 
 
 async def open_service(
-    name: str, base_url: str, commons: Commons, settings: WebSettings, hints: Mapping[int, str]
+    name: str, base_url: str, resources: SharedResources, settings: WebSettings, hints: Mapping[int, str]
 ) -> Service:
     """Return the service with the hub's client for it. The address comes from the config, so it may be private."""
     allowed = [*settings.allow_private, place_of(base_url)]
     trusting = settings.model_copy(update={"allow_private": allowed})
-    return Service(name, base_url, await open_web(commons, name, trusting), hints)
+    return Service(name, base_url, await open_web(resources, name, trusting), hints)

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from toolhub.commons import Commons
 from toolhub.overload import OverloadSignal
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.errors import SearchFailed, ServiceRefused
 from toolhub_servers.search.model import Hit, Query, Results
 from toolhub_servers.search.service import Service, open_service
@@ -85,9 +85,9 @@ class Sogou:
         )
 
 
-async def open_sogou(settings: SearchSettings, commons: Commons) -> Sogou:
+async def open_sogou(settings: SearchSettings, resources: SharedResources) -> Sogou:
     own = settings.sogou
-    return Sogou(await open_service("sogou", own.base_url, commons, settings.web, {}), own)
+    return Sogou(await open_service("sogou", own.base_url, resources, settings.web, {}), own)
 
 
 def _error(response: dict[str, Any]) -> tuple[str, str]:

@@ -40,5 +40,5 @@ class Website:
         Returns:
             The text of the page.
         """
-        pages = await open_pages(self._lobby.commons, self._settings, self._renderer)
+        pages = await open_pages(self._lobby.resources, self._settings, self._renderer)
         return await scrape_website(pages, url)

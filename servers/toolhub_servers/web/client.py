@@ -18,8 +18,8 @@ from typing import Any
 import anyio
 import stamina
 
-from toolhub.commons import Commons
 from toolhub.overload import parse_retry_after
+from toolhub.shared_resources import SharedResources
 from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
 from toolhub_servers.web.exchange import Answer, Interrupted, exchange
 from toolhub_servers.web.guard import GuardedBackend
@@ -204,10 +204,10 @@ def _phrase(status: int) -> str:
         return ""
 
 
-async def open_web(commons: Commons, name: str, settings: WebSettings | None = None) -> Web:
+async def open_web(resources: SharedResources, name: str, settings: WebSettings | None = None) -> Web:
     """Return the hub's client for a backend (`serper`, `jina`, `pages`, ...), opening it if nobody has."""
     chosen = settings or WebSettings()
-    return await commons.share(_key(name, chosen), lambda: serve_web(chosen))
+    return await resources.get_or_open(_key(name, chosen), lambda: serve_web(chosen))
 
 
 def _key(name: str, settings: WebSettings) -> str:

@@ -57,7 +57,7 @@ class _Entry:
 
 
 class Memo:
-    """Get one from `open_memo()`, usually through `commons.share()`; any number of tasks may use it at once."""
+    """Get one from `open_memo()`, usually through `resources.get_or_open()`; any number of tasks may use it at once."""
 
     def __init__(self, owners: anyio.abc.TaskGroup, *, ttl_s: float, max_entries: int, max_bytes: int) -> None:
         self._owners = owners
@@ -181,7 +181,7 @@ def _length_of_repr(value: object) -> int:
 async def open_memo(*, ttl_s: float = 900, max_entries: int = 10_000, max_bytes: int = 64 << 20) -> AsyncIterator[Memo]:
     """Give a memo whose flights live as long as the block.
 
-    Shared by a hub: `await commons.share("memo serper", lambda: open_memo(ttl_s=900))`.
+    Shared by a hub: `await resources.get_or_open("memo serper", lambda: open_memo(ttl_s=900))`.
     """
     async with anyio.create_task_group() as owners:
         try:

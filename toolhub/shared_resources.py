@@ -1,7 +1,7 @@
 """What the servers of a hub share: one HTTP pool, one browser, one cache, however many tasks use it.
 
 Each thing has a key; whoever asks first opens it, in an owner task of the hub, and it is closed with the hub. A server
-that runs alone opens a commons of its own.
+that runs alone opens a resources of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolhub.owned import Held, hold
 T = TypeVar("T")
 
 
-class Commons:
+class SharedResources:
     """Shared resources by key. `owners` is the task group that they live in."""
 
     def __init__(self, owners: anyio.abc.TaskGroup) -> None:
@@ -28,9 +28,9 @@ class Commons:
         self._opening: dict[str, anyio.Lock] = {}
 
     def __repr__(self) -> str:
-        return f"<Commons {sorted(self._held)}>"
+        return f"<SharedResources {sorted(self._held)}>"
 
-    async def share(self, key: str, resource: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+    async def get_or_open(self, key: str, resource: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Return the thing of that key, opening it if nobody has or if it died. Raises what opening raises.
 
         Equal keys must mean equal resources: put what it is made from into the key, but no secret (a fingerprint of the
@@ -40,12 +40,12 @@ class Commons:
         async with self._opening.setdefault(key, anyio.Lock()):
             held = self._held.get(key)
             if held is None or held.is_closed:
-                held = self._held[key] = await hold(self._owners, resource(), name=f"commons {key}")
+                held = self._held[key] = await hold(self._owners, resource(), name=f"resources {key}")
         value: T = held.value
         return value
 
     async def drop(self, key: str) -> None:
-        """Close the thing of that key, if it is open; the next `share()` opens a new one."""
+        """Close the thing of that key, if it is open; the next `get_or_open()` opens a new one."""
         held = self._held.pop(key, None)
         if held is not None:
             await held.aclose()
@@ -72,13 +72,13 @@ def _numbers(thing: Any) -> Mapping[str, float]:
 
 
 @asynccontextmanager
-async def open_commons() -> AsyncIterator[Commons]:
-    """Give a commons that lives as long as the block."""
+async def open_shared_resources() -> AsyncIterator[SharedResources]:
+    """Give a resources that lives as long as the block."""
     async with anyio.create_task_group() as owners:
-        commons = Commons(owners)
+        resources = SharedResources(owners)
         try:
-            yield commons
+            yield resources
         finally:
             with anyio.CancelScope(shield=True):
-                await commons.aclose()
+                await resources.aclose()
             owners.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""The MCP front on this process's stdin and stdout."""
+"""The MCP gateway on this process's stdin and stdout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from toolhub import __version__
-from toolhub.serve.front import Context, Front, Tools
+from toolhub.serve.mcp_gateway import Context, McpGateway, Tools
 
 
 async def serve_stdio(task: Any) -> None:
@@ -18,10 +18,10 @@ async def serve_stdio(task: Any) -> None:
         chosen: Tools = task
         return chosen
 
-    front = Front(only_task, version=__version__)
+    gateway = McpGateway(only_task, version=__version__)
     async with anyio.create_task_group() as tasks:
         if hasattr(task, "on_tools_changed"):  # a remote hub does not tell
-            task.on_tools_changed(lambda: tasks.start_soon(front.announce_change))
+            task.on_tools_changed(lambda: tasks.start_soon(gateway.announce_change))
         async with stdio_server() as (read, write):
-            await front.server.run(read, write, front.server.create_initialization_options())
+            await gateway.server.run(read, write, gateway.server.create_initialization_options())
         tasks.cancel_scope.cancel()

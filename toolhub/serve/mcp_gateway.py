@@ -1,4 +1,4 @@
-"""The MCP front: the hub as an MCP server, so that any MCP client sees the tools of all its servers.
+"""The MCP gateway: the hub as an MCP server, so that any MCP client sees the tools of all its servers.
 
 Tool names stay as they are while they are unique among the task's servers; those that collide are offered as
 `server__tool`, a form that is always understood.
@@ -79,7 +79,7 @@ def _shortened(name: str) -> str:
     return f"{name[: MAX_NAME - 9]}_{digest}"
 
 
-class FrontServer(Server[Any]):
+class GatewayServer(Server[Any]):
     """The SDK's low-level server, announcing that its tool list can change."""
 
     def create_initialization_options(
@@ -92,7 +92,7 @@ class FrontServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-class Front:
+class McpGateway:
     """Answers MCP's tool methods from a task; `task_of` finds the task of a request."""
 
     def __init__(self, task_of: Callable[[Context], Awaitable[Tools]], *, version: str) -> None:
@@ -101,7 +101,7 @@ class Front:
         self._names: weakref.WeakKeyDictionary[Tools, dict[str, ToolInfo]] = weakref.WeakKeyDictionary()
         self._bus = InMemorySubscriptionBus()
         self._subscriptions = ListenHandler(self._bus)
-        self.server = FrontServer(
+        self.server = GatewayServer(
             "toolhub",
             version=version,
             on_list_tools=self._list_tools,

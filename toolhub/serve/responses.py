@@ -17,7 +17,7 @@ from starlette.types import Send
 
 from toolhub.errors import Overloaded, ToolhubError, Unauthorized
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.serve.bodies import Body
+from toolhub.serve.schemas import Body
 from toolhub.wire import NDJSON, error_to_wire, status_of
 
 # Proxies and clients give up on silent connections after about a minute.

@@ -1,7 +1,7 @@
 """What a builtin server gets from the hub that runs it, and what the hub wants of a sandbox package.
 
 The hub finds its sandboxes by the entry point group `toolhub.sandboxes`, and `serve` more doors to it by
-`toolhub.doors`; these protocols are all they know of them.
+`toolhub.frontends`; these protocols are all they know of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toolhub.commons import Commons
+from toolhub.shared_resources import SharedResources
 
 SANDBOXES = "toolhub.sandboxes"
-DOORS = "toolhub.doors"
+FRONTENDS = "toolhub.frontends"
 EXTENSIONS = "toolhub.extensions"
 
 
@@ -66,7 +66,7 @@ SandboxOpener = Callable[..., AbstractAsyncContextManager[SandboxProvider]]
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class BuiltinContext:
     """Given to a builtin's factory as the keyword `host`, if it has one; a server that runs alone gets none.
 
     The factory's module may also have `lacks(**options)`, for what a server was not given though its tools need it:
@@ -75,12 +75,12 @@ class Host:
     owner: the task's id, or "hub" for a server that all tasks share.
     sandboxes: the owner's `SandboxScope`; the hub closes it when the owner ends. None where no sandbox package is
     installed.
-    commons: what all servers of the hub share, such as HTTP pools.
+    resources: what all servers of the hub share, such as HTTP pools.
     """
 
     owner: str
     sandboxes: Any = None
-    commons: Commons | None = None
+    resources: SharedResources | None = None
 
 
 def find_sandboxes() -> SandboxOpener | None:
@@ -91,7 +91,7 @@ def find_sandboxes() -> SandboxOpener | None:
     return None
 
 
-class Door(Protocol):
+class Frontend(Protocol):
     """One more way into a served hub: an ASGI application below a path, behind the same guard as the others."""
 
     @property
@@ -109,13 +109,13 @@ class Door(Protocol):
         """Prometheus metric families."""
 
 
-DoorOpener = Callable[[Any], AbstractAsyncContextManager[Door | None]]
+FrontendOpener = Callable[[Any], AbstractAsyncContextManager[Frontend | None]]
 """Takes the running `Hub`; None: the configuration does not ask for this door."""
 
 
-def find_doors() -> list[DoorOpener]:
+def find_frontends() -> list[FrontendOpener]:
     """Return what opens the doors of installed packages."""
-    return [entry.load() for entry in importlib.metadata.entry_points(group=DOORS)]
+    return [entry.load() for entry in importlib.metadata.entry_points(group=FRONTENDS)]
 
 
 def find_extension(name: str) -> Callable[..., Any] | None:
