@@ -12,7 +12,7 @@ from client.hubs import HubProcess, echo_server, run_script
 
 import toolhub
 from toolhub.client import RemoteHub
-from toolhub.client.heartbeat import heart
+from toolhub.client.lease_renewer import lease_renewer
 
 pytestmark = pytest.mark.anyio
 
@@ -71,10 +71,10 @@ print(task.id)
 async def test_a_closed_task_is_not_renewed(hub: RemoteHub) -> None:
     task = await hub.open_task("closed", lease=0.3)
     await task.aclose()
-    await eventually(lambda: not heart._alive())
+    await eventually(lambda: not lease_renewer._alive())
 
 
 async def test_nothing_is_sent_for_a_hub_that_was_never_used() -> None:
-    before = repr(heart)
+    before = repr(lease_renewer)
     toolhub.connect("http://127.0.0.1:1")
-    assert repr(heart) == before
+    assert repr(lease_renewer) == before

@@ -11,7 +11,7 @@ from miroflow.agents import config, echo_params, tool_params
 from miroflow.conftest import Make
 
 from toolhub.miroflow import PROFILES, ToolManager
-from toolhub.miroflow.batch import lanes
+from toolhub.miroflow.batch import ordered_groups
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ def test_calls_that_build_on_each_other_share_a_lane() -> None:
         call(5, "tool-python", "run", sandbox_id="a"),
         call(6, "search", "google"),
     ]
-    assert lanes(calls) == [[0, 3], [1, 5], [2], [4], [6]]
+    assert ordered_groups(calls) == [[0, 3], [1, 5], [2], [4], [6]]
 
 
 def test_results_become_text_for_the_next_message() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolhub.client.heartbeat import heart
 from toolhub.client.hub import RemoteHub
+from toolhub.client.lease_renewer import lease_renewer
 from toolhub.client.task import RemoteTask
 
 
@@ -13,7 +13,7 @@ class BorrowedTask(RemoteTask):
     def __init__(self, hub: RemoteHub, task_id: str) -> None:
         super().__init__(hub._transport, {"id": task_id, "run": "", "servers": ()}, timeout=None)
         self._dropped.detach()
-        heart.drop(self._held)
+        lease_renewer.drop(self._held)
 
 
 async def is_open(hub: RemoteHub, task_id: str) -> bool:

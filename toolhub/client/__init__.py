@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from toolhub.client.address import Address
-from toolhub.client.failures import HubLost, HubUnreachable
+from toolhub.client.errors import HubLost, HubUnreachable
 from toolhub.client.hub import RemoteHub
 from toolhub.client.task import RemoteTask
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from toolhub.client.failures import HubUnreachable
+from toolhub.client.errors import HubUnreachable
 from toolhub.errors import ConfigError
 
 DEFAULT_PORT = 8765
@@ -90,11 +90,11 @@ class Address:
                 failure = exc
         raise failure or OSError(errno.EADDRNOTAVAIL, "the name has no address")
 
-    def dial(self, timeout: float) -> socket.socket:
+    def connect_blocking(self, timeout: float) -> socket.socket:
         """The blocking twin of `connect()`, for threads of our own. Raises HubUnreachable."""
         try:
             if self.path:
-                return _dialled(self.path, timeout)
+                return _connect_unix(self.path, timeout)
             return socket.create_connection((self.host, self.port), timeout=timeout)
         except OSError as exc:
             raise self.unreachable(exc) from exc
@@ -131,7 +131,7 @@ def _tuned(sock: socket.socket) -> socket.socket:
     return sock
 
 
-def _dialled(path: str, timeout: float) -> socket.socket:
+def _connect_unix(path: str, timeout: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolhub.client.address import CONNECT_S, Address
-from toolhub.client.failures import HubLost
+from toolhub.client.errors import HubLost
 from toolhub.client.http1 import RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
 
 
@@ -16,7 +16,7 @@ def request(address: Address, method: str, target: str, *, token: str | None, bo
     """
     http = Http1()
     parts = []
-    with address.dial(min(timeout, CONNECT_S)) as sock:
+    with address.connect_blocking(min(timeout, CONNECT_S)) as sock:
         sock.settimeout(timeout)
         try:
             sock.sendall(http.request(method, target, common_headers(address, token), encoded(body)))

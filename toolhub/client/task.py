@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from toolhub.client.failures import HubLost, HubSilent, HubUnreachable
-from toolhub.client.heartbeat import Held, heart
+from toolhub.client.errors import HubLost, HubTimeout, HubUnreachable
+from toolhub.client.lease_renewer import RenewedTask, lease_renewer
 from toolhub.client.transport import Transport
 from toolhub.errors import SessionLost, TaskClosed, ToolhubError
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
@@ -37,10 +37,10 @@ class RemoteTask:
         self._timeout = timeout
         self._path = task_path(self.id)
         self._calls = self._path + "/calls"
-        self._held = Held(transport.address, transport.token, self._path, opened.get("lease_s"))
-        heart.watch(self._held)
+        self._held = RenewedTask(transport.address, transport.token, self._path, opened.get("lease_s"))
+        lease_renewer.watch(self._held)
         self._dropped = weakref.finalize(self, _drop, self._held, os.getpid())
-        self._dropped.atexit = False  # at exit the heart closes them all, with one deadline
+        self._dropped.atexit = False  # at exit the lease_renewer closes them all, with one deadline
 
     def __repr__(self) -> str:
         return f"<RemoteTask {self.id} at {self._transport.address} servers={list(self.servers)}>"
@@ -59,7 +59,7 @@ class RemoteTask:
 
         timeout: seconds for everything, waiting included; default is the client's, else the config's.
         Raises what `HubTask.call` raises; HubUnreachable if no hub answers (nothing was sent), SessionLost if it
-        went away during the call, HubSilent if it says nothing until well after the timeout. Cancelling cancels
+        went away during the call, HubTimeout if it says nothing until well after the timeout. Cancelling cancels
         the call there.
         """
         self._renew_here()
@@ -72,7 +72,7 @@ class RemoteTask:
                 return Result(await self._streamed(body, on_progress, on_log))
             bound = None if seconds is None else seconds + MARGIN_S
             return Result((await self._transport.request("POST", self._calls, body, bound=bound))["result"])
-        except HubSilent:
+        except HubTimeout:
             raise
         except HubLost as exc:
             raise SessionLost(
@@ -140,7 +140,7 @@ class RemoteTask:
     async def aclose(self) -> None:
         """End the task and its processes. Idempotent; a hub that is gone is no error: so are its tasks."""
         self._dropped.detach()
-        heart.drop(self._held)
+        lease_renewer.drop(self._held)
         try:
             await self._transport.request("DELETE", self._path, bound=_CLOSE_S, repeatable=True)
         except (HubUnreachable, HubLost, TaskClosed):
@@ -148,8 +148,8 @@ class RemoteTask:
 
     def _renew_here(self) -> None:
         # A forked child that goes on using the task keeps it alive too: its parent may end first.
-        if not heart.is_watching(self._held) and self._dropped.alive:
-            heart.watch(self._held)
+        if not lease_renewer.is_watching(self._held) and self._dropped.alive:
+            lease_renewer.watch(self._held)
 
 
 def task_path(task_id: str) -> str:
@@ -162,7 +162,7 @@ def _tools_of(entry: Json) -> list[ToolInfo] | ToolhubError:
     return [tool_from_wire(tool) for tool in entry["tools"]]
 
 
-def _drop(held: Held, pid: int) -> None:
+def _drop(held: RenewedTask, pid: int) -> None:
     """A task that nobody holds any more; in a forked child it is still the parent's."""
     if pid == os.getpid():
-        heart.close_soon(held)
+        lease_renewer.close_soon(held)

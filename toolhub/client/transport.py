@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from toolhub.client.address import Address, wait_readable, wait_writable
-from toolhub.client.failures import HubLost, HubSilent
+from toolhub.client.errors import HubLost, HubTimeout
 from toolhub.client.http1 import JSON, RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
 from toolhub.wire import NDJSON
 
@@ -154,8 +154,8 @@ class Transport:
     def _lost(self, exc: Exception) -> HubLost:
         return HubLost(f"the hub at {self.address} went away during a request ({str(exc) or type(exc).__name__})")
 
-    def _silent(self, seconds: float | None) -> HubSilent:
-        return HubSilent(f"the hub at {self.address} was silent for {seconds:g} s")
+    def _silent(self, seconds: float | None) -> HubTimeout:
+        return HubTimeout(f"the hub at {self.address} was silent for {seconds:g} s")
 
 
 class _Connection:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from yaml.reader import Reader
 
-from toolhub.config.problems import Key, Problem, Source
+from toolhub.config.problems import Key, Problem, SourceFile
 from toolhub.errors import ConfigError
 
 _STR = "tag:yaml.org,2002:str"
@@ -29,7 +29,7 @@ _TEXT_FIELDS = ("env", "headers", "args")
 @dataclass(frozen=True, slots=True)
 class Document:
     data: Any
-    source: Source
+    source: SourceFile
     is_json: bool
 
 
@@ -68,7 +68,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(path)) from error
 
 
-def _read_json(text: str, path: str) -> tuple[Any, Source]:
+def _read_json(text: str, path: str) -> tuple[Any, SourceFile]:
     try:
         data = json.loads(text) if text.strip() else None
     except json.JSONDecodeError as error:
@@ -80,11 +80,11 @@ def _read_json(text: str, path: str) -> tuple[Any, Source]:
         # Same length, so every position stays: YAML allows neither tabs nor some characters that JSON does.
         root = _Loader(Reader.NON_PRINTABLE.sub("?", text.replace("\t", " "))).get_single_node()
     except yaml.YAMLError:
-        return data, Source(path)  # JSON that YAML cannot read: errors go without lines
+        return data, SourceFile(path)  # JSON that YAML cannot read: errors go without lines
     return data, _Positions(path).of(root)
 
 
-def _read_yaml(text: str, path: str) -> tuple[Any, Source]:
+def _read_yaml(text: str, path: str) -> tuple[Any, SourceFile]:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -120,10 +120,10 @@ class _Positions:
     lines: dict[Key, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def of(self, root: yaml.Node | None) -> Source:
+    def of(self, root: yaml.Node | None) -> SourceFile:
         if root is not None:
             self._visit(root, (), root.start_mark.line + 1, ())
-        source = Source(self.path, self.lines)
+        source = SourceFile(self.path, self.lines)
         if self.problems:
             raise source.error(self.problems)
         return source

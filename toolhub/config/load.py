@@ -19,7 +19,7 @@ from toolhub.config.explain import Model, validate
 from toolhub.config.interpolate import Expander
 from toolhub.config.llm import LlmSettings
 from toolhub.config.models import Config, HubSettings, Limits
-from toolhub.config.problems import Key, Problem, Source, first_of_each_key, kind_of, unknown_key
+from toolhub.config.problems import Key, Problem, SourceFile, first_of_each_key, kind_of, unknown_key
 from toolhub.config.rules import broken_rules
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.server import SECRET_FIELDS, TASK_FIELDS, Origin, ServerSpec
@@ -42,14 +42,14 @@ def parse_config(
     data: Mapping[str, Any], *, path: str = "<inline>", environ: Mapping[str, str] | None = None
 ) -> Config:
     """The configuration in a mapping; `path` is what errors call it."""
-    return _Reader(Source(path), os.environ if environ is None else environ).config(data)
+    return _Reader(SourceFile(path), os.environ if environ is None else environ).config(data)
 
 
 def parse_server(
     name: str, data: Mapping[str, Any], *, path: str = "<inline>", environ: Mapping[str, str] | None = None
 ) -> ServerSpec:
     """One server on its own; a disabled one is returned too."""
-    reader = _Reader(Source(path), os.environ if environ is None else environ)
+    reader = _Reader(SourceFile(path), os.environ if environ is None else environ)
     spec = reader.server(name, data, ("servers", name))
     if spec is None or reader.problems:
         raise reader.source.error(reader.problems)
@@ -60,7 +60,7 @@ def parse_server(
 class _Reader:
     """Turns plain data into models, noting problems on the way."""
 
-    source: Source
+    source: SourceFile
     environ: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
 

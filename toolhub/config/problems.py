@@ -21,7 +21,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """The name of a config file, and the lines (from 1) its keys stand on."""
 
     path: str
@@ -41,7 +41,9 @@ class Source:
         return ConfigError(message, path=self.path, line=first.line, key=first.key)
 
     def _one(self, problem: Problem) -> ConfigError:
-        return ConfigError(problem.message, path=self.path, line=self.line(problem.key), key=spell(problem.key))
+        return ConfigError(
+            problem.message, path=self.path, line=self.line(problem.key), key=format_key_path(problem.key)
+        )
 
 
 def first_of_each_key(problems: Iterable[Problem]) -> list[Problem]:
@@ -52,7 +54,7 @@ def first_of_each_key(problems: Iterable[Problem]) -> list[Problem]:
     return list(first.values())
 
 
-def spell(key: Key) -> str:
+def format_key_path(key: Key) -> str:
     """The key as people write it: `servers.search.args[1]`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     return "".join(parts).removeprefix(".")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolhub.config.interpolate import BadReference, Template, fill, map_texts, template_of, texts
-from toolhub.config.problems import Key, Problem, spell
+from toolhub.config.problems import Key, Problem, format_key_path
 from toolhub.config.redact import long_enough, named_secrets, redact
 from toolhub.config.rules import (
     broken_rules,
@@ -226,7 +226,7 @@ class ServerSpec(Section):
         try:
             return fill(template, values)
         except BadReference as error:
-            raise ConfigError(str(error), key=spell(("servers", self.name, *key))) from None
+            raise ConfigError(str(error), key=format_key_path(("servers", self.name, *key))) from None
 
     def _task_texts(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in TASK_FIELDS}

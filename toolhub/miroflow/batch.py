@@ -19,7 +19,7 @@ _LONGEST_RESULT = 100_000
 _CUT = "\n... [Result truncated]"
 
 
-async def execute_in_lanes(tool_calls: Sequence[Json], execute: Execute) -> Results:
+async def execute_in_groups(tool_calls: Sequence[Json], execute: Execute) -> Results:
     """Return (id, result) for every call, in the order of the calls."""
     results: list[Json] = [{} for _ in tool_calls]
     failures: list[Exception] = []
@@ -33,22 +33,22 @@ async def execute_in_lanes(tool_calls: Sequence[Json], execute: Execute) -> Resu
                 failures.append(exc)
 
     async with anyio.create_task_group() as running:
-        for lane in lanes(tool_calls):
-            running.start_soon(run, lane)
+        for group in ordered_groups(tool_calls):
+            running.start_soon(run, group)
     if failures:
         raise failures[0]
     return [(call["id"], result) for call, result in zip(tool_calls, results, strict=True)]
 
 
-def lanes(tool_calls: Sequence[Json]) -> list[list[int]]:
+def ordered_groups(tool_calls: Sequence[Json]) -> list[list[int]]:
     """Return the calls' numbers, those that must keep their order together."""
     found: dict[Hashable, list[int]] = {}
     for number, call in enumerate(tool_calls):
-        found.setdefault(_lane(number, call), []).append(number)
+        found.setdefault(_group_key(number, call), []).append(number)
     return list(found.values())
 
 
-def _lane(number: int, call: Json) -> Hashable:
+def _group_key(number: int, call: Json) -> Hashable:
     server, arguments = call["server_name"], call["arguments"]
     if server in _IN_ORDER:
         return str(server)

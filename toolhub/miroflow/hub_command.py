@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from toolhub.errors import HubClosed
 from toolhub_runtime import install_command, requirement
 
-Command = tuple[str, ...]
+HubCommand = tuple[str, ...]
 ADVICE = (
     f"install a hub in an environment of its own with `{install_command('hub', program='uv tool install')}` "
     f"(or `{install_command('hub', program='pipx install')}`) and set TOOLHUB_COMMAND to its `toolhub` (or install "
@@ -37,7 +37,7 @@ HUB_NEEDS = (
 _HUB_SDK = 2
 
 
-def hub_commands(given: str | Sequence[str] | None = None) -> list[Command]:
+def hub_commands(given: str | Sequence[str] | None = None) -> list[HubCommand]:
     """Return the commands to try, best first. One that was asked for is the only one.
 
     Raises HubClosed with the way out when there is none.
@@ -46,7 +46,7 @@ def hub_commands(given: str | Sequence[str] | None = None) -> list[Command]:
     if chosen:
         return [tuple(shlex.split(chosen) if isinstance(chosen, str) else chosen)]
     can_serve = _can_serve_here()
-    found: list[Command] = []
+    found: list[HubCommand] = []
     for folder in os.get_exec_path():
         script = shutil.which("toolhub", path=folder)
         if script and (can_serve or not _is_of_this_environment(script)):
@@ -59,7 +59,7 @@ def hub_commands(given: str | Sequence[str] | None = None) -> list[Command]:
     return found
 
 
-def environment_for(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
+def environment_for(command: HubCommand, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a private hub.
 
     Our own variables speak of other hubs, and Python's search path of the agent's interpreter: a hub that runs on

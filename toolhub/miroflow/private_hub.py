@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from toolhub.client import HubUnreachable
-from toolhub.miroflow.hub_command import ADVICE, Command, environment_for
+from toolhub.miroflow.hub_command import ADVICE, HubCommand, environment_for
 
 # A cold start imports the SDK and a web server: a second on an idle machine, many on one that starts 50 agents.
 START_S = 30.0
 # How long the end of the process waits for its hub to end the tools; whatever is left ends without us.
-_GOODBYE_S = 5.0
+_SHUTDOWN_TIMEOUT_S = 5.0
 # The kernel closes a dead process's socket before its parent can ask for the exit status.
 _REPORT_S = 1.0
 _SHOWN_LINES = 15
@@ -75,7 +75,7 @@ class _Registry:
     """The hubs of this process, one per way of starting them."""
 
     def __init__(self) -> None:
-        self._hubs: dict[tuple[Command, ...], PrivateHub] = {}
+        self._hubs: dict[tuple[HubCommand, ...], PrivateHub] = {}
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._close_all)
@@ -83,7 +83,7 @@ class _Registry:
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # another thread of the parent may have held the old one
 
-    def url(self, commands: list[Command]) -> str:
+    def url(self, commands: list[HubCommand]) -> str:
         """Return the address of the running hub, starting one if there is none. Blocks.
 
         Raises HubUnreachable with what every command said.
@@ -92,7 +92,7 @@ class _Registry:
         with self._lock:
             hub = self._hubs.get(key)
             if hub is not None and not hub.is_alive:
-                hub.close(_GOODBYE_S)
+                hub.close(_SHUTDOWN_TIMEOUT_S)
                 hub = None
             if hub is None:
                 hub = self._hubs[key] = _start_any(commands)
@@ -106,11 +106,11 @@ class _Registry:
                     if not hub.has_died():
                         return False
                     del self._hubs[key]
-                    hub.close(_GOODBYE_S)
+                    hub.close(_SHUTDOWN_TIMEOUT_S)
             return True
 
     def _close_all(self) -> None:
-        deadline = time.monotonic() + _GOODBYE_S
+        deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
         for hub in self._hubs.values():
             hub.close(max(0.0, deadline - time.monotonic()))
 
@@ -118,7 +118,7 @@ class _Registry:
 private_hubs = _Registry()
 
 
-def _start_any(commands: list[Command]) -> PrivateHub:
+def _start_any(commands: list[HubCommand]) -> PrivateHub:
     problems = []
     for command in commands:
         try:
@@ -128,7 +128,7 @@ def _start_any(commands: list[Command]) -> PrivateHub:
     raise HubUnreachable(f"{'; '.join(problems)}\n{ADVICE}")
 
 
-def _start(command: Command) -> PrivateHub:
+def _start(command: HubCommand) -> PrivateHub:
     """Start a hub and wait until it is ready. Raises HubUnreachable with its last stderr lines."""
     shown = " ".join(command)
     base = tempfile.gettempdir()
@@ -145,11 +145,11 @@ def _start(command: Command) -> PrivateHub:
             return hub
         state = f"exited with {child.returncode}" if _has_ended(child) else f"was not ready within {START_S:g} s"
         child.kill()
-        hub.close(_GOODBYE_S)
+        hub.close(_SHUTDOWN_TIMEOUT_S)
         raise HubUnreachable(f"the hub `{shown}` {state}{_last_lines(log)}")
 
 
-def _spawn(line: list[str], command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(line: list[str], command: HubCommand, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         line,
         stdin=subprocess.PIPE,
@@ -181,7 +181,7 @@ def _wait_ready(child: subprocess.Popen[bytes]) -> bool:
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
     # Its stdout ends a moment before it does.
     try:
-        child.wait(_GOODBYE_S if child.stdout and select.select([child.stdout], [], [], 0)[0] else 0)
+        child.wait(_SHUTDOWN_TIMEOUT_S if child.stdout and select.select([child.stdout], [], [], 0)[0] else 0)
     except subprocess.TimeoutExpired:
         return False
     return True

@@ -13,7 +13,7 @@ from toolhub.client import RemoteHub, RemoteTask
 from toolhub.errors import CallTimeout, ConfigError, ToolhubError
 from toolhub.miroflow.params import Setting, entry_of
 from toolhub.miroflow.profile import Profile
-from toolhub.miroflow.tasks import NoHub, Source, Tasks, task_id_var
+from toolhub.miroflow.tasks import HubSource, NoHub, Tasks, task_id_var
 from toolhub.model import Json, Result, ToolInfo
 from toolhub.task_ids import check_task_id
 
@@ -49,7 +49,7 @@ class Servers:
     def __init__(
         self,
         params: Mapping[str, Any],
-        source: Source,
+        source: HubSource,
         profile: Profile,
         *,
         choice: Choice,

@@ -47,7 +47,7 @@ class Open(Protocol):
     def __call__(self, hub: RemoteHub, task_id: str | None, *, run: str, lease: float) -> RemoteTask: ...
 
 
-class Source(Protocol):
+class HubSource(Protocol):
     """Where a hub is to be found. `advice` says what to do when there is none."""
 
     @property
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class GivenHub:
+class HubAt:
     """A hub at a known address; all one can do is ask again."""
 
     address: str
@@ -81,7 +81,7 @@ class GivenHub:
 
 
 @dataclass(frozen=True)
-class OwnHub:
+class StartedHub:
     """The private hub of the process."""
 
     command: Any = None
@@ -108,7 +108,7 @@ class _Process:
 class Tasks:
     """See the module's text. open_on: opens a task with the manager's servers. run: the label of the tasks."""
 
-    def __init__(self, source: Source, open_on: Open, *, token: str | None, run: str) -> None:
+    def __init__(self, source: HubSource, open_on: Open, *, token: str | None, run: str) -> None:
         self.was_reached = False
         """Whether a hub was there at any time: a hub that is missing from the start is a mistake in the set-up."""
         self._source = source

@@ -15,14 +15,14 @@ import anyio
 
 from toolhub.client.address import Address
 from toolhub.errors import CallTimeout, ConfigError
-from toolhub.miroflow.batch import Results, execute_in_lanes, formatted
+from toolhub.miroflow.batch import Results, execute_in_groups, formatted
 from toolhub.miroflow.outcome import HF_REFUSAL, BadArguments, Failure, failure_of, text_of
 from toolhub.miroflow.params import PLAYWRIGHT
 from toolhub.miroflow.profile import Profile, profile_named
 from toolhub.miroflow.scraping import has_fallback, is_dataset_url, read_with_markitdown
 from toolhub.miroflow.servers import Choice, Servers
 from toolhub.miroflow.step_log import StepLog, logger
-from toolhub.miroflow.tasks import GivenHub, OwnHub
+from toolhub.miroflow.tasks import HubAt, StartedHub
 from toolhub.model import Json, ToolInfo
 
 # A manager may serve many agents at once, and a foreign server may answer one call at a time. More processes are
@@ -90,7 +90,7 @@ class ToolManager:
             raise ConfigError("TOOLHUB_SERVERS=hub (or servers=) needs a hub with servers: set TOOLHUB_URL, or hub=")
         self._servers = Servers(
             self.server_dict,
-            GivenHub(str(Address.parse(address))) if address else OwnHub(hub_command),
+            HubAt(str(Address.parse(address))) if address else StartedHub(hub_command),
             self.profile,
             choice=choice,
             token=token if address else "",
@@ -310,7 +310,7 @@ class ToolManager:
         left out.
         """
         chosen = tool_calls[:max_tool_calls]
-        return await execute_in_lanes(chosen, self.execute_tool_call), len(tool_calls) > max_tool_calls
+        return await execute_in_groups(chosen, self.execute_tool_call), len(tool_calls) > max_tool_calls
 
     def format_tool_results(self, results: Results) -> list[tuple[Any, Json]]:
         """Turn results into text blocks for the next message."""

@@ -24,13 +24,13 @@ from toolhub.errors import TaskClosed, ToolhubError
 # Per wait on the socket; a hub that is busy for longer loses one beat of three.
 _REQUEST_S = 10.0
 # At exit, for all tasks together: a hub that does not answer at once must not keep the process.
-_FAREWELL_S = 3.0
+_EXIT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Held:
+class RenewedTask:
     """What it takes to renew and close one task; the task keeps it alive."""
 
     address: Address
@@ -42,7 +42,7 @@ class Held:
     watched_by: int = 0
 
 
-class Heart:
+class LeaseRenewer:
     """The process's thread and its list. A forked child has an empty one."""
 
     def __init__(self) -> None:
@@ -51,65 +51,65 @@ class Heart:
         atexit.register(self._close_all)
 
     def _reset(self) -> None:
-        self._news: queue.SimpleQueue[weakref.ref[Held] | Held] = queue.SimpleQueue()
-        self._beating: list[weakref.ref[Held]] = []
+        self._queue: queue.SimpleQueue[weakref.ref[RenewedTask] | RenewedTask] = queue.SimpleQueue()
+        self._renewing: list[weakref.ref[RenewedTask]] = []
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<Heart of {os.getpid()} beating={len(self._beating)}>"
+        return f"<LeaseRenewer of {os.getpid()} beating={len(self._renewing)}>"
 
-    def watch(self, held: Held) -> None:
+    def watch(self, held: RenewedTask) -> None:
         """Keep a task alive for as long as `held` lives."""
-        held.due = _next_beat(held)
+        held.due = _next_renewal(held)
         held.watched_by = os.getpid()
-        self._news.put(weakref.ref(held))
+        self._queue.put(weakref.ref(held))
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="toolhub heartbeat", daemon=True)
                 self._thread.start()
 
-    def is_watching(self, held: Held) -> bool:
+    def is_watching(self, held: RenewedTask) -> bool:
         return held.watched_by == os.getpid()
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: RenewedTask) -> None:
         """Stop renewing a task that was closed."""
         held.watched_by = 0
 
-    def close_soon(self, held: Held) -> None:
+    def close_soon(self, held: RenewedTask) -> None:
         """Close a task that was dropped. Safe in a finalizer."""
         held.watched_by = 0
-        self._news.put(held)
+        self._queue.put(held)
 
     def _run(self) -> None:
         while True:
             try:
-                news = self._news.get(timeout=self._pause())
+                item = self._queue.get(timeout=self._pause())
             except queue.Empty:
-                self._beating = [ref for ref in self._beating if self._beat(ref)]
+                self._renewing = [ref for ref in self._renewing if self._renew_if_due(ref)]
                 continue
-            if isinstance(news, Held):
-                _close(news, _REQUEST_S)
+            if isinstance(item, RenewedTask):
+                _close(item, _REQUEST_S)
             else:
-                self._beating.append(news)
-            del news  # or this thread would be what holds it
+                self._renewing.append(item)
+            del item  # or this thread would be what holds it
 
     def _pause(self) -> float | None:
         due = [held.due for held in self._alive() if held.lease is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _alive(self) -> list[Held]:
-        found = [ref() for ref in list(self._beating)]
+    def _alive(self) -> list[RenewedTask]:
+        found = [ref() for ref in list(self._renewing)]
         return [held for held in found if held is not None and self.is_watching(held)]
 
-    def _beat(self, ref: weakref.ref[Held]) -> bool:
+    def _renew_if_due(self, ref: weakref.ref[RenewedTask]) -> bool:
         """Renew if it is time; False when there is nothing left to renew."""
         held = ref()
         if held is None or not self.is_watching(held):
             return False
         if held.due > time.monotonic():
             return True
-        held.due = _next_beat(held)
+        held.due = _next_renewal(held)
         try:
             _request(held, "POST", held.target + "/renew", _REQUEST_S)
         except TaskClosed:
@@ -119,18 +119,18 @@ class Heart:
         return True
 
     def _close_all(self) -> None:
-        deadline = time.monotonic() + _FAREWELL_S
+        deadline = time.monotonic() + _EXIT_TIMEOUT_S
         for held in self._alive():
             left = deadline - time.monotonic()
             if held.opened_by == os.getpid() and (left <= 0 or not _close(held, left)):
                 return
 
 
-def _next_beat(held: Held) -> float:
+def _next_renewal(held: RenewedTask) -> float:
     return time.monotonic() + (held.lease or 0.0) / 3
 
 
-def _close(held: Held, timeout: float) -> bool:
+def _close(held: RenewedTask, timeout: float) -> bool:
     try:
         _request(held, "DELETE", held.target, timeout)
     except ToolhubError as exc:
@@ -139,8 +139,8 @@ def _close(held: Held, timeout: float) -> bool:
     return True
 
 
-def _request(held: Held, method: str, target: str, timeout: float) -> None:
+def _request(held: RenewedTask, method: str, target: str, timeout: float) -> None:
     blocking.request(held.address, method, target, token=held.token, timeout=timeout)
 
 
-heart = Heart()
+lease_renewer = LeaseRenewer()

@@ -13,5 +13,5 @@ class HubLost(HubClosed):
     """The hub went away, or fell silent, while it had a request. What it did with it is unknown."""
 
 
-class HubSilent(HubLost):
+class HubTimeout(HubLost):
     """The hub is there but has not answered well past the time it was given."""
