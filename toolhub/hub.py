@@ -16,8 +16,8 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolhub.catalog import Catalog
-from toolhub.catalog_store import CatalogStore
+from toolhub.catalog.catalog import Catalog
+from toolhub.catalog.store import CatalogStore
 from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http

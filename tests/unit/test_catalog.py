@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from stage import a_spec
 
-import toolhub.catalog
-from toolhub.catalog import Catalog, with_declarations
-from toolhub.catalog_store import CatalogStore
+import toolhub.catalog.catalog
+from toolhub.catalog.catalog import Catalog, with_declarations
+from toolhub.catalog.store import CatalogStore
 from toolhub.model import ToolPolicy
 
 pytestmark = pytest.mark.quick
@@ -144,7 +144,7 @@ def test_an_answer_that_is_known_already_is_not_written_again(tmp_path):
 
 
 def test_servers_that_come_and_go_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(toolhub.catalog, "_MOST", 2)
+    monkeypatch.setattr(toolhub.catalog.catalog, "_MOST", 2)
     catalog = Catalog()
     for number in range(4):
         catalog.put(str(number), a_spec(args=[str(number)]), [wire_tool()])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stage import a_spec
 
-from toolhub import catalog_store
-from toolhub.catalog_store import FORMAT, MAX_BYTES, CatalogStore
+from toolhub.catalog import store as catalog_store
+from toolhub.catalog.store import FORMAT, MAX_BYTES, CatalogStore
 from toolhub.config import ServerSpec
 
 TOOLS = [{"name": "zeta", "inputSchema": {}, "x-vendor": {"a": [1, None]}}, {"name": "alpha", "description": "ä\ud800"}]

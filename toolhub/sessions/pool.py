@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
-from toolhub.catalog import Catalog, with_declarations
+from toolhub.catalog.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout, ToolhubError

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 from collections.abc import Iterable
 
-from toolhub.catalog_store import CatalogStore
+from toolhub.catalog.store import CatalogStore
 from toolhub.config import ServerSpec
 from toolhub.model import Json, ToolInfo, ToolPolicy
 
