@@ -61,6 +61,10 @@ class CallError(ToolhubError):
         self.tool = tool
         self.sent: Sent = sent or self.default_sent
 
+    def identify(self, call_id: str, server: str, tool: str) -> None:
+        """Fill in which call failed, where that is not known yet."""
+        self.call_id, self.server, self.tool = self.call_id or call_id, self.server or server, self.tool or tool
+
 
 class Overloaded(CallError):
     """The queue is full or the deadline cannot be met. Not sent; come back after `retry_after` seconds."""

@@ -26,7 +26,7 @@ from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.extensions import BuiltinContext, SandboxProvider, find_sandboxes
 from toolhub.layers.cache import Caches
-from toolhub.layers.coalesce import Flights
+from toolhub.layers.coalesce import Coalescer
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.limits.backoff import RetryBudget
 from toolhub.limits.budget import Budget
@@ -117,7 +117,7 @@ class Hub:
                 ),
                 server_limiter=self._server_limiters,
                 resources=resources,
-                flights=Flights(owners),
+                coalescer=Coalescer(),
                 caches=Caches(),
             )
             if (open_sandboxes := find_sandboxes()) is not None:
@@ -366,7 +366,7 @@ class Hub:
             sandboxes=self._sandbox_counts(),
             limiters=tuple(limiter.statistics() for limiter in self.limiters),
             budget=self._shared.budget.statistics(),
-            flights=self._shared.flights.statistics(),
+            coalescing=self._shared.coalescer.statistics(),
             cache=self._shared.caches.statistics(),
             servers=self.events.statistics(),
         )

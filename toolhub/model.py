@@ -86,12 +86,30 @@ class ToolPolicy:
 
 @dataclass(slots=True)
 class Delivery:
-    """How far a call got: "maybe" from the moment its request may have left for the server."""
+    """How far a call got: `sent` is "maybe" from the moment its request may have left for the server.
+
+    The session marks it; a retry and a call that joined another one's execution take over what happened before.
+    """
 
     sent: Sent = "no"
     attempts: int = 0
     sent_at: float | None = None
     """When it was last sent, on the anyio clock."""
+
+    def mark_sent(self, now: float) -> None:
+        """The request is about to leave. now: on the anyio clock."""
+        self.sent, self.sent_at = "maybe", now
+
+    def mark_unsent(self) -> None:
+        """The server cannot have seen the request."""
+        self.sent = "no"
+
+    def absorb(self, other: Delivery) -> None:
+        """Add what happened to an equal call that was made for this one too."""
+        self.attempts += other.attempts
+        self.sent_at = other.sent_at or self.sent_at
+        if other.sent == "maybe":
+            self.sent = "maybe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +261,11 @@ class SandboxCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class FlightStatistics:
-    """Flights so far, calls that joined one instead of being made, and calls that had to start over."""
+class CoalesceStatistics:
+    """executions: calls made that others could join. coalesced: calls that joined one. in_flight: executions now."""
 
-    flights: int = 0
+    executions: int = 0
     coalesced: int = 0
-    restarts: int = 0
     in_flight: int = 0
 
 
@@ -279,7 +296,7 @@ class HubStatistics:
     sandboxes: SandboxCounts | None = None
     limiters: tuple[LimiterStatistics, ...] = ()
     budget: BudgetStatistics | None = None
-    flights: FlightStatistics = FlightStatistics()
+    coalescing: CoalesceStatistics = CoalesceStatistics()
     cache: CacheStatistics = CacheStatistics()
     servers: tuple[ServerHealth, ...] = ()
     """Those that were started so far."""

@@ -65,7 +65,7 @@ class HubTask:
             name: (self._limiter, *server.limiters, shared.limiter) for name, server in self._servers.items()
         }
         self._waits = WaitStats()
-        self._party = shared.flights.party(lambda: self._closed)
+        self._calls: set[anyio.CancelScope] = set()
         self._caches = shared.caches.for_task()
         traced = trace(shared.counts, self.counts, observers=shared.observers)
         self._handle: Handler = stack(
@@ -73,7 +73,7 @@ class HubTask:
             deadline,
             authorize(specs),
             cache(self._caches, self._server_of),
-            coalesce(self._party, self._server_of),
+            coalesce(shared.coalescer, self._server_of),
             retry(shared.retry_budget, on_retry=shared.on_retry),
             admission(self._limiters_of, self._waits),
         )(self._dispatch)
@@ -135,16 +135,23 @@ class HubTask:
 
     async def _run(self, handle: Handler, call: Call) -> Result:
         """Run a call through its layers. The lease is held until it ends, and every CallError names it."""
-        with self.in_use():
+        with self.in_use(), anyio.CancelScope() as scope:
+            self._calls.add(scope)
             try:
                 return await handle(call)
             except (CallError, HubClosed) as exc:
                 if self._closed:
-                    message = f"task {self.id!r} was closed during {call.server}/{call.tool}"
-                    raise TaskClosed(message, sent=call.delivery.sent) from exc
+                    raise self._closed_during(call) from exc
                 if isinstance(exc, CallError):
-                    exc.call_id, exc.tool = exc.call_id or call.id, exc.tool or call.tool
+                    exc.identify(call.id, call.server, call.tool)
                 raise
+            finally:
+                self._calls.discard(scope)
+        raise self._closed_during(call)
+
+    def _closed_during(self, call: Call) -> TaskClosed:
+        message = f"task {self.id!r} was closed during {call.server}/{call.tool}"
+        return TaskClosed(message, sent=call.delivery.sent)
 
     def _call(
         self,
@@ -218,7 +225,7 @@ class HubTask:
 
     async def _relay(self, call: Call) -> Result:
         async with self._servers[call.server].lease() as session:
-            call.delivery.sent = "maybe"
+            call.delivery.mark_sent(anyio.current_time())
             return Result(await session.request(call.tool, call.arguments or None))
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -287,7 +294,8 @@ class HubTask:
     async def aclose(self) -> None:
         """End every session and sandbox of this task at once. Idempotent; waits until they are gone."""
         self._closed = True
-        self._party.disband()
+        for call in self._calls:
+            call.cancel()
         self._caches.close()
         while self._listeners:
             self._shared.on_tools_changed.remove(self._listeners.pop())

@@ -14,7 +14,7 @@ from stage import a_spec
 from toolhub.config import ServerSpec
 from toolhub.layers import stack
 from toolhub.layers.cache import Caches, cache
-from toolhub.layers.coalesce import Flights, coalesce
+from toolhub.layers.coalesce import Coalescer, coalesce
 from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.limits.backoff import RetryBudget
@@ -79,18 +79,17 @@ class AServer:
 
 
 class ATask:
-    """One task: its stack of layers over `work`, its own view of a server, and whether it was closed."""
+    """One task: its stack of layers over `work`, and its own view of a server."""
 
-    def __init__(self, flights: Flights, work: Work, server: AServer | None = None, caches: Caches | None = None):
-        self.is_closed = False
+    def __init__(self, coalescer: Coalescer, work: Work, server: AServer | None = None, caches: Caches | None = None):
+        self.id = f"t{next(_numbers)}"
         self.retries = 0
         self.server = server or AServer()
-        self.party = flights.party(lambda: self.is_closed)
         self.caches = (caches or Caches()).for_task()
         self.handle = stack(
             deadline,
             cache(self.caches, lambda call: self.server),
-            coalesce(self.party, lambda call: self.server),
+            coalesce(coalescer, lambda call: self.server),
             retry(RetryBudget(), on_retry=self._count_retry),
         )(work)
 
@@ -115,12 +114,10 @@ class ATask:
         **more: Any,
     ) -> Call:
         until = anyio.current_time() + timeout
-        return Call(f"c{next(_numbers)}", "t", "memory", tool, arguments or {}, until, timeout, policy, **more)
+        return Call(f"c{next(_numbers)}", self.id, "memory", tool, arguments or {}, until, timeout, policy, **more)
 
     def close(self) -> None:
-        """What a scope does when its task is closed, as far as these layers hear of it."""
-        self.is_closed = True
-        self.party.disband()
+        """What `HubTask.aclose()` does, as far as these layers hear of it."""
         self.caches.close()
 
     def _count_retry(self) -> None:
@@ -128,11 +125,9 @@ class ATask:
 
 
 @asynccontextmanager
-async def open_flights() -> AsyncIterator[Flights]:
-    """Flights in a hub's task group; at the end none may be left."""
-    async with anyio.create_task_group() as owners:
-        flights = Flights(owners)
-        yield flights
-        await anyio.wait_all_tasks_blocked()
-        assert flights.by_key == {}
-        owners.cancel_scope.cancel()
+async def open_coalescer() -> AsyncIterator[Coalescer]:
+    """A coalescer in which nothing may be in flight at the end."""
+    coalescer = Coalescer()
+    yield coalescer
+    await anyio.wait_all_tasks_blocked()
+    assert coalescer.statistics().in_flight == 0

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_calls import ACT, READ, SET, AServer, ATask, Work, an_answer, open_flights
+from shared_calls import ACT, READ, SET, AServer, ATask, Work, an_answer, open_coalescer
 from stage import Running, a_spec
 
 from toolhub.errors import StartError
@@ -190,10 +190,10 @@ def test_the_size_is_what_the_text_really_takes(text):
     ],
 )
 async def test_only_answers_of_read_only_tools_are_kept_and_only_where_that_is_asked_for(cache, policy, runs):
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work = Work()
         work.go.set()
-        task = ATask(flights, work, AServer(a_spec(share="hub", cache=cache)))
+        task = ATask(coalescer, work, AServer(a_spec(share="hub", cache=cache)))
         for _ in range(2):
             assert (await task.call(policy=policy)).text == "done"
         assert work.runs == runs
@@ -201,33 +201,33 @@ async def test_only_answers_of_read_only_tools_are_kept_and_only_where_that_is_a
 
 @pytest.mark.parametrize(("scope", "runs"), [("task", 2), ("hub", 1)])
 async def test_an_answer_goes_as_far_as_the_scope_says(scope, runs):
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work, caches = Work(), Caches()
         work.go.set()
         spec = a_spec(share="hub", cache={"scope": scope})
-        for task in [ATask(flights, work, AServer(spec), caches) for _ in range(2)]:
+        for task in [ATask(coalescer, work, AServer(spec), caches) for _ in range(2)]:
             for _ in range(2):
                 await task.call()
         assert work.runs == runs
 
 
 async def test_an_answer_is_given_only_to_equal_calls_of_an_equal_server():
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work, caches = Work(), Caches()
         work.go.set()
         specs = [a_spec(share="hub", env=env, cache={"scope": "hub"}) for env in ({}, {"KEY": "another"})]
         for spec in specs:
-            task = ATask(flights, work, AServer(spec), caches)
+            task = ATask(coalescer, work, AServer(spec), caches)
             for arguments in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": b"1"}, {"n": b"1"}):
                 await task.call("read", arguments)
         assert work.runs == 10
 
 
 async def test_neither_errors_nor_failed_results_are_kept():
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work = Work(StartError("not yet"))
         work.go.set()
-        task = ATask(flights, work, AServer(a_spec(share="hub", cache={})))
+        task = ATask(coalescer, work, AServer(a_spec(share="hub", cache={})))
         with pytest.raises(StartError):
             await task.call()
         work.answer = Result(an_answer("no such page").raw | {"isError": True})
@@ -240,10 +240,10 @@ async def test_neither_errors_nor_failed_results_are_kept():
 
 
 async def test_equal_calls_that_all_miss_are_made_once_and_fill_the_store_once():
-    async with open_flights() as flights, anyio.create_task_group() as tasks:
+    async with open_coalescer() as coalescer, anyio.create_task_group() as tasks:
         work, caches = Work(), Caches()
         server = AServer(a_spec(share="hub", coalesce="task", cache={"scope": "hub"}))
-        callers = [Running(tasks, ATask(flights, work, server, caches).call) for _ in range(20)]
+        callers = [Running(tasks, ATask(coalescer, work, server, caches).call) for _ in range(20)]
         await anyio.wait_all_tasks_blocked()
         work.go.set()
         assert {(await caller.wait()).text for caller in callers} == {"done"}
@@ -252,11 +252,11 @@ async def test_equal_calls_that_all_miss_are_made_once_and_fill_the_store_once()
 
 
 async def test_closing_a_task_drops_its_answers_and_no_other_s():
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work, caches = Work(), Caches()
         work.go.set()
         server = AServer(a_spec(share="hub", cache={}))
-        closing, staying = (ATask(flights, work, server, caches) for _ in range(2))
+        closing, staying = (ATask(coalescer, work, server, caches) for _ in range(2))
         await closing.call()
         await staying.call()
         closing.close()
@@ -268,9 +268,9 @@ async def test_closing_a_task_drops_its_answers_and_no_other_s():
 
 
 async def test_an_answer_that_comes_after_its_task_was_closed_is_not_kept():
-    async with open_flights() as flights, anyio.create_task_group() as tasks:
+    async with open_coalescer() as coalescer, anyio.create_task_group() as tasks:
         work, caches = Work(), Caches()
-        task = ATask(flights, work, AServer(a_spec(share="hub", cache={})), caches)
+        task = ATask(coalescer, work, AServer(a_spec(share="hub", cache={})), caches)
         late = Running(tasks, task.call)
         await anyio.wait_all_tasks_blocked()
         task.close()
@@ -280,10 +280,10 @@ async def test_an_answer_that_comes_after_its_task_was_closed_is_not_kept():
 
 
 async def test_a_write_makes_what_was_read_before_it_old():
-    async with open_flights() as flights:
+    async with open_coalescer() as coalescer:
         work, caches = Work(), Caches()
         work.go.set()
-        task = ATask(flights, work, AServer(a_spec(cache={})), caches)
+        task = ATask(coalescer, work, AServer(a_spec(cache={})), caches)
         for tool, policy in (("read", READ), ("read", READ), ("write", ACT), ("read", READ), ("read", READ)):
             await task.call(tool, policy=policy)
         assert [call.tool for call in work.calls] == ["read", "write", "read"]

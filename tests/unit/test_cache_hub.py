@@ -39,7 +39,7 @@ async def test_fifty_equal_calls_of_ten_tasks_take_one_place():
         assert {(await caller.wait()).text for caller in callers} == {"done"}
         told = hub.statistics()
         assert (told.calls, told.errors, pause.entered) == (50, 0, 1)
-        assert (told.flights.flights, told.flights.coalesced, told.flights.in_flight) == (1, 49, 0)
+        assert (told.coalescing.executions, told.coalescing.coalesced, told.coalescing.in_flight) == (1, 49, 0)
         assert [task.calls for task in told.tasks] == [5] * 10
 
 
@@ -72,8 +72,9 @@ async def test_a_kept_answer_is_given_although_there_is_no_place():
         Running(tasks, task.call, "memory", "pause")
         await anyio.wait_all_tasks_blocked()
         assert (await task.call("memory", "echo", {"text": "kept"})).text == "kept"
-        with pytest.raises(Overloaded):
+        with pytest.raises(Overloaded) as refusal:
             await task.call("memory", "echo", {"text": "new"})
+        assert (refusal.value.call_id, refusal.value.server, refusal.value.tool) == (f"{task.id}-3", "memory", "echo")
         pause.go.set()
     counted = hub.statistics().cache
     assert (counted.hits, counted.misses, counted.entries) == (1, 3, 2)
@@ -100,6 +101,7 @@ async def test_every_caller_is_counted_and_told_of_its_own_end():
             patient = Running(tasks, other.call, "memory", "pause")
             error = await hurried.wait()
             assert (type(error), error.sent, error.call_id) == (CallTimeout, "maybe", "a-1")
+            await anyio.wait_all_tasks_blocked()
             assert pause.inside == 1
             pause.go.set()
             assert (await patient.wait()).text == "done"
@@ -114,8 +116,9 @@ async def test_the_server_is_told_when_nobody_waits_any_more():
             await anyio.wait_all_tasks_blocked()
             for caller in callers:
                 caller.cancel()
-            await anyio.wait_all_tasks_blocked()
-            assert (pause.inside, the_hub_s(hub).in_use, hub.statistics().flights.in_flight) == (0, 0, 0)
+            for caller in callers:
+                await caller.wait()
+            assert (pause.inside, the_hub_s(hub).in_use, hub.statistics().coalescing.in_flight) == (0, 0, 0)
 
 
 async def test_closing_a_task_fails_its_own_calls_and_no_other_task_s():
@@ -157,7 +160,7 @@ async def test_a_task_that_is_closed_leaves_the_queue_it_waits_in_and_the_others
         assert not (await foreign.wait()).is_error
 
 
-async def test_the_end_of_the_hub_ends_every_flight():
+async def test_the_end_of_the_hub_ends_every_shared_call():
     pause = Pausing()
     async with anyio.create_task_group() as tasks:
         async with a_hub(MemoryServer(pause=pause), memory=SHARED) as hub:

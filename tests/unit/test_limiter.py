@@ -268,18 +268,6 @@ async def test_a_gate_that_knows_too_little_refuses_nobody_for_lateness():
         limiter.leave()
 
 
-async def test_a_refusal_says_which_call_it_was():
-    limiter = ConcurrencyLimiter("the hub", limit=1, queue=0)
-    limiter.try_enter()
-
-    async def never(call) -> Result:
-        raise AssertionError("it was let in")
-
-    with pytest.raises(Overloaded, match="the hub is full") as refusal:
-        await admission(lambda call: (limiter,))(never)(a_call("search"))
-    assert (refusal.value.call_id, refusal.value.server, refusal.value.tool) == ("c1", "memory", "search")
-
-
 # --- no permit is ever lost -----------------------------------------------------------------------------------------
 
 steps = st.lists(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from toolhub.errors import Overloaded
 from toolhub.layers import Handler, Layer
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
 from toolhub.model import Call, Result
@@ -57,9 +56,6 @@ async def _wait(limiter: ConcurrencyLimiter, call: Call, waits: WaitStats) -> No
     waits.waiting += 1
     try:
         await limiter.wait(call.share_key, call.deadline)
-    except Overloaded as exc:
-        exc.call_id, exc.server, exc.tool = call.id, call.server, call.tool
-        raise
     finally:
         waits.waiting -= 1
         waits.seconds += anyio.current_time() - began

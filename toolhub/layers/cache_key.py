@@ -1,7 +1,7 @@
 """Which calls are the same: the same server, tool and arguments, within what may be shared.
 
-A server that keeps state answers differently after a call that changed it. Such calls are counted (`CacheTarget.writes`)
-and the count is part of the key, so that no answer from before a change is given to a call that came after it.
+A server that keeps state answers differently after a call that changed it. Such calls are counted
+(`CacheTarget.writes`) and the count is part of the key, so that no answer from before a change is given to a call that came after it.
 """
 
 from __future__ import annotations

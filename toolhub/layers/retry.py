@@ -29,7 +29,8 @@ def retry(budget: RetryBudget, *, on_retry: Callable[[], None]) -> Layer:
                 except SessionLost as exc:
                     if not _may_repeat(call, exc) or not budget.withdraw():
                         raise
-                    call.delivery.sent = "no" if exc.sent == "no" else "maybe"
+                    if exc.sent == "no":
+                        call.delivery.mark_unsent()
                     on_retry()
 
         return handle

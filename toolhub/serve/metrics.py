@@ -17,7 +17,7 @@ from toolhub.model import (
     BudgetStatistics,
     CacheStatistics,
     Call,
-    FlightStatistics,
+    CoalesceStatistics,
     HubStatistics,
     SandboxCounts,
     ServerHealth,
@@ -45,7 +45,7 @@ class HubCollector:
             sessions.add_metric(labels, count)
         yield sessions
         yield from _of_limiters(statistics)
-        yield from _of_shared_calls(statistics.flights, statistics.cache)
+        yield from _of_shared_calls(statistics.coalescing, statistics.cache)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield from _of_servers(statistics.servers)
@@ -101,11 +101,12 @@ def _of_limiters(statistics: HubStatistics) -> Iterator[Metric]:
     yield runs
 
 
-def _of_shared_calls(flights: FlightStatistics, cache: CacheStatistics) -> Iterator[Metric]:
-    yield CounterMetricFamily("toolhub_coalesced", "Calls that shared one in flight", value=flights.coalesced)
-    yield CounterMetricFamily("toolhub_flights", "Calls made that others could share", value=flights.flights)
-    yield GaugeMetricFamily("toolhub_flights_in_flight", "Such calls now", value=flights.in_flight)
-    yield CounterMetricFamily("toolhub_flight_restarts", "Made again for who stayed", value=flights.restarts)
+def _of_shared_calls(coalescing: CoalesceStatistics, cache: CacheStatistics) -> Iterator[Metric]:
+    yield CounterMetricFamily("toolhub_coalesced", "Calls that joined an equal one", value=coalescing.coalesced)
+    yield CounterMetricFamily(
+        "toolhub_coalesce_executions", "Calls made that others could join", value=coalescing.executions
+    )
+    yield GaugeMetricFamily("toolhub_coalesce_in_flight", "Such calls in flight", value=coalescing.in_flight)
     yield CounterMetricFamily("toolhub_cache_hits", "Calls answered from a cache", value=cache.hits)
     yield CounterMetricFamily("toolhub_cache_misses", "Calls that no cache could answer", value=cache.misses)
     yield CounterMetricFamily("toolhub_cache_evictions", "Answers dropped for want of room", value=cache.evictions)

@@ -16,7 +16,7 @@ from toolhub.errors import CallTimeout, ToolhubError
 from toolhub.extensions import BuiltinContext, SandboxProvider
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.cache import Caches
-from toolhub.layers.coalesce import Flights
+from toolhub.layers.coalesce import Coalescer
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.limits.adaptive import AdaptiveLimit
 from toolhub.limits.backoff import RetryBudget
@@ -53,7 +53,7 @@ class HubResources:
     run_weights: Mapping[str, float]
     resources: SharedResources
     budget: Budget
-    flights: Flights
+    coalescer: Coalescer
     caches: Caches
     server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""

@@ -100,8 +100,7 @@ class Session:
         """
         self._running[id(call)] = call
         self.calls += 1
-        call.delivery.sent = "maybe"
-        call.delivery.sent_at = anyio.current_time()
+        call.delivery.mark_sent(anyio.current_time())
         try:
             raw = await self._channel.call_tool(
                 call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)
@@ -125,7 +124,7 @@ class Session:
         death = self._channel.exit_info()
         unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
         if call is not None and unsent:
-            call.delivery.sent = "no"
+            call.delivery.mark_unsent()
             self.calls -= 1
         outcome = "nothing was sent" if unsent else f"{tool!r} may or may not have been executed"
         return SessionLost(
