@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 
-import anyio
 import pytest
 
 from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
@@ -61,26 +59,3 @@ async def test_what_is_no_json_is_a_value_error(line: str, padding: str) -> None
 async def test_bottomless_nesting_is_an_error_and_no_crash(padding: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         await decode(b"[" * 100_000 + padding.encode())
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("enabled", [True, False])
-async def test_the_cycle_collector_is_afterwards_as_it_was(enabled: bool) -> None:
-    frozen = gc.get_freeze_count()
-    if not enabled:
-        gc.disable()
-    try:
-        async with anyio.create_task_group() as tasks:
-            for line in ("[1]", "[2", "[3]"):
-                tasks.start_soon(decoded_or_not, (line + LONG).encode())
-        assert gc.isenabled() == enabled
-        assert gc.get_freeze_count() <= frozen
-    finally:
-        gc.enable()
-
-
-async def decoded_or_not(line: bytes) -> None:
-    try:
-        await decode(line)
-    except ValueError:
-        pass

@@ -20,9 +20,7 @@ from toolhub.sessions.lifecycle import (
 pytestmark = pytest.mark.quick
 
 SESSION = {
-    "STARTING": {"HANDSHAKE_DONE": "READY", "CLOSE": "CLOSED", "DEATH": "FAILED"},
-    "READY": {"DRAIN": "DRAINING", "CLOSE": "CLOSED", "DEATH": "FAILED"},
-    "DRAINING": {"CLOSE": "CLOSED", "DEATH": "FAILED"},
+    "READY": {"CLOSE": "CLOSED", "DEATH": "FAILED"},
     "CLOSED": {},
     "FAILED": {},
 }
@@ -70,7 +68,7 @@ def test_an_event_of_the_other_machine_is_illegal(state, event):
 
 @pytest.mark.parametrize(
     ("table", "states", "first"),
-    [(SESSION_TRANSITIONS, SessionState, SessionState.STARTING), (SLOT_TRANSITIONS, SlotState, SlotState.IDLE)],
+    [(SESSION_TRANSITIONS, SessionState, SessionState.READY), (SLOT_TRANSITIONS, SlotState, SlotState.IDLE)],
 )
 def test_every_state_is_reached_and_every_event_is_used(table, states, first):
     assert {first, *table.values()} == set(states)

@@ -173,4 +173,4 @@ async def test_a_session_never_moves_backwards():
         session.handle(SessionEvent.DEATH)
         assert session.state is SessionState.FAILED
         with pytest.raises(IllegalTransition):
-            session.handle(SessionEvent.HANDSHAKE_DONE)
+            session.handle(SessionEvent.CLOSE)

@@ -10,7 +10,6 @@ not accepted: a few kilobytes of them may stand for any number of bytes.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +18,6 @@ from typing import Any, NoReturn, cast
 
 import anyio
 import httpx2
-import mcp.client.sse
 from mcp import MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -38,15 +36,6 @@ _HTTP_CLOSE_S = 2.0
 _ENDINGS = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
 
 _EVENT_END = re.compile(rb"\n\r?\n|\r\r")
-
-# The SDK's SSE transport caps one event, that is one answer, at 1 MiB and (2.3) has no parameter for it. Ours is in
-# `_Bounded`.
-setattr(  # noqa: B010  # the name is not exported, so an assignment would not type-check
-    mcp.client.sse,
-    "sse_within_origin",
-    functools.partial(getattr(mcp.client.sse, "sse_within_origin"), max_event_size=None),  # noqa: B009
-)
-
 
 ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol, cast
 
 import anyio
 import anyio.abc
-import mcp.shared.jsonrpc_dispatcher
 from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
@@ -54,14 +53,9 @@ from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
 from toolhub.owned import unwrapped
 
 CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
-# What telling a server about a cancelled call may take; a wedged one must not keep the caller beyond the deadline.
-_CANCEL_NOTIFY_TIMEOUT_S = 1.0
 _MAX_PAGES = 1000
 
 logger = logging.getLogger(__name__)
-
-# The SDK gives up after five seconds, in a shield.
-mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT = _CANCEL_NOTIFY_TIMEOUT_S
 
 
 class Relay(Dispatcher[TransportContext], Protocol):

@@ -1,7 +1,7 @@
-"""The two state machines and nothing else: no I/O, no clock.
+"""The states of a session and of a slot, as two tables: no I/O, no clock.
 
-A session is one incarnation and only ever moves forward. A slot keeps sessions coming: it starts one on demand,
-waits between deaths, and gives up when there were too many.
+A session exists once its handshake is done. It ends by being closed or by dying. A slot starts sessions on demand, waits
+between deaths (backoff), and opens its circuit when there were too many deaths.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from typing import Any, TypeVar, cast
 
 
 class SessionState(Enum):
-    STARTING = auto()
     READY = auto()
-    DRAINING = auto()
     CLOSED = auto()
     FAILED = auto()
 
 
 class SessionEvent(Enum):
-    HANDSHAKE_DONE = auto()
-    DRAIN = auto()
     CLOSE = auto()
     DEATH = auto()
 
@@ -44,14 +40,8 @@ class SlotEvent(Enum):
 
 _S, _SE = SessionState, SessionEvent
 SESSION_TRANSITIONS: dict[tuple[SessionState, SessionEvent], SessionState] = {
-    (_S.STARTING, _SE.HANDSHAKE_DONE): _S.READY,
-    (_S.STARTING, _SE.CLOSE): _S.CLOSED,
-    (_S.STARTING, _SE.DEATH): _S.FAILED,
-    (_S.READY, _SE.DRAIN): _S.DRAINING,
     (_S.READY, _SE.CLOSE): _S.CLOSED,
     (_S.READY, _SE.DEATH): _S.FAILED,
-    (_S.DRAINING, _SE.CLOSE): _S.CLOSED,
-    (_S.DRAINING, _SE.DEATH): _S.FAILED,
 }
 
 _L, _LE = SlotState, SlotEvent

@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self, spec: ServerSpec, channel: Channel) -> None:
         self.spec = spec
-        self.state = SessionState.STARTING
+        self.state = SessionState.READY
         self.calls = 0
         self._running: dict[int, Call] = {}
         self.state_loss_reported = False
@@ -156,7 +156,6 @@ async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIt
     try:
         async with open_channel(spec) as channel:
             session = Session(spec, channel)
-            session.handle(SessionEvent.HANDSHAKE_DONE)
             yield session
     except OpenFailed as exc:
         if session is not None:

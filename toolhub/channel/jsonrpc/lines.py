@@ -2,17 +2,12 @@
 
 The SDK's reader joins its buffer with every chunk, so that one 20 MB line costs seconds of the event loop. `LineBuffer`
 looks at each byte once. Long lines are decoded in a worker thread by a decoder whose containers are Python code, so
-that the interpreter can switch threads between elements: the loop goes on while 20 MB are parsed. Meanwhile the cycle
-collector pauses: it would visit every new element again and again, and nothing else runs while it does.
+that the interpreter can switch threads between elements: the loop goes on while 20 MB are parsed.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from json import decoder, scanner
 from typing import Any
 
@@ -64,47 +59,8 @@ class _InterruptibleDecoder(json.JSONDecoder):
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # missing in typeshed
 
 
-# Python 3.12 starts with some 400 frozen objects of its own; a program that freezes has many thousands.
-_FROZEN_BY_PYTHON = 1000
-
-
-class _CollectorPause:
-    """Switches the cycle collector off while at least one thread decodes; what was decoded is old when it is back."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._was_on = False
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        with self._lock:
-            if self._holders == 0:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._holders -= 1
-                if self._holders == 0 and self._was_on:
-                    self._age()
-                    gc.enable()
-
-    def _age(self) -> None:
-        """Move all objects to the oldest generation without visiting them, unless the program has frozen some."""
-        if gc.get_freeze_count() < _FROZEN_BY_PYTHON:
-            gc.freeze()
-            gc.unfreeze()
-
-
-_collector_pause = _CollectorPause()
-
-
 def _decode_long(line: bytes) -> Any:
-    with _collector_pause.hold():
-        return _InterruptibleDecoder().decode(line.decode("utf-8", "replace"))
+    return _InterruptibleDecoder().decode(line.decode("utf-8", "replace"))
 
 
 async def decode(line: bytes) -> Any:
