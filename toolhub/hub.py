@@ -36,7 +36,7 @@ from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
-from toolhub.server_events import ServerEvents
+from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, SessionPool
 from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Counters, Slot, idle_limit

@@ -9,7 +9,7 @@ from stage import a_spec
 
 from toolhub.config import ServerSpec, parse_server
 from toolhub.model import ServerHealth
-from toolhub.server_events import LINES, MOST_NAMES, OTHERS, WINDOW_S, ServerEvents
+from toolhub.sessions.events import LINES, MOST_NAMES, OTHERS, WINDOW_S, ServerEvents
 
 pytestmark = pytest.mark.quick
 

@@ -1,4 +1,4 @@
-"""Changes to the MCP SDK that a hub needs, each with its reason. Applied when a hub starts, not when toolhub is imported.
+"""Changes to the MCP SDK that a hub needs, with their reasons. Applied when a hub starts, not when toolhub is imported.
 
 Both concern private names of `mcp` 2.3 and act on the whole process.
 """

@@ -24,7 +24,7 @@ from toolhub.limits.budget import Budget
 from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, Json, SlotKey, ToolInfo
-from toolhub.server_events import ServerEvents
+from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.session import Session
 from toolhub.sessions.slot import Counters, Slot
 from toolhub.shared_resources import SharedResources

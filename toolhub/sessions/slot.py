@@ -23,7 +23,7 @@ from toolhub.limits.budget import Budget
 from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import FairShareKey, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
-from toolhub.server_events import ServerEvents
+from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
 from toolhub.sessions.session import ChannelOpener, Session, open_session
 
