@@ -132,3 +132,33 @@ def test_a_wrong_value_in_a_file_is_described_and_not_repeated(tmp_path: Any) ->
     assert SECRET not in str(caught.value)
     assert "hub.token: expected a string, found a list" in str(caught.value)
     assert f"{path}:2: servers.a.env.K: expected a string, found a list" in str(caught.value)
+
+
+EVERY_SECRET = {
+    "hub": {"token": "hub-token-1"},
+    "servers": {
+        "stdio": {"command": "x", "env": {"MY_API_KEY": "env-key-1"}, "args": ["--root", "${FOLDER}"]},
+        "http": {"url": "http://h", "headers": {"Authorization": "Bearer header-token-1"}},
+        "hosted": {"builtin": "m:f", "options": {"serper": {"api_key": "option-key-1"}}},
+    },
+    "sandbox": {"profiles": {"own": {"env": {"DB_PASSWORD": "profile-password-1"}}}, "e2b": {"api_key": "e2b-key-1"}},
+    "llm": {
+        "endpoints": ["http://l"],
+        "api_key": "llm-key-1",
+        "headers": {"X-Auth": "llm-header-1", "X-Title": "research"},
+    },
+}
+
+
+def test_a_config_knows_the_secrets_of_all_its_sections() -> None:
+    secrets = parse_config(EVERY_SECRET, environ={"FOLDER": "/from/environment"}).secrets
+    named = {"hub-token-1", "env-key-1", "header-token-1", "option-key-1", "profile-password-1", "e2b-key-1"}
+    assert named | {"llm-key-1", "llm-header-1", "/from/environment"} <= secrets
+    assert "research" not in secrets and "http://h" not in secrets
+
+
+def test_a_config_without_secrets_has_none() -> None:
+    assert (
+        parse_config({"servers": {"s": {"command": "x", "env": {"LANG": "C.UTF-8"}}}}, environ={}).secrets
+        == frozenset()
+    )

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
+from toolhub.config.redact import long_enough, named_secrets
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Text
 
 EngineName = Literal["auto", "vllm", "sglang", "dynamo", "llamacpp", "generic"]
@@ -76,3 +77,9 @@ class LlmSettings(Section):
     spill_load: Count = 16
     """A conversation leaves its endpoint for a new one only when it is this many requests busier."""
     hints: HintSettings = Field(default_factory=HintSettings)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The key, and the headers that are named like one."""
+        key = [self.api_key.get_secret_value()] if self.api_key else []
+        return long_enough([*key, *named_secrets(self.headers)])

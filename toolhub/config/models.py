@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 
 from toolhub.config.agent import AgentSettings
 from toolhub.config.llm import LlmSettings
+from toolhub.config.redact import long_enough, named_secrets
 from toolhub.config.rules import check_origin
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
@@ -119,3 +120,16 @@ class Config(Section):
     llm: LlmSettings | None = None
     """None: no LLM door, and `toolhub run` needs --llm."""
     agent: AgentSettings = Field(default_factory=AgentSettings)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Texts to keep out of everything people read: what is called a key, a token, a password or the like.
+
+        Of the hub, its servers, its model servers and its sandboxes; see `redact`.
+        """
+        found: set[str] = set().union(*(server.secrets for server in self.servers.values()))
+        found.update(*(named_secrets(profile.env) for profile in self.sandbox.profiles.values()))
+        found.update(self.llm.secrets if self.llm is not None else ())
+        keys = (self.hub.token, self.sandbox.e2b.api_key)
+        found.update(key.get_secret_value() for key in keys if key is not None)
+        return long_enough(found)

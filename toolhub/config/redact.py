@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -17,9 +18,15 @@ _SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
 
 def redact(text: str, secrets: Iterable[str]) -> str:
     """The text with every secret replaced by `***`."""
+    pattern = _pattern(frozenset(secrets))
+    return pattern.sub("***", text) if pattern else text
+
+
+@functools.lru_cache  # a log redacts every text with the same secrets
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
     # Longest first: a secret may begin with another one, and its tail must go too.
     longest_first = sorted(filter(None, secrets), key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest_first)), "***", text) if longest_first else text
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def long_enough(values: Iterable[str]) -> frozenset[str]:
