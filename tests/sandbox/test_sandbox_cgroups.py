@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toolhub_sandbox.local import cgroups
@@ -80,6 +83,65 @@ def test_only_controllers_that_are_there_are_asked_for(kernel: Kernel) -> None:
     groups = made(2)
     assert not groups.has_cpu
     assert set((own / "cgroup.subtree_control").read_text().split()) == {"+memory", "+pids"}
+
+
+@pytest.fixture
+def delegated(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A group of version 2 that is the hub's own, as systemd delegates one; its files follow the kernel's rules.
+
+    A process is in one group; a group that has processes hands no controllers on (cgroup-v2.rst, "No Internal Process
+    Constraint").
+    """
+    own = kernel.v2()
+    (own / "cgroup.procs").write_text(str(os.getpid()))
+    write = Path.write_text
+
+    def write_text(self: Path, text: str, *args: Any, **keys: Any) -> int:
+        if self.name == "cgroup.procs":
+            for other in own.rglob("cgroup.procs"):
+                write(other, " ".join(pid for pid in other.read_text().split() if pid != text))
+            text = f"{self.read_text() if self.exists() else ''} {text}"
+        members = self.parent / "cgroup.procs"
+        if self.name == "cgroup.subtree_control" and "+" in text and members.exists() and members.read_text().split():
+            raise OSError(errno.EBUSY, "Device or resource busy", str(self))
+        return write(self, text, *args, **keys)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    return own
+
+
+def members(group: Path) -> set[int]:
+    return set(map(int, (group / "cgroup.procs").read_text().split()))
+
+
+def test_a_hub_that_is_alone_in_its_delegated_group_makes_room_for_sandboxes(delegated: Path) -> None:
+    with open_cgroups() as (groups, why):
+        assert groups is not None and groups.version == 2, why
+        assert set((delegated / "cgroup.subtree_control").read_text().split()) == {"+memory", "+pids", "+cpu"}
+        assert groups.leaf is not None and groups.leaf.parent == delegated
+        assert (members(delegated), members(groups.leaf)) == (set(), {os.getpid()})
+        assert [Path(path).parent for path in groups.paths] == [delegated]
+    assert members(delegated) == {os.getpid()}
+
+
+def test_programs_that_the_hub_started_make_room_with_it(delegated: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as program:
+        try:
+            (delegated / "cgroup.procs").write_text(str(program.pid))
+            with open_cgroups() as (groups, why):
+                assert groups is not None and groups.leaf is not None, why
+                assert members(groups.leaf) == {os.getpid(), program.pid}
+            assert members(delegated) == {os.getpid(), program.pid}
+        finally:
+            program.kill()
+
+
+def test_a_group_that_others_are_in_is_left_alone(delegated: Path) -> None:
+    (delegated / "cgroup.procs").write_text("1")
+    with open_cgroups() as (groups, why):
+        assert groups is None
+    assert "programs that are not the hub's are in its group, too" in why
+    assert members(delegated) == {1, os.getpid()}
 
 
 def test_version_1_has_a_group_per_controller(kernel: Kernel) -> None:

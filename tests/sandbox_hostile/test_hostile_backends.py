@@ -16,6 +16,7 @@ from hostile_stage import MIB, SMALL, TRIES, cheap_for_the_hub, patience, proces
 from test_hostile_bombs import FORK_BOMB
 from test_hostile_hub_death import OTHER_PYTHON, SYSTEM_PYTHON, assert_next_hub_sweeps, temporary_folders
 from test_hostile_processes import BASH_DAEMON, DAEMON
+from test_hostile_uids import HAS_UIDS, uid_outside
 from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, open_sandboxes
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +162,8 @@ status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read()
     ("folder", "size"), [("/home/user", SMALL["home_bytes"]), ("/tmp", SMALL["tmp_bytes"]), ("/dev/shm", 64 * MIB)]
 )
 async def test_in_bubblewrap_a_folder_is_full_at_its_limit(wrapped: Sandboxes, folder: str, size: int) -> None:
+    if folder == "/dev/shm" and not (await wrapped.isolation()).limits.startswith("cgroup"):
+        size = SMALL["memory_bytes"] // 8
     code = f"""
 def fill():
     with open("{folder}/big", "wb") as file:
@@ -191,6 +194,19 @@ async def test_in_bubblewrap_bombs_end_and_daemons_die_with_the_sandbox(wrapped:
         assert await value(neighbour, "kept + 1") == 42
         await neighbour.kill()
         await eventually(lambda: processes() <= before)
+
+
+@needs_bwrap
+async def test_in_bubblewrap_every_sandbox_of_a_root_hub_has_a_uid_of_its_own(wrapped: Sandboxes) -> None:
+    with patience():
+        box, neighbour = await pair(wrapped)
+        uids = {uid_outside(each) for each in (box, neighbour)}
+        told = await tried(
+            box, "import select\nepoll = attempt(select.epoll)\nepoll if type(epoll) is str else 'there'"
+        )
+        await box.kill()
+        await neighbour.kill()
+    assert (len(uids), told) == ((2, "there") if HAS_UIDS else (1, "ENOSYS"))
 
 
 @needs_bwrap

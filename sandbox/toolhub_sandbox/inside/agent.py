@@ -26,6 +26,9 @@ _MAX_REQUEST = MAX_CODE
 _LONGEST_WAIT_S = 3600.0
 
 
+SHM_BYTES = 64 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What one sandbox is given by the hub; see `SandboxProfile` for the sizes."""
@@ -39,6 +42,9 @@ class Options:
     processes: int | None = None
     home_bytes: int = 0
     tmp_bytes: int = 0
+    shm_bytes: int = SHM_BYTES
+    files: int = 4096
+    """Open files of one process."""
     proxy_port: int = 0
     home: str = "/home/user"
     uid: int | None = None
@@ -48,7 +54,14 @@ class Options:
 class Agent:
     """Serves one socket until it ends."""
 
-    def __init__(self, hub: socket.socket, options: Options, *, become_worker: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hub: socket.socket,
+        options: Options,
+        *,
+        become_worker: Callable[[], None],
+        become_shell: Callable[[], None],
+    ) -> None:
         self._hub = hub
         # Not epoll: the kernel counts what is watched for each uid, and code in the sandbox could use all of it up.
         self._selector = selectors.PollSelector()
@@ -61,7 +74,7 @@ class Agent:
             "give_up": self._give_up,
         }
         self._python = Interpreter(**common, become_worker=become_worker, make_room=self._end_orphans)
-        self._commands = Commands(**common)
+        self._commands = Commands(**common, become_shell=become_shell)
         self._files = Files(options.home, map_home=options.home != "/home/user")
         self._woken, waker = socket.socketpair()
         self._woken.setblocking(False)

@@ -40,13 +40,14 @@ class Command:
 
 @dataclass(eq=False)
 class Commands:
-    """The commands of one sandbox."""
+    """The commands of one sandbox. become_shell: what the forked shell does to itself before it begins."""
 
     output_bytes: int
     answer: Answer
     watch: Callable[[int, Callable[[], object]], None]
     unwatch: Callable[[int], None]
     give_up: Callable[[str], None]
+    become_shell: Callable[[], None]
     running: dict[int, Command] = field(default_factory=dict)
     """By the keeper's pid."""
     left: list[Capture] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Commands:
             self.answer({"id": command_id, "failed": reason}, [])
             return
         if keeper == 0:
-            _be_keeper(line, streams, cwd, env)
+            _be_keeper(line, streams, cwd, env, self.become_shell)
         for stream in streams:
             stream.close_writer()
             self.watch(stream.reader, lambda stream=stream: self._on_output(stream))  # type: ignore[misc]
@@ -140,7 +141,9 @@ class Commands:
         stream.close()
 
 
-def _be_keeper(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str]) -> None:
+def _be_keeper(
+    line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str], become_shell: Callable[[], None]
+) -> None:
     """The forked keeper: starts the shell, waits for it, exits as it did. Never returns."""
     try:
         os.setsid()
@@ -150,7 +153,7 @@ def _be_keeper(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Map
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         shell = os.fork()
         if shell == 0:
-            _be_shell(line, streams, cwd, env)
+            _be_shell(line, streams, cwd, env, become_shell)
         os.closerange(0, 1 << 20)
         while True:
             pid, status = os.wait()
@@ -161,7 +164,9 @@ def _be_keeper(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Map
         os._exit(126)  # what shells say for "found, but could not be executed"
 
 
-def _be_shell(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str]) -> None:
+def _be_shell(
+    line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str], become_shell: Callable[[], None]
+) -> None:
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(streams[0].writer, 1)
@@ -172,6 +177,7 @@ def _be_shell(line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapp
             signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
         go_first()
+        become_shell()
         shell = next(path for path in SHELLS if os.path.exists(path))
         name = "bash" if shell.endswith("bash") else "sh"
         os.execve(shell, [name, "-lc", os.fsdecode(line)], {**os.environ, **env})  # noqa: S606

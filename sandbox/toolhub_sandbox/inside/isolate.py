@@ -34,8 +34,12 @@ from toolhub_sandbox.inside.syscalls import (
 UID = 1000
 MAX_FILES = 4096
 # Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
-_INODES = 100_000
-SHM_BYTES = 64 << 20
+_INODES, INODE_BYTES = 100_000, 1 << 10
+# Without a cgroup: a file for as many bytes, so that empty files cost no more than a quarter of what full ones do.
+_BYTES_PER_INODE = 4 * INODE_BYTES
+FILE_SYSTEMS = ("/home/user", "/tmp", "/dev/shm")  # noqa: S108 - those of the sandbox
+# Smallest, first and largest size of a TCP buffer where only their number is bounded; see `watch.SOCKET_BYTES`.
+_TCP_BUFFER = "4096 65536 131072"
 # Sandboxes that make namespaces of their own, or watch files that all of them share, are attacks.
 _NAMESPACE_LIMITS = dict.fromkeys(
     [f"{kind}_namespaces" for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time")]
@@ -72,11 +76,11 @@ def mount_own(options: Options, folders: Sequence[str]) -> None:
         if folder.startswith(tuple(f"{own}/" for own in OWN)) and os.path.isdir(folder)
     }
     flags = MS_NOSUID | MS_NODEV
-    inodes = f"nr_inodes={_INODES}"
-    owner = f"mode=755,uid={UID},gid={UID},{inodes}"
-    syscalls.mount("tmpfs", "/home/user", "tmpfs", flags, f"size={options.home_bytes},{owner}")
-    syscalls.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={options.tmp_bytes},mode=1777,{inodes}")  # noqa: S108
-    syscalls.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"size={SHM_BYTES},mode=1777,{inodes}")  # noqa: S108
+    sizes = options.home_bytes, options.tmp_bytes, options.shm_bytes
+    modes = f"mode=755,uid={UID},gid={UID}", "mode=1777", "mode=1777"
+    for folder, size, mode in zip(FILE_SYSTEMS, sizes, modes, strict=True):
+        inodes = _INODES if options.memory_bytes is None else min(_INODES, 64 + size // _BYTES_PER_INODE)
+        syscalls.mount("tmpfs", folder, "tmpfs", flags, f"size={size},nr_inodes={inodes},{mode}")
     syscalls.mount("proc", "/proc", "proc", flags | MS_NOEXEC)
     for folder, descriptor in covered.items():
         os.makedirs(folder, exist_ok=True)
@@ -92,6 +96,13 @@ def limit_namespace() -> None:
                 file.write(str(most))
         except OSError:
             pass  # a kernel that does not count it so; namespaces are denied by seccomp, too
+
+
+def limit_sockets() -> None:
+    """Bound what a TCP socket of this network namespace holds: without a cgroup it would not be counted."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(_TCP_BUFFER)
 
 
 def raise_loopback() -> None:
@@ -130,7 +141,7 @@ def set_limits(options: Options, *, threads_before: int = 0) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         # A byte more than any of the file systems holds: a full one should say so.
-        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, SHM_BYTES) + 1,
+        resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, options.shm_bytes) + 1,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_SIGPENDING: 1024,
@@ -190,11 +201,17 @@ def environment(options: Options) -> dict[str, str]:
     return found | options.env
 
 
-def become_worker() -> None:
+def limit_code(options: Options) -> None:
+    """Bound what each process of the model's may open. The agent may open more: it reads for all of them."""
+    _lower(resource.RLIMIT_NOFILE, options.files)
+
+
+def become_worker(options: Options) -> None:
     """What only the worker does: be inspectable by itself, and the first to go when memory ends."""
     syscalls.set_name("python")
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     go_first()
+    limit_code(options)
     _use_poll_without_epoll()
     sys.path.insert(0, "")  # modules beside the code, as in any interactive session
     library = os.environ.get("PYTHONPATH")

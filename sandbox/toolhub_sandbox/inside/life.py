@@ -26,8 +26,7 @@ def live(hub: socket.socket, options: Options) -> NoReturn:
     os.chdir(options.home)
     silence()
     introduce(hub, listener)
-    isolate.limit_files()
-    Agent(hub, options, become_worker=isolate.become_worker).serve()
+    _serve(hub, options)
 
 
 def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
@@ -41,8 +40,17 @@ def live_unisolated(hub: socket.socket, options: Options) -> NoReturn:
     isolate.set_limits(options, threads_before=count_threads(os.getuid()))
     os.chdir(options.home)
     introduce(hub, None)
+    _serve(hub, options)
+
+
+def _serve(hub: socket.socket, options: Options) -> NoReturn:
     isolate.limit_files()
-    Agent(hub, options, become_worker=isolate.become_worker).serve()
+    Agent(
+        hub,
+        options,
+        become_worker=lambda: isolate.become_worker(options),
+        become_shell=lambda: isolate.limit_code(options),
+    ).serve()
 
 
 def silence() -> None:

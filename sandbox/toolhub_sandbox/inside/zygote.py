@@ -193,7 +193,12 @@ class _Zygote:
         self._hub = hub
         self._settings = settings
         self._born, self._births = socket.socketpair(type=socket.SOCK_DGRAM)
-        self._watch = Watch(settings.memory_bytes, self._tell, processes=settings.processes)
+        self._watch = Watch(
+            settings.memory_bytes,
+            self._tell,
+            processes=settings.processes,
+            own_network=settings.isolation == "namespaces" and not settings.host_network,
+        )
         self._agents: dict[int, str] = {}
         self._homes: set[str] = set()
         """Folders of the host that sandboxes without a file tree have had; a hub that is killed leaves them."""
@@ -258,8 +263,12 @@ class _Zygote:
         os._exit(0)
 
     def _note_birth(self) -> None:
-        name, _, pid = self._born.recv(256).decode().partition(" ")
-        self._agents[int(pid)] = name
+        data, descriptors, _, _ = socket.recv_fds(self._born, 256, len(isolate.FILE_SYSTEMS))
+        name, _, pid = data.decode().partition(" ")
+        if pid:
+            self._agents[int(pid)] = name
+        else:
+            self._watch.file_systems[name] = descriptors
 
     def _reap(self) -> None:
         while True:
@@ -269,7 +278,8 @@ class _Zygote:
                 break
             if pid == 0:
                 break
-            self._agents.pop(pid, None)
+            if (name := self._agents.pop(pid, None)) is not None:
+                self._watch.forget(name)
         if self._settings.isolation == "none":
             self._watch.kill_strays(self._agents)
 
@@ -310,8 +320,7 @@ class _Zygote:
             isolate.unshare(network=self._settings.host_network)
             pid = os.fork()
             if pid == 0:
-                os.close(births)
-                _become_agent(hub, options, self._settings.folders)
+                _become_agent(hub, options, self._settings.folders, births)
             os.write(births, f"{options.id} {pid}".encode())
             os._exit(0)
         except BaseException as exc:
@@ -320,19 +329,33 @@ class _Zygote:
             os._exit(1)
 
 
-def _become_agent(hub: socket.socket, options: Options, folders: Sequence[str]) -> NoReturn:
+def _become_agent(hub: socket.socket, options: Options, folders: Sequence[str], births: int) -> NoReturn:
     """Process 1 of a sandbox."""
     try:
         isolate.mount_own(options, folders)
         isolate.limit_namespace()
         if options.network != "host":
             isolate.raise_loopback()
+        if options.memory_bytes is not None:
+            _show_file_systems(births, options.id)
+            if options.network != "host":
+                isolate.limit_sockets()
+        os.close(births)
         socket.sethostname("sandbox")
         live(hub, options)
     except BaseException as exc:
         report(hub, exc)
     finally:
         os._exit(1)
+
+
+def _show_file_systems(births: int, name: str) -> None:
+    """Let the zygote, which cannot see them, look how full they are."""
+    descriptors = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in isolate.FILE_SYSTEMS]
+    with socket.socket(fileno=os.dup(births)) as zygote:
+        socket.send_fds(zygote, [name.encode()], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _say(control: socket.socket, head: dict[str, Any]) -> bool:

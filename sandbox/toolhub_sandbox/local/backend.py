@@ -21,7 +21,8 @@ from toolhub.config import AllowedHosts, SandboxProfile, SandboxSettings
 from toolhub.owned import Held, hold
 from toolhub_sandbox.errors import SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside import seccomp
-from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.agent import SHM_BYTES, Options
+from toolhub_sandbox.inside.isolate import MAX_FILES
 from toolhub_sandbox.inside.zygote import Settings
 from toolhub_sandbox.local.box import LocalSandbox, max_answer
 from toolhub_sandbox.local.cgroups import Cgroups, MemoryKills, open_cgroups
@@ -35,6 +36,18 @@ from toolhub_sandbox.protocol import HOME
 # UIDs and GIDs": 60578-61183) and that fits the 65,536 ids of a container.
 UNUSED_UID = 60987
 PROXY_PORT = 3128
+NOT_COUNTED = (
+    "without a cgroup nothing bounds pipes (64 KiB each, 256 files for each process), shared memory that a process has "
+    "unmapped in part, and sockets where the network is the host's; start the hub in a group of its own, for example "
+    "with `systemd-run --user --scope -p Delegate=yes toolhub serve ...`"
+)
+SHARED_UID = (
+    "sandboxes share a uid: epoll is switched off in them (Python uses poll; Node.js, Go and Tokio need epoll), and "
+    "they share what the kernel allows a uid of pipe memory and of files in flight; a hub that is root gives each its "
+    "own, unless sandbox.user is set"
+)
+# Open files of one process where no cgroup counts what the kernel keeps for each.
+MAX_FILES_UNCOUNTED = 256
 # A fork, a few mounts; on a machine under load, with 60 others starting, a second or two.
 _BIRTH_S = 30.0
 # Of what a sandbox that is being made gives as the reason why there will be none.
@@ -83,13 +96,16 @@ class LocalBackend:
         weaker = []
         if not self._cgroups:
             weaker.append(f"no cgroup ({self._why_cgroups}): memory is checked a few times a second, cpus not at all")
+            weaker.append(NOT_COUNTED)
         elif not self._cgroups.has_cpu:
             weaker.append("no cpu controller among the cgroups: `cpus` has no effect")
         if not self._is_isolated:
             weaker.append("no isolation: programs inside can do what the hub's user can")
             if not self._cgroups:
-                weaker.append("no cgroup: processes are counted with all others of the account")
+                weaker.append("no cgroup: processes are counted with all others of the account, files not at all")
             return Isolation("subprocess", "none: limits only", limits, tuple(weaker), is_secure=False)
+        if self.uids is None:
+            weaker.append(SHARED_UID)
         summary = "user, mount, pid, net, ipc, uts and cgroup namespaces; own root; no capabilities"
         if seccomp.is_supported():
             summary += "; seccomp"
@@ -177,6 +193,10 @@ class LocalBackend:
 
     def _options(self, profile: SandboxProfile, home: str, uid: int | None) -> Options:
         network = profile.network
+        # Files in memory that only the watch counts get a fixed share of it each, so that they alone cannot fill it.
+        most = (
+            [1 << 62] * 3 if self._cgroups or not self._is_isolated else [profile.memory_bytes // n for n in (2, 4, 8)]
+        )
         return Options(
             id=f"sbx{secrets.token_hex(10)}",
             output_bytes=profile.output_bytes,
@@ -186,8 +206,10 @@ class LocalBackend:
             memory_bytes=None if self._cgroups else profile.memory_bytes,
             # Counted per user namespace; without one, with all others of the account.
             processes=profile.processes if self._is_isolated or not self._cgroups else None,
-            home_bytes=profile.home_bytes,
-            tmp_bytes=profile.tmp_bytes,
+            home_bytes=min(profile.home_bytes, most[0]),
+            tmp_bytes=min(profile.tmp_bytes, most[1]),
+            shm_bytes=min(SHM_BYTES, most[2]),
+            files=MAX_FILES if self._cgroups else MAX_FILES_UNCOUNTED,
             proxy_port=PROXY_PORT if isinstance(network, AllowedHosts) else 0,
             home=home,
             uid=uid,

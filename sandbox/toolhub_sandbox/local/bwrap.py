@@ -20,7 +20,7 @@ from toolhub.config import SandboxProfile, SandboxSettings
 from toolhub_sandbox.errors import SandboxUnavailable
 from toolhub_sandbox.inside.agent import Options
 from toolhub_sandbox.inside.frames import encode
-from toolhub_sandbox.inside.isolate import SHM_BYTES, UID
+from toolhub_sandbox.inside.isolate import UID
 from toolhub_sandbox.inside.root import CONFIGURATION, FILES, FOR_THE_NETWORK, MERGED, SYSTEM
 from toolhub_sandbox.local.backend import LocalBackend, Parent, account
 from toolhub_sandbox.local.cgroups import open_cgroups
@@ -40,7 +40,8 @@ class BwrapBackend(LocalBackend):
         if not self._cgroups:
             limits = "rlimits"
             weaker = (
-                f"no cgroup ({self._why_cgroups}): memory is bounded per process only, cpus not at all",
+                f"no cgroup ({self._why_cgroups}): memory is bounded for each process and each file system alone, cpus "
+                "and sockets not at all",
                 *weaker[1:],
             )
         summary = f"bubblewrap: {local.summary}"
@@ -112,7 +113,7 @@ class Launcher:
         command = [
             "bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--die-with-parent",
             "--as-pid-1", "--new-session", "--hostname", "sandbox", "--proc", "/proc", "--dev", "/dev",
-            "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm",  # noqa: S108 - it would have half of the memory
+            "--size", str(options.shm_bytes), "--tmpfs", "/dev/shm",  # noqa: S108 - it would have half of the memory
             "--size", str(options.tmp_bytes), "--tmpfs", "/tmp",  # noqa: S108
             "--size", str(options.home_bytes), "--tmpfs", "/home/user",
         ]

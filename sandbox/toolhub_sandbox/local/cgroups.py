@@ -1,12 +1,14 @@
 """Limits on whole sandboxes: cgroup v2 where its controllers can be used, else v1, else none.
 
 `open_cgroups()` makes one group per hub, with a child per sandbox. Making them needs write access to the hub's own
-group: root, or a service manager's delegation (systemd: `Delegate=yes`).
+group: root, or a service manager's delegation (systemd: `Delegate=yes`). In v2 a group that has processes cannot have
+groups with limits below it, so a hub that is alone in its group moves into a leaf of it while sandboxes are open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolhub.config import SandboxProfile
+from toolhub_sandbox.inside.processes import descendants
 
 PREFIX = "toolhub-sandboxes-"
 # Killed members leave a group within milliseconds.
@@ -23,6 +26,7 @@ _KILL_ROUNDS, _KILL_PAUSE_S = 100, 0.005
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 _PERIOD_US = 100_000
+_MOVE_ROUNDS = 20
 # The agent, and room for the keeper of a command.
 _SPARE_PROCESSES = 4
 
@@ -90,6 +94,8 @@ class Cgroups:
 
     folders: Mapping[str, Path]
     version: int
+    leaf: Path | None = None
+    """Where the hub's own processes are, if they had to make room."""
 
     @property
     def has_cpu(self) -> bool:
@@ -146,6 +152,8 @@ def open_cgroups() -> Iterator[tuple[Cgroups | None, str]]:
     finally:
         for path in groups.paths if groups else ():
             remove_tree(Path(path))
+        if groups is not None and groups.leaf is not None:
+            _move_up(groups.leaf)
 
 
 def remove_tree(folder: Path) -> None:
@@ -181,15 +189,24 @@ def _create() -> tuple[Cgroups | None, str]:
             reasons.append(f"v{version} has no memory and pids controllers here")
             continue
         folders = {kind: parent / name for kind, parent in parents.items() if kind in ("memory", "pids", "cpu")}
+        leaf = None
         try:
-            _make(folders, version)
+            try:
+                _make(folders, version)
+            except OSError as exc:
+                if version != 2 or exc.errno != errno.EBUSY:
+                    raise
+                leaf = _move_down(folders["memory"].parent, f"{name}-hub")
+                _make(folders, version)
         except OSError as exc:
             for folder in set(folders.values()):
                 remove_tree(folder)
+            if leaf is not None:
+                _move_up(leaf)
             reasons.append(f"v{version}: {exc.strerror or exc} ({exc.filename or ''})")
             continue
         _sweep(set(parents.values()))
-        return Cgroups(folders, version), f"cgroup v{version}"
+        return Cgroups(folders, version, leaf), f"cgroup v{version}"
     return None, "; ".join(reasons)
 
 
@@ -206,6 +223,45 @@ def _make(folders: Mapping[str, Path], version: int) -> None:
     probe = folders["memory"] / "probe"
     probe.mkdir()
     probe.rmdir()
+
+
+def _move_down(group: Path, name: str) -> Path:
+    """Move this process and those below it from `group` to a new leaf of it. Raises OSError if others are in it, too.
+
+    systemd's "Control Group APIs and Delegation" asks this of a program that manages what it was delegated.
+    """
+    leaf = group / name
+    leaf.mkdir()
+    try:
+        for _ in range(_MOVE_ROUNDS):  # until nothing was forked in between
+            members = set(map(int, (group / "cgroup.procs").read_text().split()))
+            if not members:
+                return leaf
+            if members - {os.getpid(), *descendants(os.getpid())}:
+                raise OSError(errno.EBUSY, "programs that are not the hub's are in its group, too", str(group))
+            for pid in members:
+                _move(pid, leaf)
+        raise OSError(errno.EBUSY, "the hub starts programs faster than they can be moved", str(group))
+    except OSError:
+        _move_up(leaf)
+        raise
+
+
+def _move_up(leaf: Path) -> None:
+    """Undo `_move_down()`, as far as that is possible."""
+    group = leaf.parent
+    with contextlib.suppress(OSError):
+        wanted = (group / "cgroup.subtree_control").read_text().split()
+        (group / "cgroup.subtree_control").write_text(" ".join(f"-{kind}" for kind in wanted))
+    with contextlib.suppress(OSError):
+        for pid in (leaf / "cgroup.procs").read_text().split():
+            _move(int(pid), group)
+        leaf.rmdir()
+
+
+def _move(pid: int, group: Path) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        (group / "cgroup.procs").write_text(str(pid))
 
 
 def _sweep(parents: Iterable[Path]) -> None:
