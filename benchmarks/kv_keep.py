@@ -13,7 +13,7 @@ import httpx2
 from toolhub_agent.context.history import History
 from toolhub_agent.context.keep import ALL, KeepResults
 from toolhub_agent.llm import LlmClient
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.model import Completion, ToolOutcome
 
 from benchmarks.measure import interleaved, median

@@ -9,7 +9,7 @@ from typing import Literal
 import anyio
 from toolhub_agent.dispatch import Dispatcher, Finished, Started
 from toolhub_agent.dispatch.turn import Event
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.model import ToolCall, ToolOutcome
 from toolhub_agent.protocol.catalog import ToolCatalog
 

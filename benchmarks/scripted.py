@@ -19,8 +19,8 @@ import anyio
 from toolhub_agent.hints.hinter import Hinter, open_hints
 from toolhub_agent.hints.signals import Fields, HintSink, Signal
 from toolhub_agent.llm import LlmClient, open_llm
-from toolhub_agent.llm.headers import session_headers
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
+from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.loop.agent import Agent, Surroundings
 from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.model import Completion, ToolCall

@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 from toolhub_agent.context.keep import KeepResults
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.loop.setup import catalog_of, prompt_of
 from toolhub_agent.model import Completion
 from toolhub_agent.protocol.xml import XmlReader

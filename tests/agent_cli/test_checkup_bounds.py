@@ -7,7 +7,7 @@ import pytest
 from llm_stand_in.answers import Answer, Fault, stalled
 from llm_stand_in.model_server import ModelServer
 from toolhub_agent.checkup import Finding, Report, examine
-from toolhub_agent.llm.fleet import open_fleet
+from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 
 from toolhub.config import LlmSettings
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 async def examined(server: ModelServer) -> Report:
     settings = LlmSettings(endpoints=[server.url])
     with anyio.fail_after(20):
-        async with open_fleet(settings) as fleet:
+        async with open_endpoint_pool(settings) as fleet:
             return await examine(fleet.client(server.url), server.url, settings)
 
 

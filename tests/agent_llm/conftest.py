@@ -24,5 +24,5 @@ def other_server() -> Iterator[ModelServer]:
 def no_pauses(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Pauses between attempts are the matter of the tests of `retry`; all others need not wait for chance."""
     if "llm_retry" not in request.path.name:
-        monkeypatch.setattr("toolhub_agent.llm.retry.FIRST_S", 0.001)
-        monkeypatch.setattr("toolhub_agent.llm.retry.SPREAD_S", 0.001)
+        monkeypatch.setattr("toolhub_agent.llm.errors.FIRST_PAUSE_S", 0.001)
+        monkeypatch.setattr("toolhub_agent.llm.errors.JITTER_S", 0.001)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from toolhub_agent.llm import endpoints as module
-from toolhub_agent.llm.endpoints import LONGEST_PAUSE_S, Endpoints
-from toolhub_agent.llm.rendezvous import ranked
+from toolhub_agent.llm import routing as module
+from toolhub_agent.llm.routing import LONGEST_BACKOFF_S, EndpointRouter, rendezvous_order
 
 URLS = ("http://a/v1", "http://b/v1", "http://c/v1")
 
@@ -14,8 +13,8 @@ class Stage:
     def __init__(self) -> None:
         self.time = 0.0
         self.loads = dict.fromkeys(URLS, 0)
-        self.endpoints = Endpoints(URLS, load=lambda url: self.loads[url], spill_load=16, now=lambda: self.time)
-        self.order = ranked("task", URLS)
+        self.endpoints = EndpointRouter(URLS, load=lambda url: self.loads[url], spill_load=16, now=lambda: self.time)
+        self.order = rendezvous_order("task", URLS)
 
     def choose(self) -> int:
         """The place of the choice in the conversation's own order."""
@@ -81,7 +80,7 @@ def test_an_endpoint_stays_away_as_long_as_it_asked_but_not_for_ever(stage):
     assert stage.endpoints.failing() == tuple(url for url in URLS if url in (first, second))
     stage.time = 12.1
     assert stage.endpoints.is_healthy(first)
-    stage.time = LONGEST_PAUSE_S + 0.1
+    stage.time = LONGEST_BACKOFF_S + 0.1
     assert stage.endpoints.failing() == ()
 
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from toolhub_agent.llm.failures import LONGEST_TEXT, Verdict, is_too_long, message_in, refused_or_passing, shown
+from toolhub_agent.llm.errors import (
+    LONGEST_TEXT,
+    FailureKind,
+    error_message,
+    failure_from_status,
+    is_context_overflow,
+    sanitize,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,30 +31,30 @@ from toolhub_agent.llm.failures import LONGEST_TEXT, Verdict, is_too_long, messa
     ],
 )
 def test_every_engines_words_for_a_prompt_that_does_not_fit(text):
-    assert is_too_long(text)
+    assert is_context_overflow(text)
 
 
 @pytest.mark.parametrize("text", ["max_tokens must be at least 1, got 0", "The model `x` does not exist.", "context"])
 def test_other_refusals_are_not_about_length(text):
-    assert not is_too_long(text)
+    assert not is_context_overflow(text)
 
 
 @pytest.mark.parametrize(
     ("status", "text", "verdict"),
     [
-        (400, "bad parameter", Verdict.REFUSED),
-        (401, "wrong key", Verdict.REFUSED),
-        (307, "elsewhere", Verdict.REFUSED),
-        (400, "maximum context length", Verdict.TOO_LONG),
-        (413, "prompt is too long", Verdict.TOO_LONG),
-        (408, "", Verdict.AGAIN),
-        (429, "", Verdict.AGAIN),
-        (500, "the maximum context length of the cache crashed", Verdict.AGAIN),
-        (None, "an error without a number", Verdict.AGAIN),
+        (400, "bad parameter", FailureKind.REFUSED),
+        (401, "wrong key", FailureKind.REFUSED),
+        (307, "elsewhere", FailureKind.REFUSED),
+        (400, "maximum context length", FailureKind.TOO_LONG),
+        (413, "prompt is too long", FailureKind.TOO_LONG),
+        (408, "", FailureKind.AGAIN),
+        (429, "", FailureKind.AGAIN),
+        (500, "the maximum context length of the cache crashed", FailureKind.AGAIN),
+        (None, "an error without a number", FailureKind.AGAIN),
     ],
 )
 def test_a_status_and_its_text_decide(status, text, verdict):
-    assert refused_or_passing(status, text).verdict is verdict
+    assert failure_from_status(status, text).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -62,10 +69,10 @@ def test_a_status_and_its_text_decide(status, text, verdict):
     ],
 )
 def test_every_shape_of_an_error_body_is_read(body, message):
-    assert message_in(body)[0] == message
+    assert error_message(body)[0] == message
 
 
 def test_a_servers_text_is_shown_bounded_on_one_line_and_without_secrets():
-    text = shown("Incorrect key: sk-very-secret\nAND\x00 " + "x" * 100_000, ("sk-very-secret",))
+    text = sanitize("Incorrect key: sk-very-secret\nAND\x00 " + "x" * 100_000, ("sk-very-secret",))
     assert text.startswith("Incorrect key: *** AND") and "\n" not in text
     assert len(text) == LONGEST_TEXT + 3

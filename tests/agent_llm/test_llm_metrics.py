@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.llm.limit import Reading
-from toolhub_agent.llm.metrics import read_metrics
+from toolhub_agent.llm.concurrency import EngineLoad, read_metrics
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -29,7 +28,7 @@ LLAMACPP = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\nllamac
 
 @pytest.mark.parametrize(
     ("text", "reading"),
-    [(VLLM, Reading(2, 7, 0.5)), (SGLANG, Reading(7, 12, 0.875)), (LLAMACPP, Reading(2, 1, 0.125))],
+    [(VLLM, EngineLoad(2, 7, 0.5)), (SGLANG, EngineLoad(7, 12, 0.875)), (LLAMACPP, EngineLoad(2, 1, 0.125))],
     ids=["vllm", "sglang", "llama.cpp"],
 )
 def test_each_engines_queue_is_read_and_added_up_over_ranks(text, reading):
@@ -42,7 +41,7 @@ def test_a_page_without_a_queue_tells_nothing():
 
 def test_nonsense_counts_as_nothing():
     text = "vllm:num_requests_waiting NaN\nvllm:num_requests_running +Inf\nvllm:kv_cache_usage_perc -1\n"
-    assert read_metrics(text) == Reading(0, 0, 0.0)
+    assert read_metrics(text) == EngineLoad(0, 0, 0.0)
 
 
 @given(st.text(max_size=200))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from toolhub_agent.errors import AnswerUnreadable
-from toolhub_agent.llm.failures import AttemptFailed
-from toolhub_agent.llm.parts import AnswerReader
+from toolhub_agent.llm.accumulator import AnswerAccumulator
+from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.model import Delta, Usage
 
 
@@ -14,7 +14,7 @@ def chunk(finish: str | None = None, **delta):
 
 
 def read(*chunks):
-    reader = AnswerReader()
+    reader = AnswerAccumulator()
     deltas = [delta for piece in chunks if (delta := reader.feed(piece)) is not None]
     reader.finish()
     return reader, deltas
@@ -92,7 +92,7 @@ def test_cached_tokens_are_read_in_every_spelling(usage, more, cached):
 )
 def test_what_is_no_chunk_fails_the_attempt(bad):
     with pytest.raises(AttemptFailed, match="not an answer of this API"):
-        AnswerReader().feed(bad)
+        AnswerAccumulator().feed(bad)
 
 
 def test_a_stream_without_a_finish_reason_is_no_answer():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from toolhub_agent.llm.repetition import RepetitionGuard, is_repeated
+from toolhub_agent.llm.accumulator import RepetitionGuard, is_repeated
 
 SENTENCE = "I should look at the harbour of Emden once more and then decide what to do. "
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import anyio
 import httpx2
 import pytest
-from toolhub_agent.llm.limit import Reading
-from toolhub_agent.llm.metrics import ABSENT_S, Scraper
-from toolhub_agent.llm.slots import Slots
+from toolhub_agent.llm.concurrency import NO_METRICS_RETRY_S, ConcurrencyLimiter, EngineLoad, LoadScraper
 from trio.testing import MockClock
 
 URL = "http://engine/v1"
@@ -23,10 +21,10 @@ class Stage:
     def __init__(self) -> None:
         self.page: httpx2.Response | None = None
         self.asked: list[str] = []
-        self.told: list[Reading | None] = []
-        self.slots = Slots()
+        self.told: list[EngineLoad | None] = []
+        self.slots = ConcurrencyLimiter()
         client = httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
-        self.scraper = Scraper(
+        self.scraper = LoadScraper(
             URL, client, self.slots, interval=1, told=lambda _url, reading: self.told.append(reading)
         )
 
@@ -61,14 +59,14 @@ async def test_an_engine_is_asked_only_while_requests_are_in_use(stage):
         await anyio.sleep(3600)
         assert len(stage.asked) == 10
         tasks.cancel_scope.cancel()
-    assert stage.told == [Reading(3, 0)] * 10
+    assert stage.told == [EngineLoad(3, 0)] * 10
 
 
 async def test_an_engine_without_metrics_is_asked_rarely(stage):
     stage.page = page("Not Found", 404)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stage.scraper.run)
-        await stage.use_for(ABSENT_S * 3 - 1)
+        await stage.use_for(NO_METRICS_RETRY_S * 3 - 1)
         tasks.cancel_scope.cancel()
     assert stage.told == [None] * 3
 

@@ -9,8 +9,8 @@ from llm_stand_in.answers import cut, failed, said, stalled
 from llm_stand_in.model_server import open_model_server
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm import open_llm
-from toolhub_agent.llm.rendezvous import ranked
-from toolhub_agent.llm.warm import prefix_key, together
+from toolhub_agent.llm.client import group_by_prefix, prefix_key
+from toolhub_agent.llm.routing import rendezvous_order
 
 pytestmark = pytest.mark.anyio
 PREFIX = ({"role": "system", "content": "You search. " * 50},)
@@ -20,7 +20,7 @@ PREFIX = ({"role": "system", "content": "You search. " * 50},)
 def ordered(server, other_server):
     """The two servers in the order in which the conversation `task` prefers them."""
     by_url = {server.url: server, other_server.url: other_server}
-    return [by_url[url] for url in ranked("task", by_url)]
+    return [by_url[url] for url in rendezvous_order("task", by_url)]
 
 
 async def test_a_conversation_stays_where_its_prefix_is(ordered):
@@ -33,7 +33,7 @@ async def test_a_conversation_stays_where_its_prefix_is(ordered):
 
 
 async def test_a_dead_server_is_left_at_once_and_without_a_pause_for_the_next(ordered, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.llm.retry.FIRST_S", 1e6)  # any pause would end the turn
+    monkeypatch.setattr("toolhub_agent.llm.errors.FIRST_PAUSE_S", 1e6)  # any pause would end the turn
     home, other = ordered
     home.script(cut("a", after=0))
     async with open_llm(settings(home, other)) as llm:
@@ -55,7 +55,7 @@ async def test_a_server_that_breaks_off_an_answer_gets_no_more_turns_for_now(ord
 async def test_conversations_of_a_server_that_ended_are_all_answered_by_the_other(server):
     with open_model_server() as ending:
         config = settings(server, ending)
-        names = [name for n in range(60) if ranked(name := f"task-{n}", config.endpoints)[0] == ending.url]
+        names = [name for n in range(60) if rendezvous_order(name := f"task-{n}", config.endpoints)[0] == ending.url]
         async with open_llm(config) as llm:
             assert (await llm.complete(ask(names[0]))).endpoint == ending.url
     async with open_llm(config) as llm, anyio.create_task_group() as tasks:
@@ -65,7 +65,7 @@ async def test_conversations_of_a_server_that_ended_are_all_answered_by_the_othe
 
 
 async def test_a_conversation_returns_home_when_that_works_again(ordered, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.llm.endpoints.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("toolhub_agent.llm.routing.FIRST_BACKOFF_S", 0.0)
     home, other = ordered
     home.script(failed(500))
     async with open_llm(settings(home, other)) as llm:
@@ -76,7 +76,7 @@ async def test_a_conversation_returns_home_when_that_works_again(ordered, monkey
 async def test_a_busy_server_spills_new_turns_to_the_next(ordered):
     home, other = ordered
     home.usual = lambda _: stalled(after=0)
-    sessions = [name for n in range(200) if ranked(name := f"t{n}", [home.url, other.url])[0] == home.url][:6]
+    sessions = [name for n in range(200) if rendezvous_order(name := f"t{n}", [home.url, other.url])[0] == home.url][:6]
     async with open_llm(settings(home, other, spill_load=4)) as llm, anyio.create_task_group() as tasks:
         for session in sessions[:4]:
             tasks.start_soon(llm.complete, ask(session))
@@ -183,7 +183,7 @@ async def test_when_the_one_that_warms_is_cancelled_another_does_it(server):
 
 def test_tasks_with_the_same_prefix_start_together_in_the_order_of_their_first():
     tasks = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)]
-    assert [number for _, number in together(tasks, lambda task: task[0])] == [1, 3, 2, 5, 4]
+    assert [number for _, number in group_by_prefix(tasks, lambda task: task[0])] == [1, 3, 2, 5, 4]
 
 
 def test_a_prefix_is_known_by_all_that_shapes_it():

@@ -9,7 +9,7 @@ from llm_stand_in.answers import Answer, called, said, stalled
 from llm_stand_in.prefix_cache import render, tokens_of
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.llm import open_llm
-from toolhub_agent.llm.slots import LaneStatistics
+from toolhub_agent.llm.concurrency import SlotStatistics
 from toolhub_agent.model import Delta
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,7 @@ async def test_no_more_requests_than_slots_are_sent_and_all_are_answered(server)
             tasks.start_soon(llm.complete, ask(f"task-{number}"))
         with anyio.fail_after(10):
             await server.wait_until(lambda running: running.running == 3)
-        assert llm.fleet.slots.statistics(server.url) == LaneStatistics(limit=3, in_use=3, waiting=9)
+        assert llm.fleet.slots.statistics(server.url) == SlotStatistics(limit=3, in_use=3, waiting=9)
         assert len(server.chats) == 3
         server.release()
     assert len(server.chats) == 12

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 from demo_words import QUESTION, WORDS
 from toolhub_agent.context.serial import encoded
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.loop.watch import NoViewer
 from toolhub_agent.model import Usage
 from toolhub_agent.replay import included

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from replay_stage import AT_ONCE, call, call_clock, config_in, perform, say, script
 from toolhub_agent.errors import LlmRefused
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.loop.watch import NoViewer
 from toolhub_agent.model import Completion, Delta, Usage
 from toolhub_agent.replay import included

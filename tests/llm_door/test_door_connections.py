@@ -12,7 +12,7 @@ from door_stage import chat, open_stage
 from llm_stand_in.answers import cut, stalled
 from toolhub_agent.door.connections import Connections
 from toolhub_agent.door.joined import Joined, JoiningBackend
-from toolhub_agent.llm.fleet import open_fleet
+from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 
 from toolhub.config.llm import LlmSettings
 
@@ -135,7 +135,7 @@ async def test_the_environment_s_proxy_is_used_as_for_all_other_requests(server,
     monkeypatch.setenv("http_proxy", f"127.0.0.1:{server.port}")
     monkeypatch.setenv("no_proxy", bypass)
     # A proxy is asked for whole addresses, which the stand-in does not have.
-    async with open_fleet(LlmSettings(endpoints=[server.url], max_in_flight=1)) as fleet:
+    async with open_endpoint_pool(LlmSettings(endpoints=[server.url], max_in_flight=1)) as fleet:
         connection = fleet.connector(server.url, JoiningBackend())()
         response = await connection.handle_async_request(request_to(server))
         await response.aread()

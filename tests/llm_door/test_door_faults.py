@@ -12,7 +12,7 @@ import pytest
 from door_stage import HELLO, chat, open_stage
 from llm_stand_in.answers import cut, failed, stalled
 from llm_stand_in.model_server import open_model_server
-from toolhub_agent.llm.rendezvous import ranked
+from toolhub_agent.llm.routing import rendezvous_order
 
 pytestmark = pytest.mark.anyio
 SESSION = {"X-Session-ID": "task"}
@@ -22,7 +22,7 @@ SESSION = {"X-Session-ID": "task"}
 def ordered(server, other_server):
     """The two servers in the order in which the conversation `task` prefers them."""
     by_url = {each.url: each for each in (server, other_server)}
-    return [by_url[url] for url in ranked("task", by_url)]
+    return [by_url[url] for url in rendezvous_order("task", by_url)]
 
 
 async def test_a_stream_that_breaks_ends_in_an_error_that_clients_understand(server, tmp_path):
@@ -41,7 +41,7 @@ async def test_a_dead_engine_is_left_for_another_before_the_client_notices(serve
     with ExitStack() as stack:
         ending = stack.enter_context(open_model_server())
         urls = [server.url, ending.url]
-        name = next(name for n in range(99) if ranked(name := f"task-{n}", urls)[0] == ending.url)
+        name = next(name for n in range(99) if rendezvous_order(name := f"task-{n}", urls)[0] == ending.url)
         async with open_stage(server, ending, folder=tmp_path) as stage, stage.client() as client:
             headers = {"X-Session-ID": name}
             await client.chat.completions.create(model="m", messages=HELLO, extra_headers=headers)

@@ -15,7 +15,7 @@ from toolhub_agent.checkup.server import Unanswered
 from toolhub_agent.hints.adapters import Adapter, adapter_of, identify
 from toolhub_agent.hints.adapters.base import get_json
 from toolhub_agent.hints.adapters.sglang import PAGES
-from toolhub_agent.llm.failures import shown
+from toolhub_agent.llm.errors import sanitize
 
 # For a page that costs the server nothing.
 PATIENCE_S = 10.0
@@ -46,7 +46,7 @@ async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSetting
     except TimeoutError as exc:
         raise Unanswered("no answer in time") from exc
     except (httpx2.HTTPError, httpx2.StreamError) as exc:
-        raise Unanswered(shown(f"{type(exc).__name__}: {exc}".rstrip(": "), _secrets(settings))) from exc
+        raise Unanswered(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), _secrets(settings))) from exc
     names = tuple(str(entry["id"]) for entry in entries)
     return Identity(model, names, adapter, version, context)
 

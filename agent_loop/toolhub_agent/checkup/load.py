@@ -7,7 +7,7 @@ import httpx2
 
 from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import ModelServer, Unanswered
-from toolhub_agent.llm.metrics import LARGEST_BYTES, PATIENCE_S, read_metrics
+from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S, read_metrics
 
 _ADVICE = {
     "vllm": "start vLLM without --disable-log-stats",
@@ -21,11 +21,11 @@ async def read_page(server: ModelServer) -> str:
     """What `/metrics` says; nothing where it does not exist. Raises Unanswered."""
     content = bytearray()
     try:
-        with anyio.fail_after(5 * PATIENCE_S):
+        with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
             async with server.http.stream("GET", f"{server.adapter.root}/metrics") as response:
                 async for piece in response.aiter_bytes():
                     content += piece
-                    if len(content) > LARGEST_BYTES:
+                    if len(content) > MAX_METRICS_BYTES:
                         return ""
                 return content.decode(errors="replace") if response.status_code == 200 else ""
     except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as exc:

@@ -14,9 +14,9 @@ import httpx2
 
 from toolhub_agent.hints.adapters import Adapter
 from toolhub_agent.hints.signals import Prompt
-from toolhub_agent.llm.failures import message_in, shown
-from toolhub_agent.llm.headers import session_headers
-from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.llm.accumulator import usage_of
+from toolhub_agent.llm.errors import error_message, sanitize
+from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.model import Json, Message, Usage
 
 # The largest prefill that a check asks for takes seconds on one core; a server that is that busy tells nothing else.
@@ -103,10 +103,10 @@ class ModelServer:
 
     def _refuse(self, status: int, text: str) -> NoReturn:
         try:
-            said, _code = message_in(json.loads(text))
+            said, _code = error_message(json.loads(text))
         except ValueError:
             said = ""
-        raise Unanswered(f"HTTP {status}: {shown(said or text, self._secrets)}".rstrip(": "), status)
+        raise Unanswered(f"HTTP {status}: {sanitize(said or text, self._secrets)}".rstrip(": "), status)
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -116,7 +116,7 @@ class ModelServer:
         except TimeoutError as exc:
             raise Unanswered(f"no answer within {PATIENCE_S:.0f} s") from exc
         except (httpx2.HTTPError, httpx2.StreamError) as exc:
-            raise Unanswered(shown(f"{type(exc).__name__}: {exc}", self._secrets)) from exc
+            raise Unanswered(sanitize(f"{type(exc).__name__}: {exc}", self._secrets)) from exc
 
 
 async def _read_stream(response: httpx2.Response, began: float) -> Answer:

@@ -19,8 +19,8 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, LlmSettings, load_config, parse_config
 from toolhub.errors import ConfigError
 from toolhub_agent.checkup import Finding, Report, examine
-from toolhub_agent.llm.fleet import open_fleet
-from toolhub_agent.llm.headers import root_of
+from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
+from toolhub_agent.llm.transport import engine_root
 
 _STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
 
@@ -42,13 +42,13 @@ def run(path: Path | None, url: str, as_json: bool) -> None:
 
 def settings_for(config: Config | None, url: str) -> LlmSettings:
     """How to talk to a server. The config's key and headers are for its own endpoints and go to no other."""
-    endpoint = f"{root_of(url)}/v1"
+    endpoint = f"{engine_root(url)}/v1"
     alone = parse_config({"llm": {"endpoints": [endpoint]}}, path="--llm", environ={}).llm
     assert alone is not None
     own = config.llm if config is not None else None
     if own is None:
         return alone
-    if root_of(endpoint) in map(root_of, own.endpoints):
+    if engine_root(endpoint) in map(engine_root, own.endpoints):
         return own.model_copy(update={"endpoints": alone.endpoints})
     return alone.model_copy(update={"hints": own.hints})
 
@@ -64,7 +64,7 @@ def _config(path: Path | None) -> Config | None:
 
 async def _examine(settings: LlmSettings, wanted_context: int | None) -> Report:
     (url,) = settings.endpoints
-    async with open_fleet(settings) as fleet:
+    async with open_endpoint_pool(settings) as fleet:
         with _progress() as status:
             return await examine(
                 fleet.client(url),

@@ -11,9 +11,8 @@ from typing import Any
 
 from toolhub_agent.door.events import data_of
 from toolhub_agent.errors import AnswerUnreadable
-from toolhub_agent.llm.failures import AttemptFailed
-from toolhub_agent.llm.parts import AnswerReader
-from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
+from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.model import Json, Usage
 
 logger = logging.getLogger("toolhub.llm_door")
@@ -36,7 +35,7 @@ class AnswerCopy:
     def __init__(self, *, is_chat: bool) -> None:
         self.usage: Usage | None = None
         self._is_chat = is_chat
-        self._reader = AnswerReader()
+        self._reader = AnswerAccumulator()
         self._is_readable = True
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from toolhub_agent.door.exchange import Exchange
 from toolhub_agent.door.registry import Registry
 from toolhub_agent.door.statistics import Counts, families
 from toolhub_agent.hints.hinter import Hinter, open_hints
-from toolhub_agent.llm.fleet import Fleet, open_fleet
+from toolhub_agent.llm.endpoint_pool import EndpointPool, open_endpoint_pool
 
 if TYPE_CHECKING:
     from toolhub import Hub
@@ -28,7 +28,7 @@ class LlmDoor:
 
     path = PATH
 
-    def __init__(self, fleet: Fleet, hints: Hinter, registry: Registry, settings: LlmSettings) -> None:
+    def __init__(self, fleet: EndpointPool, hints: Hinter, registry: Registry, settings: LlmSettings) -> None:
         self._fleet = fleet
         self._hints = hints
         self._registry = registry
@@ -53,7 +53,7 @@ class LlmDoor:
 async def open_frontend(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmDoor]:
     """Open the door of a running hub. Until the first request it sends nothing and never wakes up."""
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(open_fleet(settings))
+        fleet = await stack.enter_async_context(open_endpoint_pool(settings))
         hints = await stack.enter_async_context(
             open_hints(
                 settings.hints,

@@ -13,8 +13,8 @@ from toolhub_agent.door.request import with_fields
 from toolhub_agent.door.statistics import Counts
 from toolhub_agent.errors import LlmUnavailable
 from toolhub_agent.hints.signals import Fields, HintSink
-from toolhub_agent.llm.fleet import Fleet
-from toolhub_agent.llm.slots import Slot
+from toolhub_agent.llm.concurrency import Slot
+from toolhub_agent.llm.endpoint_pool import EndpointPool
 
 # More requests than this waiting for one endpoint would wait for hours.
 MOST_WAITING = 2048
@@ -23,7 +23,7 @@ MOST_WAITING = 2048
 class Exchange:
     """What all requests share. Up to an answer's head another endpoint may be tried."""
 
-    def __init__(self, fleet: Fleet, settings: LlmSettings, hints: HintSink, counts: Counts) -> None:
+    def __init__(self, fleet: EndpointPool, settings: LlmSettings, hints: HintSink, counts: Counts) -> None:
         self.fleet = fleet
         self.hints = hints
         self._settings = settings

@@ -22,16 +22,16 @@ from toolhub_agent.door.reply import Reply
 from toolhub_agent.door.request import Asked, Unreadable, read_object
 from toolhub_agent.door.statistics import Counts
 from toolhub_agent.hints.signals import Fields
-from toolhub_agent.llm.fleet import KEPT_CONNECTIONS, Fleet
-from toolhub_agent.llm.headers import LONGEST_TOKEN, SESSION_HEADERS, SESSION_TOKEN
-from toolhub_agent.llm.retry import is_passing, parse_retry_after
+from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
+from toolhub_agent.llm.errors import is_retryable, parse_retry_after
+from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_HEADERS, SESSION_TOKEN_HEADER
 from toolhub_agent.model import Usage
 
 # An answer that is not streamed is held until it is whole; no model writes that much.
 LARGEST_ANSWER = 64 << 20
 # What an engine says that does not know a field.
 _UNKNOWN_FIELD = (400, 422)
-_SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN.encode()})
+_SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN_HEADER.encode()})
 _FAILURES = (
     (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError, httpcore2.TimeoutException)
     + (httpcore2.UnsupportedProtocol, httpcore2.ConnectionNotAvailable, httpx2.InvalidURL)
@@ -70,7 +70,7 @@ class Passage:
     """Everything that one endpoint's requests share. configured: names of headers that the config sets."""
 
     url: str
-    fleet: Fleet
+    fleet: EndpointPool
     counts: Counts
     configured: frozenset[str]
     pace: Pace = field(default_factory=Pace)
@@ -86,7 +86,7 @@ class Passage:
         self._connections = Connections(
             self.fleet.connector(self.url, JoiningBackend()),
             most=self.fleet.most_connections,
-            most_idle=KEPT_CONNECTIONS,
+            most_idle=MAX_KEEPALIVE_CONNECTIONS,
         )
 
     async def aclose(self) -> None:
@@ -144,19 +144,19 @@ class Passage:
         if (conversation := turn.conversation) is not None:
             own = {**conversation.headers, **fields.headers}
             if conversation.token is not None:
-                own[SESSION_TOKEN] = conversation.token
+                own[SESSION_TOKEN_HEADER] = conversation.token
             headers = [(name, value) for name, value in headers if name not in _SESSION_NAMES]
             headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in own.items()]
         return [*headers, *self._own, (b"accept-encoding", b"identity")]
 
     def _note(self, status: int, headers: Sequence[Raw], conversation: Conversation | None) -> None:
         """What the head tells: is the endpoint well, and does its router want to know something again?"""
-        if is_passing(status):
+        if is_retryable(status):
             self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(value_of(headers, b"retry-after") or None))
         elif status < 400:
             self.fleet.endpoints.worked(self.url)
-        token = value_of(headers, SESSION_TOKEN.encode())
-        if conversation is not None and token and len(token) <= LONGEST_TOKEN:
+        token = value_of(headers, SESSION_TOKEN_HEADER.encode())
+        if conversation is not None and token and len(token) <= MAX_TOKEN_CHARS:
             conversation.token = token
 
     async def _pass_on(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from toolhub_agent.hints.statistics import HintStatistics
-from toolhub_agent.llm.fleet import EndpointStatistics
+from toolhub_agent.llm.endpoint_pool import EndpointStatistics
 from toolhub_agent.model import Usage
 
 # From a cached prefix on a fast engine to a long prompt on a loaded one.

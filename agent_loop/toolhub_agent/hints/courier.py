@@ -17,7 +17,7 @@ from toolhub_agent.hints.adapters import Adapter, Command
 from toolhub_agent.hints.endpoint import Endpoint
 from toolhub_agent.hints.shared import Shared
 from toolhub_agent.hints.signals import Prompt
-from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.llm.accumulator import usage_of
 from toolhub_agent.model import Usage
 
 if TYPE_CHECKING:

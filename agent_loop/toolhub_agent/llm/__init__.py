@@ -4,8 +4,6 @@
 differently. Importing this does not import the `openai` SDK; `open_llm` does.
 """
 
-from toolhub_agent.llm.client import LlmClient, LlmStatistics, open_llm
-from toolhub_agent.llm.request import LlmRequest
-from toolhub_agent.llm.stream import LlmStream
+from toolhub_agent.llm.client import LlmClient, LlmRequest, LlmStatistics, LlmStream, open_llm
 
 __all__ = ["LlmClient", "LlmRequest", "LlmStatistics", "LlmStream", "open_llm"]

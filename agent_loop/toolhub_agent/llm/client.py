@@ -1,31 +1,405 @@
-"""The loop's client of the model servers."""
+"""The client of the model servers, as the agent loop uses it.
+
+`LlmClient.stream` sends one request. An `LlmStream` makes as many attempts as it takes to get the first piece of the
+answer, each at the endpoint that is best at that moment, and exactly one attempt after that.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
 
+import anyio
 import httpx2
 
+from toolhub.config.agent import Sampling
 from toolhub.config.llm import LlmSettings
 from toolhub.errors import MissingExtra
-from toolhub_agent.llm.attempt import Attempt, Chunks, Sender
-from toolhub_agent.llm.failures import AttemptFailed, Verdict
-from toolhub_agent.llm.fleet import EndpointStatistics, Fleet, open_fleet
-from toolhub_agent.llm.headers import LONGEST_TOKEN, SESSION_TOKEN, session_headers
-from toolhub_agent.llm.request import LlmRequest, body_of
-from toolhub_agent.llm.single_flight import SingleFlight
-from toolhub_agent.llm.stream import LlmStream
-from toolhub_agent.llm.warm import Warmer
-from toolhub_agent.model import Completion, Json, Message, Usage
+from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
+from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
+from toolhub_agent.llm.cache import SingleFlight
+from toolhub_agent.llm.concurrency import Slot
+from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
+from toolhub_agent.llm.errors import AttemptFailed, FailureKind, retry_pause
+from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, session_headers
+from toolhub_agent.model import Completion, Delta, Json, Message, Usage
+
+# --- A request --------------------------------------------------------------------------------------------------------
+# A request of the loop, and the JSON it becomes.
+
+
+@dataclass(frozen=True, slots=True)
+class LlmRequest:
+    """One turn's question. session: the conversation, the same for all its turns; it decides the endpoint.
+
+    body: more fields of the request (tools, tool_choice, ...); they win over sampling. priority: in the engine's own
+    polarity; None: not sent. final: no request of this conversation follows. headers: beside those of the session.
+    """
+
+    session: str
+    messages: Sequence[Message]
+    body: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    priority: int | None = None
+    final: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def chat_request_body(request: LlmRequest, model: str | None) -> Json:
+    """The streamed request's JSON, fields always in the same order. model: None leaves it out."""
+    body: Json = {} if model is None else {"model": model}
+    body |= {"messages": list(request.messages), **sampling_fields(request.sampling)}
+    if _continues_last_message(request.messages):
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    if request.priority is not None:
+        body["priority"] = request.priority
+    return {**body, **request.body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def sampling_fields(sampling: Sampling) -> Json:
+    """Only what differs from leaving it to the server."""
+    named = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": None if sampling.repetition_penalty == 1 else sampling.repetition_penalty,
+        "max_tokens": sampling.max_tokens,
+        "seed": sampling.seed,
+    }
+    return {name: value for name, value in named.items() if value is not None} | sampling.extra_body
+
+
+def _continues_last_message(messages: Sequence[Message]) -> bool:
+    """Whether the model shall go on with its own last message, as MiroFlow asks in that case."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls")
+
+
+# --- One attempt ------------------------------------------------------------------------------------------------------
+# One request at one endpoint, from sending it to its last chunk.
+
+# For closing a connection in the middle of an answer; it is local work.
+CLOSE_S = 1.0
+
+
+class ChunkStream(Protocol):
+    """An open stream."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    async def next(self) -> Any: ...
+
+    async def aclose(self) -> None: ...
+
+
+class ChatTransport(Protocol):
+    """Sends to one endpoint; raises AttemptFailed for everything that goes wrong."""
+
+    async def open(self, body: Json, headers: Mapping[str, str]) -> ChunkStream: ...
+
+    async def ask(self, body: Json, headers: Mapping[str, str]) -> Any: ...
+
+    async def models(self) -> list[str]: ...
+
+
+class Attempt:
+    """Holds its slot until `aclose`. Times are on the anyio clock."""
+
+    def __init__(
+        self, slot: Slot, send: Callable[[], Awaitable[ChunkStream]], *, timeout: float, deadline: float
+    ) -> None:
+        """send: sends the request. timeout: for all of it. deadline: the turn's."""
+        self.reader = AnswerAccumulator()
+        self.sent_at = anyio.current_time()
+        self.first_at: float | None = None
+        self.headers: Mapping[str, str] = {}
+        self._slot = slot
+        self._send = send
+        self._deadline = min(deadline, self.sent_at + timeout)
+        self._chunks: ChunkStream | None = None
+
+    def __repr__(self) -> str:
+        return f"<Attempt at {self.endpoint}, {self.reader!r}>"
+
+    @property
+    def endpoint(self) -> str:
+        return self._slot.endpoint
+
+    async def next(self) -> Delta | None:
+        """Return the next piece, None at the end. Raises AttemptFailed, AnswerUnreadable."""
+        with anyio.move_on_at(self._deadline):
+            return await self._next()
+        waited = anyio.current_time() - self.sent_at
+        what = "no answer" if self.first_at is None else "no end of the answer"
+        raise AttemptFailed(f"{what} within {waited:.1f} s")
+
+    async def _next(self) -> Delta | None:
+        if self._chunks is None:
+            self._chunks = await self._send()
+            self.headers = self._chunks.headers
+        while (chunk := await self._chunks.next()) is not None:
+            delta = self.reader.feed(chunk)
+            if delta is not None:
+                if self.first_at is None:
+                    self.first_at = anyio.current_time()
+                return delta
+        self.reader.finish()
+        return None
+
+    async def aclose(self) -> None:
+        """Close the connection, so that the engine stops, and only then give the slot back."""
+        try:
+            if self._chunks is not None:
+                with anyio.move_on_after(CLOSE_S, shield=True):
+                    await self._chunks.aclose()
+        finally:
+            self._slot.release()
+
+
+# --- A streamed answer ------------------------------------------------------------------------------------------------
+# A streamed answer: as many attempts as it takes to the first piece, one after that.
+
+
+class LlmStream:
+    """Iterate over it once; `completion` is there when the iteration has ended by itself.
+
+    Raises, from the iteration: LlmUnavailable, LlmRefused, ContextTooLong before the first piece; AnswerUnreadable
+    for an answer that broke off after it, repeats itself or ended with something else than stop, length or tool_calls.
+    """
+
+    def __init__(
+        self,
+        fleet: EndpointPool,
+        settings: LlmSettings,
+        *,
+        session: str,
+        send: Callable[[str], Awaitable[ChunkStream]],
+        done: Callable[[Completion, Attempt], None],
+    ) -> None:
+        """send: sends the request to an endpoint. done: told of the finished answer."""
+        self.attempts = 0
+        self._fleet = fleet
+        self._settings = settings
+        self._session = session
+        self._send = send
+        self._done = done
+        self._started_at = anyio.current_time()
+        self._deadline = self._started_at + settings.total_timeout_s
+        self._attempt: Attempt | None = None
+        self._completion: Completion | None = None
+        self._closed = False
+        self._handed_out = False
+
+    def __repr__(self) -> str:
+        state = "finished" if self._completion else "closed" if self._closed else "open"
+        return f"<LlmStream {state}, {self.attempts} attempts, {self._attempt!r}>"
+
+    @property
+    def completion(self) -> Completion:
+        if self._completion is None:
+            raise RuntimeError("the answer has not ended; iterate over the stream first")
+        return self._completion
+
+    def __aiter__(self) -> LlmStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._closed:
+            try:
+                attempt = self._attempt or await self._start()
+                delta = await attempt.next()
+            except AttemptFailed as failure:
+                await self._recover(failure)
+            except BaseException:
+                await self.aclose()
+                raise
+            else:
+                if delta is not None:
+                    return self._hand_out(attempt, delta)
+                await self._finish(attempt)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop generating, give the slot back. Nothing comes after it."""
+        self._closed = True
+        await self._drop()
+
+    async def _start(self) -> Attempt:
+        endpoint = self._fleet.endpoints.choose(self._session)
+        self.attempts += 1
+        try:
+            slot = await self._fleet.slots.acquire(endpoint, deadline=self._deadline)
+        except LlmUnavailable as exc:
+            raise self._unavailable(endpoint, str(exc)) from None
+        # No await here: a cancellation would lose the slot.
+        self._attempt = Attempt(
+            slot,
+            lambda: self._send(endpoint),
+            timeout=self._settings.attempt_timeout_s,
+            deadline=self._deadline,
+        )
+        return self._attempt
+
+    def _hand_out(self, attempt: Attempt, delta: Delta) -> Delta:
+        if not self._handed_out:
+            self._handed_out = True
+            self._fleet.endpoints.worked(attempt.endpoint)
+        return delta
+
+    async def _finish(self, attempt: Attempt) -> None:
+        ended_at, reader = anyio.current_time(), attempt.reader
+        self._fleet.endpoints.worked(attempt.endpoint)
+        await self.aclose()
+        self._completion = Completion(
+            text=reader.text,
+            reasoning=reader.reasoning,
+            tool_calls=reader.calls(),
+            finish_reason=reader.finish_reason or "",
+            usage=reader.usage,
+            ttft=(attempt.first_at or ended_at) - attempt.sent_at,
+            seconds=ended_at - attempt.sent_at,
+            waited=attempt.sent_at - self._started_at,
+            endpoint=attempt.endpoint,
+            attempts=self.attempts,
+        )
+        self._done(self._completion, attempt)
+
+    async def _recover(self, failure: AttemptFailed) -> None:
+        """Get ready for another attempt, or raise what the caller shall know."""
+        endpoint = self._attempt.endpoint if self._attempt else ""
+        await self._drop()
+        if failure.blames:
+            self._fleet.endpoints.failed(endpoint, for_s=failure.retry_after)
+        wait = self._pause(endpoint, failure)
+        if self._handed_out:
+            error: Exception = AnswerUnreadable(f"{endpoint}: the answer broke off: {failure}")
+        elif failure.verdict is not FailureKind.AGAIN:
+            error = failure.refusal(endpoint)
+        elif self.attempts >= self._settings.attempts:
+            error = self._unavailable(endpoint, str(failure), failure.status)
+        elif anyio.current_time() + wait >= self._deadline:
+            late = f"{failure}; after the pause of {wait:.1f} s before another attempt the time would be up"
+            error = self._unavailable(endpoint, late, failure.status)
+        else:
+            await anyio.sleep(wait)
+            return
+        self._closed = True
+        raise error from failure
+
+    def _pause(self, endpoint: str, failure: AttemptFailed) -> float:
+        """None before another endpoint is tried that nobody has anything against."""
+        following = self._fleet.endpoints.of(self._session)
+        if failure.blames and following != endpoint and self._fleet.endpoints.is_healthy(following):
+            return 0.0
+        return retry_pause(self.attempts, retry_after=failure.retry_after)
+
+    def _unavailable(self, endpoint: str, cause: str, status: int | None = None) -> LlmUnavailable:
+        spent = anyio.current_time() - self._started_at
+        return LlmUnavailable(
+            f"no answer after {self.attempts} attempts in {spent:.1f} s, the last at {endpoint}: {cause}",
+            endpoint=endpoint,
+            status=status,
+        )
+
+    async def _drop(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            await attempt.aclose()
+
+
+# --- Shared prefixes --------------------------------------------------------------------------------------------------
+# Warming: a prefix that many tasks share is computed once, before they all ask for it at the same time.
+#
+# Without it the first requests of a sweep, all with the same system prompt and tools, each compute that prefix, since
+# none of them has finished when the others start.
+
+T = TypeVar("T")
+
+# A prefix is taken to stay in the cache this long; a sweep's own tasks keep it there afterwards.
+PREFETCHED_S = 300.0
+MAX_PREFETCHED = 1000
+
+
+def prefix_key(messages: Sequence[Message], body: Mapping[str, Any]) -> str:
+    """The same for requests that begin with the same prompt. body: the fields that shape it."""
+    written = json.dumps([list(messages), dict(body)], ensure_ascii=False, separators=(",", ":"), default=str)
+    return blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def group_by_prefix(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
+    """A sweep's tasks in an order in which those with the same prefix start together; otherwise as they came."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [item for group in groups.values() for item in group]
+
+
+class PrefixPrefetcher:
+    """Warms prefixes, each once per endpoint and while."""
+
+    def __init__(
+        self, fleet: EndpointPool, send: Callable[[str, Json, Mapping[str, str]], Any], *, timeout: float
+    ) -> None:
+        """send: asks an endpoint, not streamed. timeout: for one warm-up, its wait for a slot included."""
+        self._fleet = fleet
+        self._send = send
+        self._timeout = timeout
+        self._flights: SingleFlight[tuple[str, str], Usage | None] = SingleFlight()
+        self._warm: OrderedDict[tuple[str, str], tuple[float, Usage]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<PrefixPrefetcher {len(self._warm)} prefixes, {self._flights!r}>"
+
+    async def warm(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
+        """Return once every healthy endpoint has the prefix, and what that cost; None where it did not work."""
+        key = prefix_key(messages, body)
+        found: dict[str, Usage | None] = {}
+
+        async def one(url: str) -> None:
+            found[url] = await self._one(url, key, {**body, "messages": list(messages)})
+
+        async with anyio.create_task_group() as tasks:
+            for url in self._fleet.endpoints.urls:
+                if self._fleet.endpoints.is_healthy(url):
+                    tasks.start_soon(one, url)
+        return found
+
+    async def _one(self, url: str, key: str, body: Json) -> Usage | None:
+        at, usage = self._warm.get((url, key), (0.0, None))
+        if usage is not None and anyio.current_time() - at < PREFETCHED_S:
+            return usage
+        return await self._flights.run((url, key), lambda: self._ask(url, key, body))
+
+    async def _ask(self, url: str, key: str, body: Json) -> Usage | None:
+        deadline = anyio.current_time() + self._timeout
+        try:
+            async with self._fleet.slots.hold(url, deadline=deadline):
+                with anyio.fail_at(deadline):
+                    answer = await self._send(url, {**body, "max_tokens": 1, "stream": False}, session_headers(key))
+        except (AttemptFailed, LlmUnavailable, TimeoutError):
+            return None  # a prefix that is cold only costs time
+        told = answer.get("usage") if isinstance(answer, dict) else None
+        usage = usage_of(told, answer) if isinstance(told, dict) else Usage()
+        self._warm[url, key] = (anyio.current_time(), usage)
+        while len(self._warm) > MAX_PREFETCHED:
+            self._warm.popitem(last=False)
+        return usage
+
+
+# --- The client -------------------------------------------------------------------------------------------------------
+# The loop's client of the model servers.
 
 _log = logging.getLogger(__name__)
 # Conversations whose router token is remembered.
-MOST_TOKENS = 10_000
+MAX_SESSION_TOKENS = 10_000
 
 OnTurn = Callable[[LlmRequest, Completion], None]
 
@@ -45,7 +419,7 @@ class LlmStatistics:
 class LlmClient:
     """Asks the model servers of one configuration. See `open_llm`."""
 
-    def __init__(self, settings: LlmSettings, fleet: Fleet, senders: Mapping[str, Sender]) -> None:
+    def __init__(self, settings: LlmSettings, fleet: EndpointPool, senders: Mapping[str, ChatTransport]) -> None:
         self.fleet = fleet
         self.on_turn: list[OnTurn] = []
         """Told of every finished answer; what they raise is logged, not raised."""
@@ -55,7 +429,7 @@ class LlmClient:
         self._asking: SingleFlight[None, str] = SingleFlight()
         self._tokens: OrderedDict[str, str] = OrderedDict()
         self._sums = LlmStatistics()
-        self._warmer = Warmer(fleet, self._ask, timeout=settings.attempt_timeout_s)
+        self._warmer = PrefixPrefetcher(fleet, self._ask, timeout=settings.attempt_timeout_s)
 
     def __repr__(self) -> str:
         return f"<LlmClient {self._model or 'any model'}, {self._sums.answers} answers, {self.fleet!r}>"
@@ -98,7 +472,7 @@ class LlmClient:
         return self.fleet.endpoints.of(session)
 
     def raw(self, endpoint: str) -> httpx2.AsyncClient:
-        """The endpoint's pool for requests beside the API; see `Fleet.client`."""
+        """The endpoint's pool for requests beside the API; see `EndpointPool.client`."""
         return self.fleet.client(endpoint)
 
     @property
@@ -120,11 +494,11 @@ class LlmClient:
             self._model = await self._asking.run(None, lambda: self._only_model(endpoint))
         return self._model
 
-    async def _send(self, endpoint: str, request: LlmRequest) -> Chunks:
-        body = body_of(request, await self.model(endpoint))
+    async def _send(self, endpoint: str, request: LlmRequest) -> ChunkStream:
+        body = chat_request_body(request, await self.model(endpoint))
         headers = {**session_headers(request.session, final=request.final), **request.headers}
         if (token := self._tokens.get(request.session)) is not None:
-            headers[SESSION_TOKEN] = token
+            headers[SESSION_TOKEN_HEADER] = token
         return await self._senders[endpoint].open(body, headers)
 
     async def _ask(self, endpoint: str, body: Json, headers: Mapping[str, str]) -> Any:
@@ -135,10 +509,10 @@ class LlmClient:
         if len(names) == 1:
             return names[0]
         listed = ", ".join(repr(name) for name in names[:10]) or "none"
-        raise AttemptFailed(f"set llm.model: the endpoint serves {listed}", verdict=Verdict.REFUSED, blames=False)
+        raise AttemptFailed(f"set llm.model: the endpoint serves {listed}", verdict=FailureKind.REFUSED, blames=False)
 
     def _done(self, request: LlmRequest, completion: Completion, attempt: Attempt) -> None:
-        self._remember_token(request.session, attempt.headers.get(SESSION_TOKEN))
+        self._remember_token(request.session, attempt.headers.get(SESSION_TOKEN_HEADER))
         usage, sums = completion.usage, self._sums
         self._sums = LlmStatistics(
             answers=sums.answers + 1,
@@ -154,11 +528,11 @@ class LlmClient:
                 _log.exception("an observer of turns failed")
 
     def _remember_token(self, session: str, token: str | None) -> None:
-        if token is None or len(token) > LONGEST_TOKEN:
+        if token is None or len(token) > MAX_TOKEN_CHARS:
             return
         self._tokens[session] = token
         self._tokens.move_to_end(session)
-        while len(self._tokens) > MOST_TOKENS:
+        while len(self._tokens) > MAX_SESSION_TOKENS:
             self._tokens.popitem(last=False)
 
 
@@ -169,13 +543,13 @@ async def open_llm(settings: LlmSettings) -> AsyncIterator[LlmClient]:
     Raises MissingExtra if the `openai` SDK is not installed.
     """
     try:
-        from toolhub_agent.llm.sdk import SdkSender  # a second of imports that only a running loop needs
+        from toolhub_agent.llm.transport import SdkSender  # a second of imports that only a running loop needs
     except ModuleNotFoundError as exc:
         if exc.name != "openai":
             raise
         raise MissingExtra("agent", "the agent loop") from exc
     key = settings.api_key.get_secret_value() if settings.api_key else None
-    async with open_fleet(settings) as fleet:
+    async with open_endpoint_pool(settings) as fleet:
         senders = {
             url: SdkSender(url, fleet.client(url), key=key, secrets=fleet.secrets) for url in fleet.endpoints.urls
         }

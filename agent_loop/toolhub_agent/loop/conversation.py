@@ -30,7 +30,7 @@ from toolhub_agent.hints.signals import (
     ToolWaitStarted,
     TurnFinished,
 )
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.loop.duplicates import AskedQueries
 from toolhub_agent.loop.model_access import ModelAccess
 from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry

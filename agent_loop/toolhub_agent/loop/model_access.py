@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.model import Completion, Delta
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio
 
 from toolhub_agent.errors import LlmRefused
-from toolhub_agent.llm.request import LlmRequest
+from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.model import Completion, Delta, Json
 from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory, text_of
 from toolhub_agent.tasklog import MAIN

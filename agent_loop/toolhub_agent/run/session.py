@@ -14,7 +14,7 @@ from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError
 from toolhub_agent.hints.hinter import Hinter, open_hints
 from toolhub_agent.llm import LlmClient, open_llm
-from toolhub_agent.llm.headers import session_headers
+from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.loop.agent import Surroundings
 from toolhub_agent.loop.prompts import MAIN_OBJECTIVE
 from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of, sub_agent_definitions

@@ -16,8 +16,7 @@ from pathlib import Path
 import anyio
 
 from toolhub.errors import ToolhubError
-from toolhub.task_ids import is_task_value
-from toolhub_agent.llm.warm import together
+from toolhub_agent.llm.client import group_by_prefix
 from toolhub_agent.loop.agent import Agent
 from toolhub_agent.loop.answer import NO_ANSWER
 from toolhub_agent.loop.task import Task, TaskResult
@@ -41,7 +40,7 @@ class Plan:
     def pairs(self) -> list[tuple[int, Task]]:
         """(run, task). Runs of one question follow each other: what is common to their prompts is computed once."""
         pairs = [(run, replace(task, attempt=run)) for run in range(1, self.runs + 1) for task in self.tasks]
-        return together(pairs, lambda pair: pair[1].question)
+        return group_by_prefix(pairs, lambda pair: pair[1].question)
 
     def folder_of(self, run: int) -> Path:
         return self.folder / f"run_{run}"

@@ -9,7 +9,7 @@ from toolhub_agent.hints.adapters.dynamo import Dynamo
 from toolhub_agent.hints.adapters.llamacpp import LlamaCpp
 from toolhub_agent.hints.adapters.sglang import SGLang, arguments
 from toolhub_agent.hints.adapters.vllm import Vllm, version_of
-from toolhub_agent.llm.headers import root_of
+from toolhub_agent.llm.transport import engine_root
 
 if TYPE_CHECKING:
     import httpx2
@@ -36,7 +36,7 @@ def adapter_of(engine: EngineName, endpoint: str, *, pin: bool = False) -> Adapt
 
 async def identify(http: httpx2.AsyncClient, endpoint: str) -> EngineName:
     """Ask a server what it is: `generic` where nothing is recognised. Raises httpx2.HTTPError if it does not answer."""
-    root = root_of(endpoint)
+    root = engine_root(endpoint)
     if version_of((await get_json(http, f"{root}/version")).get("version")):
         return "vllm"
     if await arguments(http, root):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from toolhub_agent.hints.signals import Fields, Prompt
-from toolhub_agent.llm.headers import header_value, root_of
+from toolhub_agent.llm.transport import engine_root, header_value
 from toolhub_agent.model import Json
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Adapter:
     def __init__(self, endpoint: str) -> None:
         """endpoint: its base address, with `/v1` where it has one."""
         self.endpoint = endpoint.rstrip("/")
-        self.root = root_of(endpoint)
+        self.root = engine_root(endpoint)
 
     def __repr__(self) -> str:
         return f"<{self.name} at {self.endpoint}>"

@@ -1,20 +1,54 @@
-"""The only module that knows the `openai` SDK: requests out, chunks and failures in.
-
-Retries, deadlines and affinity are this package's own; the SDK's retries are off and its timeouts unused.
-"""
+"""Requests to one model server: session headers, JSON requests, streamed chunks, and what went wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import openai
 from openai import AsyncOpenAI, AsyncStream, Omit
 
-from toolhub_agent.llm.failures import AttemptFailed, message_in, refused_or_passing, shown
-from toolhub_agent.llm.retry import parse_retry_after
+from toolhub_agent.llm.errors import AttemptFailed, error_message, failure_from_status, parse_retry_after, sanitize
 from toolhub_agent.model import Json
+
+# --- Session headers --------------------------------------------------------------------------------------------------
+# The headers that tell routers and engines which conversation a request belongs to. Unknown headers harm nobody.
+
+MAX_HEADER_CHARS = 200
+# MiroFlow's; vLLM, its routers and llm-d; SGLang's gateway; Dynamo.
+SESSION_HEADERS = ("x-upstream-session-id", "X-Session-ID", "X-SMG-Routing-Key", "X-Dynamo-Session-ID")
+# llm-d's session affinity hands this out with an answer and wants it back with the next request.
+SESSION_TOKEN_HEADER = "x-session-token"  # noqa: S105
+MAX_TOKEN_CHARS = 4096
+
+
+def session_headers(session: str, *, final: bool = False) -> dict[str, str]:
+    """final: no request of this conversation follows (Dynamo frees what it kept for it)."""
+    value = header_value(session)
+    headers = dict.fromkeys(SESSION_HEADERS, value)
+    return {**headers, "X-Dynamo-Session-Final": "true"} if final else headers
+
+
+def header_value(text: str) -> str:
+    """A name as a header may carry it: no control or foreign characters, not too long, still one per name."""
+    safe = quote(text, safe="!#$&'()*+,/:;=?@[]-._~|", errors="backslashreplace")
+    if len(safe) <= MAX_HEADER_CHARS:
+        return safe
+    return f"{safe[: MAX_HEADER_CHARS - 33]}-{blake2b(safe.encode(), digest_size=16).hexdigest()}"
+
+
+def engine_root(endpoint: str) -> str:
+    """An engine's address without the API's `/v1`: `/metrics`, `/version`, `/close_session` are there."""
+    return endpoint.rstrip("/").removesuffix("/v1")
+
+
+# --- Requests ---------------------------------------------------------------------------------------------------------
+# The only module that knows the `openai` SDK: requests out, chunks and failures in.
+#
+# Retries, deadlines and affinity are this package's own; the SDK's retries are off and its timeouts unused.
 
 PATH = "/chat/completions"
 # The SDK wants one; servers without a key are sent none.
@@ -102,21 +136,21 @@ class SdkSender:
 def failure_of(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
     """What an exception of the SDK, or of what is below it, means."""
     if isinstance(exc, openai.APIStatusError):
-        text, code = message_in(exc.body if exc.body is not None else exc.response.text)
+        text, code = error_message(exc.body if exc.body is not None else exc.response.text)
         after = parse_retry_after(exc.response.headers.get("retry-after"))
-        return refused_or_passing(exc.status_code, shown(text, secrets), code=code, retry_after=after)
+        return failure_from_status(exc.status_code, sanitize(text, secrets), code=code, retry_after=after)
     if isinstance(exc, openai.APIConnectionError) or not isinstance(exc, openai.APIError):
         return _broken(exc, secrets)
-    text, code = message_in(exc.body)
+    text, code = error_message(exc.body)
     status = _status(code)
-    return refused_or_passing(status, shown(text or exc.message, secrets), code=code)
+    return failure_from_status(status, sanitize(text or exc.message, secrets), code=code)
 
 
 def _broken(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
     if isinstance(exc, ValueError):
         return AttemptFailed("the stream is not JSON", blames=False)
     below = exc.__cause__ if isinstance(exc, openai.APIConnectionError) and exc.__cause__ else exc
-    return AttemptFailed(f"{type(below).__name__}: {shown(str(below), secrets)}".rstrip(": "))
+    return AttemptFailed(f"{type(below).__name__}: {sanitize(str(below), secrets)}".rstrip(": "))
 
 
 def _status(code: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Single-flight: what many want at the same time is done once."""
+"""Two small helpers: work that many callers want is done once (`SingleFlight`), and a bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model servers behind one configuration: a pool, slots and a place in the choice for each. Knows no SDK."""
+"""The model servers of one configuration: for each a connection pool, slots and its place in the routing."""
 
 from __future__ import annotations
 
@@ -13,43 +13,50 @@ import httpcore2
 import httpx2
 
 from toolhub.config.llm import LlmSettings
-from toolhub_agent.llm.endpoints import Endpoints
-from toolhub_agent.llm.limit import MOST, START, Limit, Reading, follow
-from toolhub_agent.llm.metrics import Scraper
-from toolhub_agent.llm.slots import LaneStatistics, Slots
+from toolhub_agent.llm.concurrency import (
+    MAX_SLOTS,
+    START_SLOTS,
+    ConcurrencyLimiter,
+    EngineLoad,
+    LoadScraper,
+    SlotLimit,
+    SlotStatistics,
+    update_limit,
+)
+from toolhub_agent.llm.routing import EndpointRouter
 
 # Beside the slots: hints, warm-ups and metrics. A pool that is full would be a queue that nobody sees.
-SPARE_CONNECTIONS = 64
+EXTRA_CONNECTIONS = 64
 # vLLM's and SGLang's server closes a connection that is idle for 5 s; one that we close first is never half dead.
 KEEPALIVE_S = 4.0
-KEPT_CONNECTIONS = 256
+MAX_KEEPALIVE_CONNECTIONS = 256
 # Shorter ones could be any word of a server's text.
-SHORTEST_SECRET = 6
+MIN_SECRET_CHARS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
     """reading: None if the engine does not tell."""
 
-    slots: LaneStatistics
-    reading: Reading | None
+    slots: SlotStatistics
+    reading: EngineLoad | None
     is_failing: bool
 
 
-class Fleet:
-    """What `open_fleet` gives: `endpoints` to choose, `slots` to hold, `client` to send with."""
+class EndpointPool:
+    """What `open_endpoint_pool` gives: `endpoints` to choose, `slots` to hold, `client` to send with."""
 
     def __init__(self, settings: LlmSettings, clients: dict[str, httpx2.AsyncClient]) -> None:
-        self.slots = Slots(settings.max_in_flight or START)
-        self.endpoints = Endpoints(settings.endpoints, load=self.load, spill_load=settings.spill_load)
+        self.slots = ConcurrencyLimiter(settings.max_in_flight or START_SLOTS)
+        self.endpoints = EndpointRouter(settings.endpoints, load=self.load, spill_load=settings.spill_load)
         self.secrets = _secrets(settings)
         self._settings = settings
         self._clients = clients
-        self._limits = dict.fromkeys(self.endpoints.urls, Limit())
-        self._readings: dict[str, tuple[float, Reading]] = {}
+        self._limits = dict.fromkeys(self.endpoints.urls, SlotLimit())
+        self._readings: dict[str, tuple[float, EngineLoad]] = {}
 
     def __repr__(self) -> str:
-        return f"<Fleet {self.endpoints!r}, {self.slots!r}>"
+        return f"<EndpointPool {self.endpoints!r}, {self.slots!r}>"
 
     def client(self, url: str) -> httpx2.AsyncClient:
         """The endpoint's pool; key and configured headers are set. Its timeouts are for connecting only."""
@@ -84,7 +91,7 @@ class Fleet:
         reading = self.reading(url)
         return lane.waiting + max(lane.in_use, reading.running + reading.waiting if reading else 0)
 
-    def reading(self, url: str) -> Reading | None:
+    def reading(self, url: str) -> EngineLoad | None:
         """What the engine told last; None if that is too old to say anything."""
         at, reading = self._readings.get(url, (0.0, None))
         return reading if reading and anyio.current_time() - at < 5 * self._settings.metrics_interval_s else None
@@ -96,7 +103,7 @@ class Fleet:
             for url in self.endpoints.urls
         }
 
-    def told(self, url: str, reading: Reading | None) -> None:
+    def told(self, url: str, reading: EngineLoad | None) -> None:
         """An engine was asked for its queue. None: it did not tell."""
         if reading is None:
             self._readings.pop(url, None)
@@ -104,28 +111,29 @@ class Fleet:
             self._readings[url] = (anyio.current_time(), reading)
         if self._settings.max_in_flight is None:
             in_use = self.slots.statistics(url).in_use
-            self._limits[url] = follow(
+            self._limits[url] = update_limit(
                 self._limits[url], reading, in_use=in_use, target_waiting=self._settings.target_waiting
             )
             self.slots.set_limit(url, self._limits[url].slots)
 
-    def scrapers(self) -> list[Scraper]:
+    def scrapers(self) -> list[LoadScraper]:
         """None are needed where one endpoint has a fixed number of slots."""
         if self._settings.max_in_flight is not None and len(self.endpoints.urls) == 1:
             return []
         interval = self._settings.metrics_interval_s
         return [
-            Scraper(url, client, self.slots, interval=interval, told=self.told) for url, client in self._clients.items()
+            LoadScraper(url, client, self.slots, interval=interval, told=self.told)
+            for url, client in self._clients.items()
         ]
 
 
 @asynccontextmanager
-async def open_fleet(settings: LlmSettings) -> AsyncIterator[Fleet]:
+async def open_endpoint_pool(settings: LlmSettings) -> AsyncIterator[EndpointPool]:
     """The servers of a configuration; nothing is sent until the first request."""
     async with AsyncExitStack() as stack:
         urls = dict.fromkeys(settings.endpoints)
-        clients = {url: await stack.enter_async_context(_pool(url, settings)) for url in urls}
-        fleet = Fleet(settings, clients)
+        clients = {url: await stack.enter_async_context(_http_client(url, settings)) for url in urls}
+        fleet = EndpointPool(settings, clients)
         raised: Exception | None = None
         async with anyio.create_task_group() as tasks:
             for scraper in fleet.scrapers():
@@ -140,7 +148,7 @@ async def open_fleet(settings: LlmSettings) -> AsyncIterator[Fleet]:
             raise raised
 
 
-def _pool(url: str, settings: LlmSettings) -> httpx2.AsyncClient:
+def _http_client(url: str, settings: LlmSettings) -> httpx2.AsyncClient:
     headers = {} if settings.api_key is None else {"authorization": f"Bearer {settings.api_key.get_secret_value()}"}
     return httpx2.AsyncClient(
         base_url=url,
@@ -149,14 +157,14 @@ def _pool(url: str, settings: LlmSettings) -> httpx2.AsyncClient:
         timeout=httpx2.Timeout(None, connect=settings.connect_timeout_s),
         limits=httpx2.Limits(
             max_connections=_most_connections(settings),
-            max_keepalive_connections=KEPT_CONNECTIONS,
+            max_keepalive_connections=MAX_KEEPALIVE_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_S,
         ),
     )
 
 
 def _most_connections(settings: LlmSettings) -> int:
-    return (settings.max_in_flight or MOST) + SPARE_CONNECTIONS
+    return (settings.max_in_flight or MAX_SLOTS) + EXTRA_CONNECTIONS
 
 
 def _proxy(url: str) -> httpcore2.Proxy | None:
@@ -175,4 +183,4 @@ def _proxy(url: str) -> httpcore2.Proxy | None:
 def _secrets(settings: LlmSettings) -> tuple[str, ...]:
     key = settings.api_key.get_secret_value() if settings.api_key else ""
     found = {key, *settings.headers.values()}
-    return tuple(sorted((s for s in found if len(s) >= SHORTEST_SECRET), key=len, reverse=True))
+    return tuple(sorted((s for s in found if len(s) >= MIN_SECRET_CHARS), key=len, reverse=True))

@@ -1,7 +1,10 @@
 """Which endpoint a conversation's next request goes to.
 
-A conversation stays where its prefix is cached: at the first endpoint of its rendezvous order. It leaves that for the
-next one only while the first fails or is much busier, stays there as long as that is so, and comes back.
+A conversation stays where its prefix is cached: at the first endpoint of its rendezvous order. It moves to the next one
+only while the first one fails or is much busier. It stays there as long as that is so, and then comes back.
+
+Rendezvous (highest random weight) hashing needs no state: every process that knows the same endpoints computes the same
+order. When an endpoint leaves, only its own conversations move (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -10,14 +13,24 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 
-from toolhub_agent.llm.rendezvous import ranked
+
+def rendezvous_order(session: str, endpoints: Iterable[str]) -> list[str]:
+    """The endpoints in the order in which this conversation prefers them."""
+    return sorted(endpoints, key=lambda endpoint: (_weight(session, endpoint), endpoint), reverse=True)
+
+
+def _weight(session: str, endpoint: str) -> bytes:
+    # `hash()` differs between processes.
+    return blake2b(f"{endpoint}\0{session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
 
 # How long an endpoint that failed goes to the back; doubled each time it fails again before it worked.
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+FIRST_BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 30.0
 # Conversations away from home that are remembered; those forgotten just go home, which costs a prefill.
-MOST_AWAY = 10_000
+MAX_MOVED = 10_000
 
 
 @dataclass
@@ -26,7 +39,7 @@ class _Health:
     out_until: float = 0.0
 
 
-class Endpoints:
+class EndpointRouter:
     """The choice among endpoints. Never waits. Reads loads through `load`, knows failures from those who ask."""
 
     def __init__(
@@ -46,7 +59,7 @@ class Endpoints:
         self._away: OrderedDict[str, str] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Endpoints {len(self.urls)}, {len(self.failing())} failing, {len(self._away)} conversations away>"
+        return f"<EndpointRouter {len(self.urls)}, {len(self.failing())} failing, {len(self._away)} conversations away>"
 
     def of(self, session: str) -> str:
         """Where the conversation's next request would go now. Changes nothing."""
@@ -62,9 +75,9 @@ class Endpoints:
         """The same, and remembered if it is not the conversation's home."""
         url = self.of(session)
         self._away.pop(session, None)
-        if len(self.urls) > 1 and url != ranked(session, self.urls)[0]:
+        if len(self.urls) > 1 and url != rendezvous_order(session, self.urls)[0]:
             self._away[session] = url
-            while len(self._away) > MOST_AWAY:
+            while len(self._away) > MAX_MOVED:
                 self._away.popitem(last=False)
         return url
 
@@ -76,8 +89,8 @@ class Endpoints:
         """Put an endpoint to the back. for_s: as long as it asked for itself, else longer with each failure."""
         health = self._health[url]
         health.failures += 1
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(health.failures - 1, 10))
-        health.out_until = max(health.out_until, self._now() + min(LONGEST_PAUSE_S, max(pause, for_s or 0.0)))
+        pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(health.failures - 1, 10))
+        health.out_until = max(health.out_until, self._now() + min(LONGEST_BACKOFF_S, max(pause, for_s or 0.0)))
 
     def worked(self, url: str) -> None:
         self._health[url] = _Health()
@@ -90,7 +103,7 @@ class Endpoints:
 
     def _order(self, session: str) -> list[str]:
         """Rendezvous order, those that fail last and among them the one first that comes back first."""
-        order = ranked(session, self.urls)
+        order = rendezvous_order(session, self.urls)
         healthy = [url for url in order if self.is_healthy(url)]
         return healthy + sorted((u for u in order if u not in healthy), key=lambda u: self._health[u].out_until)
 

@@ -1,4 +1,4 @@
-"""The chunks of a streamed answer, read: into pieces while they come, into one answer at the end."""
+"""Reads the chunks of a streamed answer: into pieces as they come, into one answer at the end."""
 
 from __future__ import annotations
 
@@ -6,18 +6,96 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolhub_agent.errors import AnswerUnreadable
-from toolhub_agent.llm.failures import AttemptFailed
-from toolhub_agent.llm.repetition import RepetitionGuard, is_repeated
-from toolhub_agent.llm.usage import usage_of
+from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.model import Delta, Json, Usage
+
+# --- Token counts -----------------------------------------------------------------------------------------------------
+# Token counts out of the many spellings of servers.
+
+
+def usage_of(usage: Mapping[str, Any], chunk: Mapping[str, Any] | None = None) -> Usage:
+    """Read a `usage` object. chunk: the whole answer or chunk, where some servers tell of the cache beside it."""
+    return Usage(
+        prompt_tokens=_count(usage.get("prompt_tokens", usage.get("input_tokens"))) or 0,
+        completion_tokens=_count(usage.get("completion_tokens", usage.get("output_tokens"))) or 0,
+        cached_tokens=_cached(usage, chunk or {}),
+    )
+
+
+def _cached(usage: Mapping[str, Any], chunk: Mapping[str, Any]) -> int | None:
+    places = (
+        _field(usage.get("prompt_tokens_details"), "cached_tokens"),  # OpenAI, vLLM, SGLang with --enable-cache-report
+        _field(usage.get("input_tokens_details"), "cached_tokens"),  # the Responses API's name
+        usage.get("cached_tokens"),
+        usage.get("prompt_cache_hit_tokens"),  # DeepSeek
+        usage.get("cache_read_input_tokens"),  # Anthropic's
+        _field(_field(chunk.get("sglext"), "cached_tokens_details"), "device"),  # SGLang, return_cached_tokens_details
+        _field(chunk.get("timings"), "cache_n"),  # llama.cpp
+    )
+    return next((count for place in places if (count := _count(place)) is not None), None)
+
+
+def _field(outer: Any, key: str) -> Any:
+    return outer.get(key) if isinstance(outer, Mapping) else None
+
+
+def _count(value: Any) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return int(value) if is_count else None
+
+
+# --- Endless repetition -----------------------------------------------------------------------------------------------
+# Notices a model that repeats itself without end, while it still does (MiroFlow's rule: its last 50 characters occur
+# more than 5 times).
+
+TAIL_CHARS, MAX_REPEATS = 50, 5
+# The text is looked at every so many characters, and by then the rule must have held for that many looks in a row:
+# a table's ruler or a page of dots is no reason to stop a model that goes on.
+CHECK_EVERY_CHARS, CHECKS_IN_A_ROW = 512, 4
+# Only so much of the end is looked through; a loop longer than that is left to max_tokens.
+WINDOW_CHARS = 65_536
+# Calls of one turn may well end alike.
+CALL_END = "</use_mcp_tool>"
+
+
+def is_repeated(text: str) -> bool:
+    """The rule for a text that ended."""
+    tail = text[-TAIL_CHARS:]
+    return len(tail) == TAIL_CHARS and not text.rstrip().endswith(CALL_END) and text.count(tail) > MAX_REPEATS
+
+
+class RepetitionGuard:
+    """The rule for a text that grows."""
+
+    def __init__(self) -> None:
+        self._end = ""
+        self._fresh = 0
+        self._parts: list[str] = []
+        self._streak = 0
+
+    def feed(self, piece: str) -> bool:
+        """Add a piece; true once the text does nothing but repeat."""
+        self._parts.append(piece)
+        self._fresh += len(piece)
+        if self._fresh < CHECK_EVERY_CHARS:
+            return False
+        self._end = (self._end + "".join(self._parts))[-WINDOW_CHARS:]
+        self._parts.clear()
+        self._fresh = 0
+        self._streak = self._streak + 1 if is_repeated(self._end) else 0
+        return self._streak >= CHECKS_IN_A_ROW
+
+
+# --- The answer -------------------------------------------------------------------------------------------------------
+# The chunks of a streamed answer, read: into pieces while they come, into one answer at the end.
 
 FINISHED = frozenset({"stop", "length", "tool_calls"})
 # No model writes this much in a turn, nor that many calls; a broken server might.
-LONGEST_ANSWER = 16 << 20
-MOST_CALLS = 1024
+MAX_ANSWER_CHARS = 16 << 20
+MAX_CALLS = 1024
 
 
-class AnswerReader:
+class AnswerAccumulator:
     """Reads the chunks of one stream, as plain objects, in order.
 
     Dynamo's event for a call that is complete has a chunk of its own: ``{"choice_index", "tool_call"}``.
@@ -35,7 +113,7 @@ class AnswerReader:
         self._guards = (RepetitionGuard(), RepetitionGuard())
 
     def __repr__(self) -> str:
-        return f"<AnswerReader {self._size} characters, {len(self._calls)} calls, {self.finish_reason or 'unfinished'}>"
+        return f"<AnswerAccumulator {self._size} characters, {len(self._calls)} calls, {self.finish_reason or 'unfinished'}>"
 
     def feed(self, chunk: Any) -> Delta | None:
         """Return what a chunk adds; None if that is nothing to hand out.
@@ -92,15 +170,15 @@ class AnswerReader:
             return
         parts.append(piece)
         self._size += len(piece)
-        if self._size > LONGEST_ANSWER:
-            raise AnswerUnreadable(f"the answer is longer than {LONGEST_ANSWER} characters")
+        if self._size > MAX_ANSWER_CHARS:
+            raise AnswerUnreadable(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
         if guard.feed(piece):
             raise AnswerUnreadable("the answer repeats itself without end")
 
     def _merge(self, position: int, call: Any) -> None:
         function = call.get("function") or {} if isinstance(call, dict) else None
         index = call.get("index", position) if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(index, int) or not 0 <= index < MOST_CALLS:
+        if not isinstance(function, dict) or not isinstance(index, int) or not 0 <= index < MAX_CALLS:
             raise _malformed("a tool call is none")
         whole = self._calls.setdefault(
             index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
@@ -110,8 +188,8 @@ class AnswerReader:
         whole["function"]["name"] = whole["function"]["name"] or name
         whole["function"]["arguments"] += arguments
         self._size += len(arguments)
-        if self._size > LONGEST_ANSWER:
-            raise AnswerUnreadable(f"the answer is longer than {LONGEST_ANSWER} characters")
+        if self._size > MAX_ANSWER_CHARS:
+            raise AnswerUnreadable(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
 
 
 def _choice(chunk: Mapping[str, Any]) -> Json | None:

@@ -1,0 +1,128 @@
+"""What went wrong with one attempt, what that means for the next one, and how long to wait before it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any
+
+from toolhub_agent.errors import ContextTooLong, LlmRefused
+
+# --- When to try again ------------------------------------------------------------------------------------------------
+# When to try again: full jitter, Retry-After, deadlines. Pure.
+
+# Of the pauses before the second, third, ... attempt: anything between 0 and this, doubled each time.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+# Added at random to what a server asked for, so that all who were told the same do not come back together.
+JITTER_S = 0.5
+
+
+def is_retryable(status: int) -> bool:
+    """Whether the same request may be answered otherwise soon (RFC 9110 section 15, RFC 8470 for 425)."""
+    return status in (408, 409, 425, 429) or status >= 500
+
+
+def retry_pause(attempt: int, *, retry_after: float | None = None) -> float:
+    """Seconds to wait after the attempt of that number, the first being 1."""
+    if retry_after is not None:
+        return retry_after + random.uniform(0, JITTER_S)  # noqa: S311
+    return random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt - 1, 16)))  # noqa: S311
+
+
+def parse_retry_after(text: str | None, now: datetime | None = None) -> float | None:
+    """Seconds from a Retry-After, a number or an HTTP date (RFC 9110 section 10.2.3); None for anything else."""
+    text = (text or "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, OverflowError, LookupError, TypeError):  # what its parser raises for one nonsense or another
+        return None
+    if moment.tzinfo is None:  # "-0000"
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+# --- What went wrong --------------------------------------------------------------------------------------------------
+# What went wrong with one attempt, and what that means for the next.
+
+# Of a server's text in an error; enough for every engine's own messages.
+LONGEST_TEXT = 600
+# The words of vLLM, SGLang, OpenAI, llama.cpp and TensorRT-LLM for a prompt that does not fit.
+_CONTEXT_OVERFLOW = re.compile(
+    r"maximum context length|context[_ ]length[_ ]exceeded|maximum model length|longer than the model"
+    r"|exceed\w* (?:the |model's )*(?:maximum (?:allowed |context |input |sequence )?length|max_seq_len|context window)"
+    r"|exceed\w* (?:the )?available context|exceed_context_size|prompt is too long",
+    re.IGNORECASE,
+)
+
+
+class FailureKind(Enum):
+    """What another attempt would bring."""
+
+    AGAIN = "may work"
+    REFUSED = "is refused the same way"
+    TOO_LONG = "does not fit either"
+
+
+class AttemptFailed(Exception):
+    """One attempt came to nothing. blames: the endpoint, not the answer, so another endpoint is better."""
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        verdict: FailureKind = FailureKind.AGAIN,
+        status: int | None = None,
+        retry_after: float | None = None,
+        blames: bool = True,
+    ) -> None:
+        super().__init__(cause)
+        self.verdict = verdict
+        self.status = status
+        self.retry_after = retry_after
+        self.blames = blames
+
+    def refusal(self, endpoint: str) -> LlmRefused:
+        """The error for a caller. Only if the verdict is not AGAIN."""
+        kind = ContextTooLong if self.verdict is FailureKind.TOO_LONG else LlmRefused
+        return kind(f"{endpoint} refused the request: {self}", endpoint=endpoint, status=self.status)
+
+
+def failure_from_status(
+    status: int | None, text: str, *, code: str = "", retry_after: float | None = None
+) -> AttemptFailed:
+    """An error that a server told. status: None if it did not name one. text: already fit to be shown."""
+    what = f"{status}: {text}" if status is not None else text
+    if is_context_overflow(f"{code} {text}") and (status is None or status < 500):
+        return AttemptFailed(what, verdict=FailureKind.TOO_LONG, status=status, blames=False)
+    if status is None or is_retryable(status):
+        return AttemptFailed(what, status=status, retry_after=retry_after)
+    return AttemptFailed(what, verdict=FailureKind.REFUSED, status=status, blames=False)
+
+
+def is_context_overflow(text: str) -> bool:
+    """Whether a server's text says that the prompt does not fit the model's context."""
+    return _CONTEXT_OVERFLOW.search(text) is not None
+
+
+def error_message(body: Any) -> tuple[str, str]:
+    """(message, code) of an error body: OpenAI's and vLLM's object, SGLang's flat one, FastAPI's `detail`, or text."""
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(inner, dict):
+        message = inner.get("message") or inner.get("detail") or inner.get("msg") or ""
+        return str(message), " ".join(str(inner[key]) for key in ("code", "type") if inner.get(key) is not None)
+    return str(inner or ""), ""
+
+
+def sanitize(text: str, secrets: Iterable[str]) -> str:
+    """A server's text as an error may carry it: on one line, bounded, with nothing that was configured as secret."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    line = " ".join(text[: LONGEST_TEXT * 4].split())
+    return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}..."
