@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import anyio
 import httpx2
-from toolhub_agent.hints.statistics import HintStatistics
+from toolhub_agent.kv_hints.context import HintStatistics
 
 from benchmarks.measure import interleaved
 from benchmarks.prompts import Writer, open_writer

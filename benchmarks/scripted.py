@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-from toolhub_agent.hints.hinter import Hinter, open_hints
-from toolhub_agent.hints.signals import Fields, HintSink, Signal
+from toolhub_agent.kv_hints.hinter import Hinter, open_hints
+from toolhub_agent.kv_hints.signals import EngineFields, HintSink, Signal
 from toolhub_agent.llm import LlmClient, open_llm
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.llm.transport import session_headers
@@ -104,12 +104,12 @@ class Script:
     def signal(self, signal: Signal) -> None:
         self._hints.signal(signal)
 
-    def turn_fields(self, session: str, endpoint: str) -> Fields:
+    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
         found = self._hints.turn_fields(session, endpoint)
         number, self._asked = self._asked, self._asked + 1
         answer = self._answers[min(number, len(self._answers) - 1)]
         more = self._first if number == 0 else {}
-        return Fields(found.headers, {**found.body, **self._served.only(answer), **more})
+        return EngineFields(found.headers, {**found.body, **self._served.only(answer), **more})
 
 
 class TimedTools:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolhub_agent.dispatch import Dispatcher as Dispatcher
-    from toolhub_agent.hints.hinter import open_hints as open_hints
+    from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
     from toolhub_agent.llm import LlmRequest as LlmRequest
     from toolhub_agent.llm import open_llm as open_llm

@@ -16,9 +16,9 @@ from zlib import crc32
 import anyio
 import httpx2
 from llm_stand_in.prefix_cache import PrefixCache, render, tokens_of
-from toolhub_agent.hints.adapters.base import WARM_PREFIX
-from toolhub_agent.hints.hinter import Hinter, open_hints
-from toolhub_agent.hints.signals import (
+from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
+from toolhub_agent.kv_hints.hinter import Hinter, open_hints
+from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     Prompt,
     Resumed,
@@ -101,7 +101,7 @@ class Engine:
         """Prefill in blocks, each in the cache as soon as it is computed, as with chunked prefill."""
         tokens = tokens_of(self.renders(body))
         cached = self.cache.lookup(tokens)
-        is_warm = headers.get("x-request-id", "").startswith(WARM_PREFIX)
+        is_warm = headers.get("x-request-id", "").startswith(PREFETCH_ID_PREFIX)
         self.running, self._warms = self.running + 1, self._warms + is_warm
         self.most_warms = max(self.most_warms, self._warms)
         try:

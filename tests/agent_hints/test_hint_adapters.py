@@ -9,11 +9,10 @@ import anyio
 import httpx2
 import pytest
 from hint_stage import URL, Agent, Engine, opened, tools_take, virtual_time
-from toolhub_agent.hints.adapters import adapter_of, identify
-from toolhub_agent.hints.adapters.vllm import version_of
-from toolhub_agent.hints.durations import Durations
-from toolhub_agent.hints.signals import Prompt
-from toolhub_agent.hints.template import TemplateChecks, Verdict
+from toolhub_agent.kv_hints.engines import adapter_for, identify, version_of
+from toolhub_agent.kv_hints.estimates import ToolDurations
+from toolhub_agent.kv_hints.signals import Prompt
+from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 
@@ -34,7 +33,7 @@ def engine_of(**pages: Any) -> Engine:
 
 
 async def probed(kind: Any, engine: Engine, **more: Any):
-    adapter = adapter_of(kind, URL, **more)
+    adapter = adapter_for(kind, URL, **more)
     async with engine.client() as http:
         await adapter.probe(http)
     return adapter
@@ -97,13 +96,13 @@ async def test_a_vllm_that_refuses_priorities_is_asked_again_without_and_never_a
 async def test_vllm_without_the_plugin_is_asked_for_nothing_but_warms():
     engine = Engine()
     await one_wait("vllm", engine)
-    adapter = adapter_of("vllm", URL)
+    adapter = adapter_for("vllm", URL)
     assert adapter.turn_fields("s", ttl=9).body == {}
     assert {path for path, _, _ in engine.seen} == {"/version", "/tokenize", "/v1/chat/completions"}
 
 
 async def test_a_pin_rides_on_the_turns_own_request_and_is_released_at_the_end():
-    engine, durations = Engine(), Durations()
+    engine, durations = Engine(), ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
     async with opened(engine, pin=True, more={"durations": durations}) as hints:
@@ -121,7 +120,7 @@ async def test_a_pin_rides_on_the_turns_own_request_and_is_released_at_the_end()
 
 
 async def test_no_pin_is_longer_than_allowed():
-    engine, durations = Engine(), Durations()
+    engine, durations = Engine(), ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
     async with opened(engine, pin=True, max_pin_s=2, more={"durations": durations}) as hints:
@@ -204,8 +203,8 @@ async def test_llamacpps_template_is_asked_by_rendering_and_tokenising():
         pages={"/apply-template": apply, "/tokenize": lambda body: {"tokens": [ord(c) for c in body["content"]]}}
     )
     async with engine.client() as http:
-        verdict = await TemplateChecks().check(http, adapter_of("llamacpp", URL), PROMPT)
-    assert verdict is Verdict.APPEND_ONLY
+        verdict = await TemplateChecks().check(http, adapter_for("llamacpp", URL), PROMPT)
+    assert verdict is TemplateVerdict.APPEND_ONLY
     assert all(body["add_generation_prompt"] is False for body in engine.asked("/apply-template"))
 
 
@@ -241,7 +240,7 @@ async def with_lmcache(
     real = httpx2.AsyncClient
     monkeypatch.setattr(engine, "client", lambda _url=URL: real(transport=httpx2.MockTransport(engine.handle)))
     monkeypatch.setattr(httpx2, "AsyncClient", lambda **_more: real(transport=httpx2.MockTransport(coordinator.handle)))
-    durations = Durations()
+    durations = ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
     async with opened(engine, lmcache="http://lmcache.test:9300", more={"durations": durations}, margin_s=0) as hints:

@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.hints.cost import PrefillCost
+from toolhub_agent.kv_hints.estimates import PrefillTimeEstimator
 
 pytestmark = pytest.mark.quick
 
@@ -19,8 +19,8 @@ def true_seconds(tokens: int, cached: int) -> float:
     return A + B * (tokens - cached) / 1000 + C * (tokens / 1000) ** 2
 
 
-def observed(*, outliers: int = 0) -> PrefillCost:
-    chance, cost = random.Random(7), PrefillCost()
+def observed(*, outliers: int = 0) -> PrefillTimeEstimator:
+    chance, cost = random.Random(7), PrefillTimeEstimator()
     for _ in range(40):
         tokens = chance.randrange(500, 30_000)
         cached = chance.choice([0, tokens // 2, tokens * 9 // 10])
@@ -39,31 +39,31 @@ def test_it_finds_the_law_behind_the_times_even_when_some_requests_were_stuck_in
 
 @given(st.lists(REQUEST, max_size=12))
 def test_no_coefficient_is_ever_negative(requests):
-    cost = PrefillCost()
+    cost = PrefillTimeEstimator()
     for tokens, share, seconds in requests:
         cost.observe(tokens, int(tokens * share), seconds)
     assert all(coefficient >= 0 for coefficient in cost.coefficients)
 
 
 def test_after_one_request_it_predicts_in_proportion():
-    cost = PrefillCost()
+    cost = PrefillTimeEstimator()
     cost.observe(2_000, 0, 0.5)
     assert cost.seconds(8_000) == pytest.approx(2.0)
 
 
 def test_before_anything_was_seen_a_long_prompt_takes_longer_than_a_short_one():
-    assert 0 < PrefillCost().seconds(1_000) < PrefillCost().seconds(50_000)
+    assert 0 < PrefillTimeEstimator().seconds(1_000) < PrefillTimeEstimator().seconds(50_000)
 
 
 def test_equal_requests_do_not_break_the_fit():
-    cost = PrefillCost()
+    cost = PrefillTimeEstimator()
     for _ in range(10):
         cost.observe(5_000, 0, 1.0)
     assert cost.seconds(5_000) == pytest.approx(1.0)
 
 
 def test_only_the_latest_requests_count():
-    cost = PrefillCost()
+    cost = PrefillTimeEstimator()
     for seconds in [9.0] * 200 + [1.0] * 100:
         cost.observe(5_000, 0, seconds)
     assert cost.seconds(5_000) == pytest.approx(1.0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from toolhub_agent.hints.gain import CONTROL_EVERY, ENOUGH, LONGEST_REPROBE_WAITS, REPROBE_WAITS, Gain
+from toolhub_agent.kv_hints.policy import HOLDOUT_EVERY, MAX_REPROBE_WAITS, MIN_SAMPLES, REPROBE_WAITS, PrefetchGate
 
 pytestmark = pytest.mark.quick
 
 PROMPT = 10_000
 
 
-def wait(gain: Gain, *, evicts: bool, reports: bool = True) -> bool:
+def wait(gain: PrefetchGate, *, evicts: bool, reports: bool = True) -> bool:
     """One tool wait and the turn behind it; was it warmed?"""
     warmed = gain.choose()
     found = PROMPT * 9 // 10 if warmed or not evicts else 0
@@ -21,31 +21,31 @@ def wait(gain: Gain, *, evicts: bool, reports: bool = True) -> bool:
     return warmed
 
 
-def waits(gain: Gain, number: int, **world) -> list[bool]:
+def waits(gain: PrefetchGate, number: int, **world) -> list[bool]:
     return [wait(gain, **world) for _ in range(number)]
 
 
 @pytest.mark.parametrize("reports", [True, False])
 def test_where_the_cache_evicts_it_stays_on_with_a_small_share_left_out_for_comparison(reports):
-    gain = Gain()
-    waits(gain, 2 * ENOUGH, evicts=True, reports=reports)
-    later = waits(gain, 10 * CONTROL_EVERY, evicts=True, reports=reports)
+    gain = PrefetchGate()
+    waits(gain, 2 * MIN_SAMPLES, evicts=True, reports=reports)
+    later = waits(gain, 10 * HOLDOUT_EVERY, evicts=True, reports=reports)
     assert not gain.is_off
     assert later.count(False) == 10
 
 
 @pytest.mark.parametrize("reports", [True, False])
 def test_where_nothing_is_evicted_it_goes_off_after_few_waits(reports):
-    gain = Gain()
-    warmed = waits(gain, 2 * ENOUGH, evicts=False, reports=reports)
-    assert warmed.count(True) == ENOUGH
+    gain = PrefetchGate()
+    warmed = waits(gain, 2 * MIN_SAMPLES, evicts=False, reports=reports)
+    assert warmed.count(True) == MIN_SAMPLES
     assert gain.is_off
     assert not any(waits(gain, 20, evicts=False, reports=reports))
 
 
 def test_more_in_the_cache_but_slower_turns_are_no_gain():
-    gain = Gain()
-    for _ in range(2 * ENOUGH):
+    gain = PrefetchGate()
+    for _ in range(2 * MIN_SAMPLES):
         warmed = gain.choose()
         gain.resumed(
             warmed=warmed, prompt_tokens=PROMPT, cached_tokens=9000 if warmed else 0, ttft=2.0 if warmed else 1.0
@@ -54,36 +54,36 @@ def test_more_in_the_cache_but_slower_turns_are_no_gain():
 
 
 def test_without_a_gain_it_is_tried_again_ever_more_rarely():
-    gain = Gain()
-    tried = [at for at in range(6 * LONGEST_REPROBE_WAITS) if wait(gain, evicts=False)]
+    gain = PrefetchGate()
+    tried = [at for at in range(6 * MAX_REPROBE_WAITS) if wait(gain, evicts=False)]
     starts = [at for before, at in zip([-100, *tried], tried, strict=False) if at - before > REPROBE_WAITS / 2]
     pauses = [later - sooner for sooner, later in zip(starts, starts[1:], strict=False)]
     assert pauses[0] >= REPROBE_WAITS
     assert pauses == sorted(pauses)
-    assert pauses[-1] >= LONGEST_REPROBE_WAITS
+    assert pauses[-1] >= MAX_REPROBE_WAITS
 
 
 def test_when_the_cache_begins_to_evict_it_comes_back_soon():
-    gain = Gain()
-    waits(gain, 2 * ENOUGH, evicts=False)
+    gain = PrefetchGate()
+    waits(gain, 2 * MIN_SAMPLES, evicts=False)
     assert gain.is_off
     until = next(number for number in count(1) if wait(gain, evicts=True))
-    assert until <= ENOUGH + 1
-    waits(gain, 2 * ENOUGH, evicts=True)
+    assert until <= MIN_SAMPLES + 1
+    waits(gain, 2 * MIN_SAMPLES, evicts=True)
     assert not gain.is_off
 
 
 def test_always_on_leaves_nobody_out_and_never_goes_off():
-    gain = Gain(always=True)
-    assert all(waits(gain, 10 * ENOUGH, evicts=False))
+    gain = PrefetchGate(always=True)
+    assert all(waits(gain, 10 * MIN_SAMPLES, evicts=False))
     assert not gain.is_off
 
 
 def test_the_report_shows_what_the_verdict_rests_on():
-    gain = Gain()
-    waits(gain, 2 * ENOUGH, evicts=True)
+    gain = PrefetchGate()
+    waits(gain, 2 * MIN_SAMPLES, evicts=True)
     report = gain.report()
-    assert (report.warmed, report.unwarmed, report.is_off) == (ENOUGH, ENOUGH, False)
+    assert (report.warmed, report.unwarmed, report.is_off) == (MIN_SAMPLES, MIN_SAMPLES, False)
     assert report.warmed_share == pytest.approx(0.9)
     assert report.unwarmed_share == 0
     assert report.ttft_ratio is not None and report.ttft_ratio < 0.2

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hint_stage import URL, Engine, virtual_time
 from llm_stand_in.prefix_cache import render
-from toolhub_agent.hints.adapters import adapter_of
-from toolhub_agent.hints.signals import Prompt
-from toolhub_agent.hints.template import TRIALS, TemplateChecks, Verdict, kind_of, results_for, sample_of
+from toolhub_agent.kv_hints.engines import adapter_for
+from toolhub_agent.kv_hints.signals import Prompt
+from toolhub_agent.kv_hints.template import TRIALS, TemplateChecks, TemplateVerdict, kind_of, results_for, sample_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 
@@ -33,9 +33,9 @@ def prompt_of(*messages: Any, **body: Any) -> Prompt:
     return Prompt((*START, *messages), {"model": "m", **body}, URL)
 
 
-async def verdict_on(prompt: Prompt, engine: Engine) -> Verdict:
+async def verdict_on(prompt: Prompt, engine: Engine) -> TemplateVerdict:
     async with engine.client() as http:
-        return await TemplateChecks().check(http, adapter_of("vllm", URL), prompt)
+        return await TemplateChecks().check(http, adapter_for("vllm", URL), prompt)
 
 
 def drops_past_thinking(body):
@@ -51,18 +51,18 @@ def _without_thinking(message):
 
 @pytest.mark.parametrize("assistant", [XML, NATIVE])
 async def test_a_template_that_only_appends_is_recognised(assistant):
-    assert await verdict_on(prompt_of(assistant), Engine()) is Verdict.APPEND_ONLY
+    assert await verdict_on(prompt_of(assistant), Engine()) is TemplateVerdict.APPEND_ONLY
 
 
 async def test_a_template_that_drops_past_thinking_rewrites_xml_agents_but_not_native_ones():
     engine = Engine(renders=drops_past_thinking)
-    assert await verdict_on(prompt_of(XML), engine) is Verdict.REWRITES
-    assert await verdict_on(prompt_of(NATIVE), engine) is Verdict.APPEND_ONLY
+    assert await verdict_on(prompt_of(XML), engine) is TemplateVerdict.REWRITES
+    assert await verdict_on(prompt_of(NATIVE), engine) is TemplateVerdict.APPEND_ONLY
 
 
 async def test_a_server_without_a_tokenizer_page_leaves_it_open():
     engine = Engine(refuse=lambda path, body: (404, {}))
-    assert await verdict_on(prompt_of(XML), engine) is Verdict.UNKNOWN
+    assert await verdict_on(prompt_of(XML), engine) is TemplateVerdict.UNKNOWN
 
 
 async def test_the_question_is_as_the_server_will_be_asked_later():
@@ -93,11 +93,11 @@ def test_prompts_are_of_one_kind_when_only_their_texts_differ():
     assert kind_of(prompt_of(XML)) != kind_of(prompt_of(XML, chat_template_kwargs={"enable_thinking": False}))
 
 
-@pytest.mark.parametrize(("cached", "verdict"), [(9_500, Verdict.APPEND_ONLY), (128, Verdict.REWRITES)])
+@pytest.mark.parametrize(("cached", "verdict"), [(9_500, TemplateVerdict.APPEND_ONLY), (128, TemplateVerdict.REWRITES)])
 async def test_where_nobody_can_be_asked_the_cache_tells_after_some_trials(cached, verdict):
     checks, prompt = TemplateChecks(), prompt_of(XML)
     async with Engine(refuse=lambda path, body: (404, {})).client() as http:
-        await checks.check(http, adapter_of("vllm", URL), prompt)
+        await checks.check(http, adapter_for("vllm", URL), prompt)
     for _ in range(TRIALS):
         checks.measured(prompt, 10_000, cached)
     assert checks.verdict(prompt) is verdict

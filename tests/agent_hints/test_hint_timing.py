@@ -7,40 +7,40 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.hints.durations import Forecast
-from toolhub_agent.hints.timing import Plan, Skip, is_cached, plan, refuse
+from toolhub_agent.kv_hints.estimates import WaitForecast
+from toolhub_agent.kv_hints.policy import PrefetchPlan, SkipReason, is_cached, plan_prefetch, reason_to_skip
 
 pytestmark = pytest.mark.quick
 
-USUAL = Forecast(p50=10, p90=20)
+USUAL = WaitForecast(p50=10, p90=20)
 SECONDS = st.floats(0, 1000)
 
 
-def refused(**changed) -> Skip | None:
+def refused(**changed) -> SkipReason | None:
     usual = {"prefix_tokens": 8000, "min_prefix_tokens": 2000, "new_tokens": 0, "recent": (), "load": 0, "max_load": 8}
-    return refuse(**(usual | changed))
+    return reason_to_skip(**(usual | changed))
 
 
 def test_it_goes_out_just_before_the_tools_are_expected():
-    assert plan(0, USUAL, 3, warmed=False) == Plan(7, warm=True)
+    assert plan_prefetch(0, USUAL, 3, warmed=False) == PrefetchPlan(7, warm=True)
 
 
 def test_tools_that_return_sooner_than_a_warm_are_only_looked_at_again_when_late():
-    assert plan(0, USUAL, 11, warmed=False) == Plan(10, warm=False)
+    assert plan_prefetch(0, USUAL, 11, warmed=False) == PrefetchPlan(10, warm=False)
 
 
 def test_after_a_warm_there_is_no_second_before_nine_of_ten_would_be_back():
-    assert plan(9, USUAL, 3, warmed=True) == Plan(20, warm=False)
+    assert plan_prefetch(9, USUAL, 3, warmed=True) == PrefetchPlan(20, warm=False)
 
 
 def test_late_tools_are_expected_to_take_as_long_again():
-    assert plan(20, USUAL, 3, warmed=True) == Plan(37, warm=True)
+    assert plan_prefetch(20, USUAL, 3, warmed=True) == PrefetchPlan(37, warm=True)
 
 
 def test_warms_for_tools_that_do_not_return_come_at_least_nearly_twice_as_late_each_time():
     now, sent = 20.0, []
     while len(sent) < 6:
-        found = plan(now, USUAL, 3, warmed=True)
+        found = plan_prefetch(now, USUAL, 3, warmed=True)
         now = found.at
         if found.warm:
             sent.append(now)
@@ -49,7 +49,7 @@ def test_warms_for_tools_that_do_not_return_come_at_least_nearly_twice_as_late_e
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.booleans())
 def test_a_plan_is_never_for_the_past_and_a_warm_always_has_its_time(now, p50, more, needed, warmed):
-    found = plan(now, Forecast(p50, p50 + more), needed, warmed=warmed)
+    found = plan_prefetch(now, WaitForecast(p50, p50 + more), needed, warmed=warmed)
     assert found.at >= now - 1e-9
     if not found.warm:
         assert found.at > now
@@ -57,12 +57,12 @@ def test_a_plan_is_never_for_the_past_and_a_warm_always_has_its_time(now, p50, m
 
 def test_short_prefixes_and_busy_endpoints_get_none():
     assert refused() is None
-    assert refused(prefix_tokens=1999) is Skip.SHORT_PREFIX
-    assert refused(load=9) is Skip.LOADED
+    assert refused(prefix_tokens=1999) is SkipReason.SHORT_PREFIX
+    assert refused(load=9) is SkipReason.LOADED
 
 
 def test_a_session_from_which_nothing_is_evicted_gets_none_unless_there_are_results_to_prefill():
-    assert refused(recent=(True, True)) is Skip.CACHED
+    assert refused(recent=(True, True)) is SkipReason.CACHED
     assert refused(recent=(True, False)) is None
     assert refused(recent=(True,)) is None
     assert refused(recent=(True, True), new_tokens=4000) is None

@@ -7,7 +7,15 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.hints.ttl import FEW, UNKNOWN_S, cold, memory, optimum, retention, unhurried
+from toolhub_agent.kv_hints.policy import (
+    DEFAULT_TTL_S,
+    MIN_RECORDS,
+    bootstrap_ttl,
+    optimal_ttl,
+    p90_ttl,
+    request_count_correlation,
+    retention_ttl,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -17,8 +25,8 @@ FOREVER = math.inf
 
 @pytest.mark.parametrize(("benefit", "ttl"), [(3, math.log(3)), (1, 0.0), (0.5, 0.0), (0, 0.0), (math.e, 1.0)])
 def test_while_little_is_known_it_is_the_logarithm_of_the_benefit_and_never_negative(benefit, ttl):
-    assert cold(benefit) == pytest.approx(ttl)
-    assert retention([], [9.0] * FEW, benefit, longest=FOREVER) == pytest.approx(ttl)
+    assert bootstrap_ttl(benefit) == pytest.approx(ttl)
+    assert retention_ttl([], [9.0] * MIN_RECORDS, benefit, longest=FOREVER) == pytest.approx(ttl)
 
 
 @given(DURATIONS, st.floats(0, 1000))
@@ -27,37 +35,37 @@ def test_no_other_time_is_worth_more(durations, benefit):
         in_time = sum(duration <= ttl for duration in durations) / len(durations) if durations else 0
         return in_time * benefit - ttl
 
-    best = optimum(durations, benefit)
+    best = optimal_ttl(durations, benefit)
     assert value(best) >= max(value(ttl) for ttl in [0.0, *durations, 0.5, 77.0]) - 1e-9
 
 
 def test_a_tool_with_enough_records_is_judged_by_its_own_and_another_by_all():
-    everything = [1.0] * (FEW + 1)
-    assert retention([5.0] * (FEW + 1), everything, 10, longest=FOREVER) == 5.0
-    assert retention([5.0] * FEW, everything, 10, longest=FOREVER) == 1.0
+    everything = [1.0] * (MIN_RECORDS + 1)
+    assert retention_ttl([5.0] * (MIN_RECORDS + 1), everything, 10, longest=FOREVER) == 5.0
+    assert retention_ttl([5.0] * MIN_RECORDS, everything, 10, longest=FOREVER) == 1.0
 
 
 def test_tools_slower_than_what_is_gained_are_not_waited_for():
-    assert retention([], [30.0] * (FEW + 1), 10, longest=FOREVER) == 0.0
+    assert retention_ttl([], [30.0] * (MIN_RECORDS + 1), 10, longest=FOREVER) == 0.0
 
 
 def test_no_retention_is_longer_than_allowed():
-    assert retention([], [30.0] * (FEW + 1), 100, longest=12) == 12
+    assert retention_ttl([], [30.0] * (MIN_RECORDS + 1), 100, longest=12) == 12
 
 
 def test_programs_of_one_length_have_memory_one_and_without_programs_there_is_none():
-    assert memory([7, 7, 7]) == pytest.approx(1.0)
-    assert memory([]) == memory([1]) == 0.0
+    assert request_count_correlation([7, 7, 7]) == pytest.approx(1.0)
+    assert request_count_correlation([]) == request_count_correlation([1]) == 0.0
 
 
 def test_programs_of_geometric_length_have_next_to_no_memory():
     lengths = [n for n in range(1, 12) for _ in range(2 ** (11 - n))]
-    assert memory(lengths) < 0.1
+    assert request_count_correlation(lengths) < 0.1
 
 
 def test_where_keeping_costs_nothing_a_prefix_is_kept_for_nearly_every_tool():
     durations = [float(second) for second in range(1, 11)]
-    assert unhurried(durations, margin=0.5, longest=120) == 10 * 1.5 + 0.5
-    assert unhurried([2.0] * 20, margin=0.5, longest=120) == 3.5
-    assert unhurried(durations, margin=0.5, longest=5) == 5
-    assert unhurried([], margin=0.5, longest=120) == UNKNOWN_S
+    assert p90_ttl(durations, margin=0.5, longest=120) == 10 * 1.5 + 0.5
+    assert p90_ttl([2.0] * 20, margin=0.5, longest=120) == 3.5
+    assert p90_ttl(durations, margin=0.5, longest=5) == 5
+    assert p90_ttl([], margin=0.5, longest=120) == DEFAULT_TTL_S

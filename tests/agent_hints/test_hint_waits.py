@@ -8,8 +8,8 @@ import anyio
 import pytest
 from hint_stage import OVERHEAD_S, PER_TOKEN_S, URL, Agent, Engine, opened, tools_take, virtual_time
 from llm_stand_in.prefix_cache import render, tokens_of
-from toolhub_agent.hints.adapters.base import WARM_PREFIX
-from toolhub_agent.hints.signals import HistoryRewritten, ToolResultReady, ToolWaitStarted
+from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
+from toolhub_agent.kv_hints.signals import HistoryRewritten, ToolResultReady, ToolWaitStarted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 
@@ -82,7 +82,7 @@ async def test_the_warm_repeats_what_shapes_the_prompt_and_nothing_that_shapes_t
     assert not set(answering) & set(warm) - {"stream"}
     assert (warm["stream"], warm["max_tokens"], warm["add_generation_prompt"]) == (False, 1, False)
     assert warm["vllm_xargs"] == {"mine": 1}
-    assert warm["request_id"].startswith(WARM_PREFIX)
+    assert warm["request_id"].startswith(PREFETCH_ID_PREFIX)
     headers = next(headers for _, body, headers in engine.seen if body.get("max_tokens") == 1)
     assert headers["x-session-id"] == "task-1"
     assert headers["x-request-id"] == warm["request_id"]
@@ -305,7 +305,7 @@ async def test_a_server_that_does_not_say_what_it_is_costs_no_more_than_the_budg
     async def silent(request):
         await anyio.sleep(3600)
 
-    from toolhub_agent.hints.hinter import open_hints
+    from toolhub_agent.kv_hints.hinter import open_hints
 
     from toolhub.config.llm import HintSettings
 

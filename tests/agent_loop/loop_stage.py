@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 from llm_stand_in.model_server import ModelServer
-from toolhub_agent.hints.signals import Signal, Silence
+from toolhub_agent.kv_hints.signals import NullHints, Signal
 from toolhub_agent.llm import open_llm
 from toolhub_agent.loop.agent import Agent, Surroundings
 from toolhub_agent.loop.task import Task, TaskResult
@@ -62,7 +62,7 @@ class NotingTools:
         return about | (answer if isinstance(answer, Mapping) else {"result": answer})
 
 
-class NotingHints(Silence):
+class NotingHints(NullHints):
     def __init__(self) -> None:
         self.signals: list[Signal] = []
 

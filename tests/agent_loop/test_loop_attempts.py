@@ -9,7 +9,7 @@ import anyio
 import pytest
 from llm_stand_in.answers import said
 from loop_stage import NotingTools, Stage, search, use
-from toolhub_agent.hints import signals
+from toolhub_agent.kv_hints import signals
 from toolhub_agent.tasklog import TaskLog
 
 pytestmark = pytest.mark.anyio

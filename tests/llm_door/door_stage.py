@@ -16,7 +16,7 @@ import openai
 import uvicorn
 from llm_stand_in.model_server import ModelServer, Seen
 from toolhub_agent.door.door import LlmDoor
-from toolhub_agent.hints.adapters.base import WARM_PREFIX
+from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
 
 from toolhub import Hub, parse_config
 from toolhub.serve.app import Application
@@ -78,7 +78,7 @@ def chat(content: str = "hello", **more: Any) -> Json:
 
 
 def is_warm(seen: Seen) -> bool:
-    return seen.headers.get("x-request-id", "").startswith(WARM_PREFIX)
+    return seen.headers.get("x-request-id", "").startswith(PREFETCH_ID_PREFIX)
 
 
 def xml_call(**arguments: Any) -> str:

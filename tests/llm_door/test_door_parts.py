@@ -12,8 +12,8 @@ from toolhub_agent.door.calls import arguments_digest, wanted_in
 from toolhub_agent.door.chain import chain_of
 from toolhub_agent.door.events import EventSplitter, is_usage_only
 from toolhub_agent.door.form import Form, traces_of
-from toolhub_agent.door.pace import Pace
 from toolhub_agent.door.request import Asked, read_object, with_fields
+from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
 
 ENDS = ("\n\n", "\r\n\r\n", "\r\r")
 
@@ -130,7 +130,7 @@ def test_calls_are_known_by_tool_and_arguments():
 
 def test_the_time_to_the_first_token_is_told_apart_from_the_writing():
     """Of an engine that reads 2000 tokens and writes 40 in a second."""
-    pace, numbers = Pace(), random.Random(7)
+    pace, numbers = FirstTokenEstimator(), random.Random(7)
     for _ in range(40):
         read, written = numbers.randrange(200, 20_000), numbers.randrange(20, 2000)
         pace.observe(read=read, written=written, seconds=read / 2000 + written / 40)
@@ -142,7 +142,7 @@ def test_the_time_to_the_first_token_is_told_apart_from_the_writing():
     st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0, 1e4)),
 )
 def test_the_time_to_the_first_token_is_never_more_than_all_of_it(seen, last):
-    pace = Pace()
+    pace = FirstTokenEstimator()
     for read, written, seconds in seen:
         pace.observe(read=read, written=written, seconds=seconds)
     read, written, seconds = last

@@ -12,9 +12,7 @@ import httpx2
 from toolhub.config.llm import LlmSettings
 from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import Unanswered
-from toolhub_agent.hints.adapters import Adapter, adapter_of, identify
-from toolhub_agent.hints.adapters.base import get_json
-from toolhub_agent.hints.adapters.sglang import PAGES
+from toolhub_agent.kv_hints.engines import SGLANG_INFO_PAGES, EngineAdapter, adapter_for, get_json, identify
 from toolhub_agent.llm.errors import sanitize
 
 # For a page that costs the server nothing.
@@ -28,7 +26,7 @@ class Identity:
 
     model: str
     models: tuple[str, ...]
-    adapter: Adapter
+    adapter: EngineAdapter
     version: str = ""
     context_tokens: int | None = None
 
@@ -40,7 +38,7 @@ async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSetting
             entries = await _models(http, url)
             model, chosen = _choose(entries, settings.model)
             engine = settings.engine if settings.engine != "auto" else await identify(http, url)
-            adapter = adapter_of(engine, url, pin=settings.hints.pin)
+            adapter = adapter_for(engine, url, pin=settings.hints.pin)
             await adapter.probe(http)
             version, context = await _details(http, adapter, chosen)
     except TimeoutError as exc:
@@ -109,14 +107,16 @@ def _choose(entries: list[Mapping[str, Any]], wanted: str | None) -> tuple[str, 
     return name, by_name[name]
 
 
-async def _details(http: httpx2.AsyncClient, adapter: Adapter, entry: Mapping[str, Any]) -> tuple[str, int | None]:
+async def _details(
+    http: httpx2.AsyncClient, adapter: EngineAdapter, entry: Mapping[str, Any]
+) -> tuple[str, int | None]:
     context = entry.get("max_model_len")
     match adapter.name:
         case "vllm":
             version = (await get_json(http, f"{adapter.root}/version")).get("version")
         case "sglang":
             version = None
-            for page in PAGES:
+            for page in SGLANG_INFO_PAGES:
                 version = version or (await get_json(http, adapter.root + page)).get("version")
         case "llamacpp":
             properties = await get_json(http, f"{adapter.root}/props")

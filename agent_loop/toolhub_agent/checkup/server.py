@@ -12,8 +12,8 @@ from uuid import uuid4
 import anyio
 import httpx2
 
-from toolhub_agent.hints.adapters import Adapter
-from toolhub_agent.hints.signals import Prompt
+from toolhub_agent.kv_hints.engines import EngineAdapter
+from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import usage_of
 from toolhub_agent.llm.errors import error_message, sanitize
 from toolhub_agent.llm.transport import session_headers
@@ -46,7 +46,7 @@ class ModelServer:
     """One endpoint. adapter: what it is. secrets: never shown, whatever the server repeats."""
 
     def __init__(
-        self, http: httpx2.AsyncClient, url: str, *, model: str, adapter: Adapter, secrets: Sequence[str] = ()
+        self, http: httpx2.AsyncClient, url: str, *, model: str, adapter: EngineAdapter, secrets: Sequence[str] = ()
     ) -> None:
         self.http = http
         self.url = url

@@ -12,7 +12,7 @@ from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import PATIENCE_S, ModelServer, Unanswered
 from toolhub_agent.checkup.text import long_text, sentences_for
 from toolhub_agent.checkup.tools import LOOK_UP
-from toolhub_agent.hints.template import TemplateChecks, Verdict, results_for
+from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict, results_for
 from toolhub_agent.model import Json, Message
 
 _HEAD: list[Message] = [{"role": "system", "content": "You answer briefly."}, {"role": "user", "content": "Go on."}]
@@ -29,12 +29,12 @@ async def check_templates(server: ModelServer, context_tokens: int | None) -> li
     """One finding per kind of turn. Raises Unanswered."""
     checks = TemplateChecks()
     found = {kind: await _ask(server, checks, kind) for kind in _KINDS}
-    if set(found.values()) == {Verdict.UNKNOWN}:
+    if set(found.values()) == {TemplateVerdict.UNKNOWN}:
         return [await _measure(server, context_tokens)]
     return [_finding(kind, verdict) for kind, verdict in found.items()]
 
 
-async def _ask(server: ModelServer, checks: TemplateChecks, kind: str) -> Verdict:
+async def _ask(server: ModelServer, checks: TemplateChecks, kind: str) -> TemplateVerdict:
     turn, body = _KINDS[kind]
     try:
         with anyio.fail_after(PATIENCE_S):
@@ -43,11 +43,11 @@ async def _ask(server: ModelServer, checks: TemplateChecks, kind: str) -> Verdic
         raise Unanswered(f"its tokenizer did not answer ({type(exc).__name__})") from exc
 
 
-def _finding(kind: str, verdict: Verdict) -> Finding:
+def _finding(kind: str, verdict: TemplateVerdict) -> Finding:
     check = f"template, {kind}"
-    if verdict is Verdict.APPEND_ONLY:
+    if verdict is TemplateVerdict.APPEND_ONLY:
         return Finding(check, "ok", "append-only: a turn begins with the one before")
-    if verdict is Verdict.REWRITES:
+    if verdict is TemplateVerdict.REWRITES:
         return Finding(check, "note" if kind == "thinking" else "weaker", "rewrites history", _ADVICE)
     return Finding(check, "note", "the server does not render such a turn")
 

@@ -11,7 +11,7 @@ from toolhub_agent.door.calls import Wanted, wanted_in
 from toolhub_agent.door.chain import Chain
 from toolhub_agent.door.copy import Answer
 from toolhub_agent.door.form import Form, Traces, traces_of
-from toolhub_agent.hints.signals import (
+from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
     HistoryRewritten,

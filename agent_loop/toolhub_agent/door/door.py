@@ -14,7 +14,7 @@ from toolhub_agent.door.app import App
 from toolhub_agent.door.exchange import Exchange
 from toolhub_agent.door.registry import Registry
 from toolhub_agent.door.statistics import Counts, families
-from toolhub_agent.hints.hinter import Hinter, open_hints
+from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.llm.endpoint_pool import EndpointPool, open_endpoint_pool
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from toolhub_agent.door.reply import Refusal, Reply
 from toolhub_agent.door.request import with_fields
 from toolhub_agent.door.statistics import Counts
 from toolhub_agent.errors import LlmUnavailable
-from toolhub_agent.hints.signals import Fields, HintSink
+from toolhub_agent.kv_hints.signals import EngineFields, HintSink
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool
 
@@ -101,6 +101,6 @@ class Exchange:
     def _with_wishes(self, turn: Turn, url: str, waited: float) -> Sent:
         """The request with what the hints and the door's own accounting want of the engine."""
         asked, conversation = turn.asked, turn.conversation
-        fields = Fields() if conversation is None else self.hints.turn_fields(conversation.name, url)
+        fields = EngineFields() if conversation is None else self.hints.turn_fields(conversation.name, url)
         content = with_fields(asked, fields.body, with_usage=True)
         return Sent(content, fields, is_stripped=asked.is_stream and not asked.wants_usage, waited=waited)

@@ -17,11 +17,11 @@ from toolhub_agent.door.copy import AnswerCopy
 from toolhub_agent.door.events import EventSplitter, is_usage_only
 from toolhub_agent.door.headers import Raw, to_client, to_engine, value_of
 from toolhub_agent.door.joined import JoiningBackend
-from toolhub_agent.door.pace import Pace
 from toolhub_agent.door.reply import Reply
 from toolhub_agent.door.request import Asked, Unreadable, read_object
 from toolhub_agent.door.statistics import Counts
-from toolhub_agent.hints.signals import Fields
+from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
+from toolhub_agent.kv_hints.signals import EngineFields
 from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
 from toolhub_agent.llm.errors import is_retryable, parse_retry_after
 from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_HEADERS, SESSION_TOKEN_HEADER
@@ -60,7 +60,7 @@ class Sent:
     """What an endpoint is sent. is_stripped: usage was asked for, and is not to be seen. waited: for a slot."""
 
     content: bytes
-    fields: Fields = field(default_factory=Fields)
+    fields: EngineFields = field(default_factory=EngineFields)
     is_stripped: bool = False
     waited: float = 0.0
 
@@ -73,7 +73,7 @@ class Passage:
     fleet: EndpointPool
     counts: Counts
     configured: frozenset[str]
-    pace: Pace = field(default_factory=Pace)
+    pace: FirstTokenEstimator = field(default_factory=FirstTokenEstimator)
 
     def __post_init__(self) -> None:
         self._secrets = tuple(secret.encode() for secret in self.fleet.secrets)
@@ -139,7 +139,7 @@ class Passage:
             extensions=self._extensions,
         )
 
-    def _headers(self, turn: Turn, fields: Fields) -> list[Raw]:
+    def _headers(self, turn: Turn, fields: EngineFields) -> list[Raw]:
         headers = to_engine(turn.asked.headers, configured=self.configured)
         if (conversation := turn.conversation) is not None:
             own = {**conversation.headers, **fields.headers}

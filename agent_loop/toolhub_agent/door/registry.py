@@ -20,7 +20,7 @@ from toolhub_agent.door.conversation import Conversation
 from toolhub_agent.door.form import Form
 from toolhub_agent.door.headers import Raw, value_of
 from toolhub_agent.door.index import Index
-from toolhub_agent.hints.signals import HintSink
+from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.llm.transport import SESSION_HEADERS, header_value, session_headers
 from toolhub_agent.model import Message
 

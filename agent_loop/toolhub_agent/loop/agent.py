@@ -18,7 +18,7 @@ import anyio.to_thread
 from toolhub.config import AgentSettings
 from toolhub_agent.context.history import History
 from toolhub_agent.context.prefix import PrefixReport
-from toolhub_agent.hints.signals import HintSink, Silence
+from toolhub_agent.kv_hints.signals import HintSink, NullHints
 from toolhub_agent.loop import prompts
 from toolhub_agent.loop.answer import NO_ANSWER, boxed_answer
 from toolhub_agent.loop.conversation import Conversation, Parts
@@ -44,7 +44,7 @@ class Surroundings:
 
     llm: ModelAccess
     settings: AgentSettings
-    hints: HintSink = field(default_factory=Silence)
+    hints: HintSink = field(default_factory=NullHints)
     viewer: Viewer = field(default_factory=NoViewer)
     today: Callable[[], datetime.date] = datetime.date.today
 

@@ -19,7 +19,7 @@ from toolhub_agent.context.history import History
 from toolhub_agent.context.keep import KeepResults
 from toolhub_agent.context.prefix import PrefixReport
 from toolhub_agent.dispatch import Dispatcher, Event, Started, TurnCalls
-from toolhub_agent.hints.signals import (
+from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
     HistoryRewritten,

@@ -7,7 +7,7 @@ import uuid
 
 from toolhub.config import AgentSettings
 from toolhub_agent.context.history import History
-from toolhub_agent.hints.signals import HintSink
+from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.loop import prompts
 from toolhub_agent.loop.conversation import Conversation, Parts
 from toolhub_agent.loop.executor import Executor

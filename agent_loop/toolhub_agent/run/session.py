@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from toolhub import Config, Hub, connect
 from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError
-from toolhub_agent.hints.hinter import Hinter, open_hints
+from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.llm import LlmClient, open_llm
 from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.loop.agent import Surroundings

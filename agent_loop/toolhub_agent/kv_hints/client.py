@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from toolhub_agent.hints.adapters import Adapter, Command
-from toolhub_agent.hints.endpoint import Endpoint
-from toolhub_agent.hints.shared import Shared
-from toolhub_agent.hints.signals import Prompt
+from toolhub_agent.kv_hints.context import HintContext, HintEndpoint
+from toolhub_agent.kv_hints.engines import Command, EngineAdapter
+from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import usage_of
 from toolhub_agent.model import Usage
 
@@ -26,26 +25,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toolhub.hints")
 
 # The longest prefill that anybody waits for ahead of time; Dynamo's own ends after as long.
-LONGEST_WARM_S = 60.0
+PREFETCH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Courier:
+class HintClient:
     """Its methods raise what goes wrong, after the endpoint was told."""
 
     session: str
-    shared: Shared
+    shared: HintContext
 
-    async def ask(self, endpoint: Endpoint, prompt: Prompt) -> None:
+    async def ask(self, endpoint: HintEndpoint, prompt: Prompt) -> None:
         """Learn what the endpoint is and how it renders such prompts."""
         with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
             await endpoint.ask(self.shared.http(endpoint.url), prompt)
 
-    async def warm(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt, request_id: str) -> Usage | None:
+    async def warm(
+        self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt, request_id: str
+    ) -> Usage | None:
         """A prefill-ahead; None where a cache beside the engine does it, so that nothing is known of it."""
         if await self._loaded_beside(endpoint, adapter, prompt):
             return None
-        with self._blaming(endpoint), anyio.fail_after(LONGEST_WARM_S):
+        with self._blaming(endpoint), anyio.fail_after(PREFETCH_TIMEOUT_S):
             headers = dict(self.shared.headers_of(self.session))
             began = anyio.current_time()
             answer = await self._send(endpoint, adapter.prefetch(self.session, prompt, request_id, headers), slow=True)
@@ -59,12 +60,12 @@ class Courier:
             endpoint.cost.observe(usage.prompt_tokens, usage.cached_tokens, anyio.current_time() - began)
         return usage
 
-    async def abort(self, endpoint: Endpoint, adapter: Adapter, request_id: str) -> None:
+    async def abort(self, endpoint: HintEndpoint, adapter: EngineAdapter, request_id: str) -> None:
         """Tell engines that do not notice a closed connection soon."""
         if (command := adapter.abort(request_id)) is not None:
             await self._tell(endpoint, command)
 
-    async def release(self, endpoint: Endpoint, prompt: Prompt | None) -> bool:
+    async def release(self, endpoint: HintEndpoint, prompt: Prompt | None) -> bool:
         """The conversation is over; False where the engine wants to know nothing."""
         headers = dict(self.shared.headers_of(self.session))
         adapter = endpoint.adapter
@@ -73,7 +74,7 @@ class Courier:
             await self._tell(endpoint, command)
         return command is not None
 
-    async def pin(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt) -> Command | None:
+    async def pin(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> Command | None:
         """Have a cache beside the engine keep the prompt; gives back how that is undone."""
         if self.shared.sidecar is None:
             return None
@@ -85,7 +86,7 @@ class Courier:
             with anyio.fail_after(self.shared.settings.budget_s):
                 await self.shared.sidecar.unpin(pinned)
 
-    async def _loaded_beside(self, endpoint: Endpoint, adapter: Adapter, prompt: Prompt) -> bool:
+    async def _loaded_beside(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> bool:
         if self.shared.sidecar is None:
             return False
         try:
@@ -97,11 +98,11 @@ class Courier:
             logger.debug("LMCache: %s", type(exc).__name__)
             return False
 
-    async def _tell(self, endpoint: Endpoint, command: Command) -> None:
+    async def _tell(self, endpoint: HintEndpoint, command: Command) -> None:
         with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
             (await self._send(endpoint, command)).raise_for_status()
 
-    async def _send(self, endpoint: Endpoint, command: Command, *, slow: bool = False) -> httpx2.Response:
+    async def _send(self, endpoint: HintEndpoint, command: Command, *, slow: bool = False) -> httpx2.Response:
         import httpx2
 
         budget = self.shared.settings.budget_s
@@ -114,7 +115,7 @@ class Courier:
         )
 
     @contextmanager
-    def _blaming(self, endpoint: Endpoint) -> Iterator[None]:
+    def _blaming(self, endpoint: HintEndpoint) -> Iterator[None]:
         try:
             yield
         except Exception:

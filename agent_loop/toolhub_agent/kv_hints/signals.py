@@ -96,7 +96,7 @@ class SignalSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class EngineFields:
     """What to add to a conversation's own next request."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -106,14 +106,14 @@ class Fields:
 class HintSink(SignalSink, Protocol):
     """What an agent loop needs of the hints: a place for signals, and what to send with its own requests."""
 
-    def turn_fields(self, session: str, endpoint: str) -> Fields: ...
+    def turn_fields(self, session: str, endpoint: str) -> EngineFields: ...
 
 
-class Silence:
+class NullHints:
     """Hints that are switched off."""
 
     def signal(self, signal: Signal) -> None:
         pass
 
-    def turn_fields(self, session: str, endpoint: str) -> Fields:
-        return Fields()
+    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
+        return EngineFields()

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from toolhub_agent.hints.conversation import Conversation
-from toolhub_agent.hints.durations import Durations
-from toolhub_agent.hints.shared import Shared
-from toolhub_agent.hints.sidecar import Sidecar
-from toolhub_agent.hints.signals import Fields, Signal, ToolResultReady, ToolWaitStarted, TurnFinished
-from toolhub_agent.hints.statistics import HintStatistics
+from toolhub_agent.kv_hints.context import HintContext, HintStatistics
+from toolhub_agent.kv_hints.estimates import ToolDurations
+from toolhub_agent.kv_hints.lmcache import LMCacheClient
+from toolhub_agent.kv_hints.session import HintSession
+from toolhub_agent.kv_hints.signals import EngineFields, Signal, ToolResultReady, ToolWaitStarted, TurnFinished
 
 if TYPE_CHECKING:
     import httpx2
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from toolhub.config.llm import EngineName, HintSettings
 
 # Each holds the prompt of one conversation; more than an engine serves at once by far.
-MOST_SESSIONS = 4096
+MAX_SESSIONS = 4096
 
 
 class Hinter:
     """A `SignalSink`. durations: the tool-duration predictor, an observer of a hub's calls."""
 
-    def __init__(self, shared: Shared, workers: anyio.abc.TaskGroup) -> None:
+    def __init__(self, shared: HintContext, workers: anyio.abc.TaskGroup) -> None:
         self.durations = shared.durations
         self._shared = shared
         self._workers = workers
-        self._sessions: dict[str, Conversation] = {}
+        self._sessions: dict[str, HintSession] = {}
         self._left = anyio.Event()
         self._is_open = shared.settings.mode != "off"
 
@@ -57,20 +56,20 @@ class Hinter:
         if conversation is None:
             if not isinstance(signal, TurnFinished | ToolWaitStarted):
                 return
-            if len(self._sessions) >= MOST_SESSIONS:
+            if len(self._sessions) >= MAX_SESSIONS:
                 self._shared.tally.dropped += 1
                 return
             conversation = self._open(signal.session)
         conversation.take(signal)
 
-    def turn_fields(self, session: str, endpoint: str) -> Fields:
+    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
         """Headers and body fields for the session's next request to `endpoint`, which asks the engine to keep it.
 
         Nothing that a server could refuse: what it takes was found out first.
         """
         found = self._shared.endpoint(endpoint) if self._is_open else None
         if found is None or found.adapter is None:
-            return Fields()
+            return EngineFields()
         conversation = self._sessions.get(session)
         ttl = self._shared.retention(found, conversation.prefix_tokens if conversation else 0)
         fields = found.adapter.turn_fields(session, ttl=ttl)
@@ -96,12 +95,12 @@ class Hinter:
                 await self._left.wait()
         self._workers.cancel_scope.cancel()
 
-    def _open(self, session: str) -> Conversation:
-        conversation = self._sessions[session] = Conversation(session, self._shared)
+    def _open(self, session: str) -> HintSession:
+        conversation = self._sessions[session] = HintSession(session, self._shared)
         self._workers.start_soon(self._work, conversation, name=f"hints of {session[:64]}")
         return conversation
 
-    async def _work(self, conversation: Conversation) -> None:
+    async def _work(self, conversation: HintSession) -> None:
         try:
             await conversation.run()
         finally:
@@ -118,7 +117,7 @@ async def open_hints(
     http: Callable[[str], httpx2.AsyncClient],
     headers_of: Callable[[str], Mapping[str, str]] = lambda _session: {},
     load_of: Callable[[str], int] = lambda _endpoint: 0,
-    durations: Durations | None = None,
+    durations: ToolDurations | None = None,
 ) -> AsyncIterator[Hinter]:
     """A sink of signals that hints to model servers for as long as the block lasts.
 
@@ -126,8 +125,8 @@ async def open_hints(
     load_of: requests running or waiting on an endpoint.
     """
     raised: Exception | None = None
-    async with _open_sidecar(settings) as sidecar, anyio.create_task_group() as workers:
-        shared = Shared(settings, engine, http, headers_of, load_of, durations or Durations(), sidecar)
+    async with _open_lmcache(settings) as sidecar, anyio.create_task_group() as workers:
+        shared = HintContext(settings, engine, http, headers_of, load_of, durations or ToolDurations(), sidecar)
         hinter = Hinter(shared, workers)
         try:
             yield hinter
@@ -140,11 +139,11 @@ async def open_hints(
 
 
 @asynccontextmanager
-async def _open_sidecar(settings: HintSettings) -> AsyncIterator[Sidecar | None]:
+async def _open_lmcache(settings: HintSettings) -> AsyncIterator[LMCacheClient | None]:
     if settings.lmcache is None or settings.mode == "off":
         yield None
         return
     import httpx2
 
     async with httpx2.AsyncClient(timeout=settings.budget_s, trust_env=False) as client:
-        yield Sidecar(settings.lmcache, client)
+        yield LMCacheClient(settings.lmcache, client)

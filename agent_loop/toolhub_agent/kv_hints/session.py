@@ -1,9 +1,9 @@
-"""One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
+"""One conversation's hints. Signals change its state at once; one worker does what follows, one request at a time.
 
-`take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one is
-aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where both
-at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference for the
-turn itself.)
+`take` never waits. It plans. When the conversation goes on, it cancels a prefetch that still runs. That prefetch is
+aborted instead of left running: the blocks it finished stay in the cache and the real request computes the rest. Both
+at once would compute the same tokens twice, and other requests would pay for it. (Measured on vLLM: no difference for
+the turn itself.)
 """
 
 from __future__ import annotations
@@ -12,16 +12,25 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from uuid import uuid4
 
 import anyio
 
-from toolhub_agent.hints.adapters import Command
-from toolhub_agent.hints.adapters.base import WARM_PREFIX
-from toolhub_agent.hints.courier import Courier
-from toolhub_agent.hints.endpoint import Endpoint
-from toolhub_agent.hints.shared import Shared
-from toolhub_agent.hints.signals import (
+from toolhub_agent.kv_hints.client import HintClient
+from toolhub_agent.kv_hints.context import HintContext, HintEndpoint
+from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX, Command
+from toolhub_agent.kv_hints.estimates import ToolDurations
+from toolhub_agent.kv_hints.policy import (
+    CACHED_RESUMES,
+    MIN_NEW_TOKENS,
+    PrefetchPlan,
+    SkipReason,
+    is_cached,
+    plan_prefetch,
+    reason_to_skip,
+)
+from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HistoryRewritten,
     Prompt,
@@ -32,33 +41,97 @@ from toolhub_agent.hints.signals import (
     ToolWaitStarted,
     TurnFinished,
 )
-from toolhub_agent.hints.timing import CACHED_RESUMES, Skip, is_cached, refuse
-from toolhub_agent.hints.wait import ToolWait
 from toolhub_agent.model import Message, Usage
+
+# --- A tool wait ------------------------------------------------------------------------------------------------------
+# One tool wait: which tools still run, what was warmed, when to look again. Times are on the anyio clock.
+
+
+@dataclass(eq=False)
+class ToolWait:
+    """started: absolute. reusable: tokens of the last prompt, which the next one should find in the cache."""
+
+    started: float
+    tools: list[tuple[str, str]]
+    reusable: int
+    warms: int = 0
+    new_at_warm: int = 0
+    due: float | None = None
+    due_to_warm: bool = False
+    reason: SkipReason | None = None
+    """Why there was no warm so far."""
+    is_closed: bool = False
+    """No more warms, whatever happens."""
+    is_compared: bool = False
+    """Its next turn counts for the gain."""
+    is_tainted: bool = False
+    """The prompt was rewritten meanwhile, so what the next turn finds says nothing about evictions."""
+    warmed_tokens: int | None = None
+    """Of the prompt of the last warm that ended in time."""
+
+    def began(self, tools: tuple[tuple[str, str], ...]) -> None:
+        """More calls of the same turn."""
+        self.tools = list(tools)
+
+    def ended(self, tool: tuple[str, str]) -> None:
+        if tool in self.tools:
+            self.tools.remove(tool)
+
+    def plan(self, now: float, durations: ToolDurations, *, needed: float, new_tokens: int, most: int) -> None:
+        """Set `due`. needed: seconds of a warm and its margin; new_tokens: of results, behind the last prompt."""
+        if self.is_closed or not self.tools or self.warms >= most:
+            self.due = None
+            return
+        warmed = self.warms > 0 and new_tokens - self.new_at_warm < MIN_NEW_TOKENS
+        elapsed = now - self.started
+        self._set(plan_prefetch(elapsed, durations.forecast(self.tools), needed, warmed=warmed))
+
+    def skip(self, reason: SkipReason, *, for_good: bool = False) -> None:
+        """What was due is not done. Without `for_good`, new results or late tools may change that."""
+        self.reason, self.due = reason, None
+        self.is_closed = self.is_closed or for_good
+
+    def why_none(self) -> SkipReason | None:
+        """At its end: why nothing was warmed; None if something was."""
+        return None if self.warms else self.reason or SkipReason.NO_PROMPT
+
+    def _set(self, found: PrefetchPlan) -> None:
+        self.due, self.due_to_warm = self.started + found.at, found.warm
+        if not self.warms:
+            self.reason = SkipReason.RESUMED_FIRST if found.warm else SkipReason.SHORT_WAIT
+
+
+# --- The session ------------------------------------------------------------------------------------------------------
+# One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
+#
+# `take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one is
+# aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where both
+# at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference for the
+# turn itself.)
 
 logger = logging.getLogger("toolhub.hints")
 
 # A conversation that says nothing for so long was forgotten; a tool may take an hour.
-IDLE_S = 7200.0
+IDLE_SESSION_S = 7200.0
 # An endpoint above its load is asked again after this long.
 BUSY_PAUSE_S = 0.5
 _BYTES_PER_TOKEN = 4
 
-Job = Callable[[], Awaitable[None]]
+HintJob = Callable[[], Awaitable[None]]
 
 
-class Conversation:
+class HintSession:
     """Takes the signals of one session; `run` is its worker."""
 
-    def __init__(self, name: str, shared: Shared) -> None:
+    def __init__(self, name: str, shared: HintContext) -> None:
         self.name = name
         self._shared = shared
         self._tally = shared.tally
-        self._courier = Courier(name, shared)
-        self._jobs: deque[Job] = deque()
+        self._courier = HintClient(name, shared)
+        self._jobs: deque[HintJob] = deque()
         self._news = anyio.Event()
         self._is_over = False
-        self._endpoint: Endpoint | None = None
+        self._endpoint: HintEndpoint | None = None
         self._prompt: Prompt | None = None
         self._turns = 0
         self._reusable = self._prefix = self._new = self._last_found = 0
@@ -71,7 +144,7 @@ class Conversation:
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "waiting for tools" if self._wait else "generating"
-        return f"<Conversation {self.name}: {state}, {self._turns} turns>"
+        return f"<HintSession {self.name}: {state}, {self._turns} turns>"
 
     @property
     def prefix_tokens(self) -> int:
@@ -122,12 +195,12 @@ class Conversation:
     async def _wait_for_news(self, due: float | None) -> bool:
         """False when there was none for too long."""
         self._news = anyio.Event()
-        patience = IDLE_S if due is None else due - anyio.current_time()
+        patience = IDLE_SESSION_S if due is None else due - anyio.current_time()
         with anyio.move_on_after(patience):
             await self._news.wait()
         return self._news.is_set() or due is not None
 
-    async def _guarded(self, job: Job) -> None:
+    async def _guarded(self, job: HintJob) -> None:
         """A hint never fails anything but itself."""
         try:
             await job()
@@ -223,7 +296,7 @@ class Conversation:
         if self._wait is None:
             return
         if self._endpoint is None or self._prompt is None:
-            self._wait.skip(Skip.NO_PROMPT)
+            self._wait.skip(SkipReason.NO_PROMPT)
             return
         needed = self._endpoint.cost.seconds(self._prefix + self._new, self._last_found)
         self._wait.plan(
@@ -252,17 +325,17 @@ class Conversation:
         elif (reason := self._refusal(wait)) is None:
             await self._warm(wait)
             self._plan()
-        elif reason is Skip.LOADED:
+        elif reason is SkipReason.LOADED:
             wait.reason, wait.due = reason, now + BUSY_PAUSE_S
         else:
-            wait.skip(reason, for_good=reason in (Skip.CONTROL, Skip.NO_GAIN))
+            wait.skip(reason, for_good=reason in (SkipReason.CONTROL, SkipReason.NO_GAIN))
 
-    def _refusal(self, wait: ToolWait) -> Skip | None:
+    def _refusal(self, wait: ToolWait) -> SkipReason | None:
         """Why the warm that is due is not sent."""
         endpoint, prompt, settings = self._endpoint, self._prompt, self._shared.settings
         if endpoint is None or prompt is None:
-            return Skip.NO_PROMPT
-        reason = refuse(
+            return SkipReason.NO_PROMPT
+        reason = reason_to_skip(
             prefix_tokens=self._prefix + self._new,
             min_prefix_tokens=settings.min_prefix_tokens,
             new_tokens=self._new,
@@ -276,7 +349,7 @@ class Conversation:
         wait.is_compared = True
         if endpoint.gain.choose():
             return None
-        return Skip.NO_GAIN if endpoint.gain.is_off else Skip.CONTROL
+        return SkipReason.NO_GAIN if endpoint.gain.is_off else SkipReason.CONTROL
 
     def _saw(self, usage: Usage, reusable: int) -> None:
         """What a request that nothing had prepared found in the cache."""
@@ -294,7 +367,7 @@ class Conversation:
         """One prefill-ahead; ends with the tool wait at the latest."""
         endpoint, prompt = self._endpoint, self._prompt
         assert endpoint is not None and endpoint.adapter is not None and prompt is not None
-        request_id = f"{WARM_PREFIX}{uuid4().hex}"
+        request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
         wait.warms += 1
         wait.new_at_warm = self._new
         self._tally.warms_sent += 1

@@ -1,0 +1,202 @@
+"""What all hint sessions share: settings, ways to reach the servers, what is known of each endpoint, and counters."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import anyio
+
+from toolhub_agent.kv_hints import policy
+from toolhub_agent.kv_hints.engines import EngineAdapter, adapter_for, identify
+from toolhub_agent.kv_hints.estimates import PrefillTimeEstimator, ToolDurations
+from toolhub_agent.kv_hints.lmcache import LMCacheClient
+from toolhub_agent.kv_hints.policy import GainReport, PrefetchGate, SkipReason
+from toolhub_agent.kv_hints.signals import Prompt
+from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from toolhub.config.llm import EngineName, HintSettings
+
+# --- An endpoint ------------------------------------------------------------------------------------------------------
+# What the hints know of one endpoint: its engine, how fast it prefills, whether prefill-ahead helps there.
+
+# Failures in a row before an endpoint is left alone, and for how long: an engine's restart takes about as much.
+_FAILURES, BACK_OFF_S = 3, 30.0
+
+
+class HintEndpoint:
+    """One model server as the hints see it. `adapter` is None until it is known what it is."""
+
+    def __init__(self, url: str, *, engine: EngineName, settings: HintSettings) -> None:
+        self.url = url
+        self.adapter: EngineAdapter | None = None if engine == "auto" else self._adapter(engine, url, settings)
+        self.cost = PrefillTimeEstimator()
+        self.gain = PrefetchGate(always=settings.mode == "on")
+        self.checks = TemplateChecks()
+        self._settings = settings
+        self._is_probed = self._asking = False
+        self._failures = 0
+        self._quiet_until = -float("inf")
+
+    def __repr__(self) -> str:
+        return f"<HintEndpoint {self.url}: {self.adapter!r}, {self.cost!r}>"
+
+    @property
+    def is_backed_off(self) -> bool:
+        return anyio.current_time() < self._quiet_until
+
+    @property
+    def why_disabled(self) -> str | None:
+        if self.gain.is_off:
+            return "no measured gain"
+        if self.checks.rewrites:
+            return "the chat template rewrites history"
+        return "endpoint refuses" if self._failures >= _FAILURES else None
+
+    def needs_asking(self, prompt: Prompt) -> bool:
+        return not self._asking and not self.is_backed_off and (not self._is_probed or not self.checks.verdict(prompt))
+
+    async def ask(self, http: httpx2.AsyncClient, prompt: Prompt) -> None:
+        """Find out what it is and can do, and how it renders such prompts; by one session at a time."""
+        self._asking = True
+        try:
+            if self.adapter is None:
+                engine = await identify(http, self.url)
+                self.adapter = self._adapter(engine, self.url, self._settings)
+            if not self._is_probed:
+                await self.adapter.probe(http)
+                self._is_probed = True
+            if self.checks.verdict(prompt) is None:
+                await self.checks.check(http, self.adapter, prompt)
+        finally:
+            self._asking = False
+
+    def refusal(self, prompt: Prompt) -> SkipReason | None:
+        """Why such a prompt must not be warmed here, as far as the server itself goes."""
+        if self.is_backed_off:
+            return SkipReason.BACKED_OFF
+        if self.adapter is None or (verdict := self.checks.verdict(prompt)) is None:
+            return SkipReason.ENGINE_UNKNOWN
+        return SkipReason.TEMPLATE if verdict is TemplateVerdict.REWRITES else None
+
+    def failed(self) -> None:
+        self._failures += 1
+        if self._failures >= _FAILURES:
+            self._quiet_until = anyio.current_time() + BACK_OFF_S
+
+    def worked(self) -> None:
+        self._failures = 0
+
+    @staticmethod
+    def _adapter(engine: EngineName, url: str, settings: HintSettings) -> EngineAdapter:
+        return adapter_for(engine, url, pin=settings.pin)
+
+
+# --- Counters ---------------------------------------------------------------------------------------------------------
+# What the hints did, in numbers.
+
+
+@dataclass(frozen=True, slots=True)
+class HintStatistics:
+    """Counts since the start; sessions: those open now.
+
+    warms_skipped: tool waits without a prefill-ahead, by the reason. warms_aborted: still running when the conversation
+    went on. hints_failed: other hints that failed or took too long. tokens_warmed: computed by prefill-aheads; they are
+    no usage of any conversation. pins: requests for retention. disabled: endpoint -> why it gets no prefill-ahead.
+    """
+
+    sessions: int
+    signals: int
+    dropped: int
+    warms_sent: int
+    warms_failed: int
+    warms_aborted: int
+    warms_skipped: Mapping[str, int]
+    tokens_warmed: int
+    pins: int
+    releases: int
+    hints_failed: int
+    disabled: Mapping[str, str]
+    gains: Mapping[str, GainReport]
+
+
+@dataclass(eq=False)
+class HintCounters:
+    """The running counts behind `HintStatistics`."""
+
+    signals: int = 0
+    dropped: int = 0
+    warms_sent: int = 0
+    warms_failed: int = 0
+    warms_aborted: int = 0
+    tokens_warmed: int = 0
+    pins: int = 0
+    releases: int = 0
+    hints_failed: int = 0
+    skipped: Counter[SkipReason] = field(default_factory=Counter)
+
+    def freeze(self, *, sessions: int, disabled: Mapping[str, str], gains: Mapping[str, GainReport]) -> HintStatistics:
+        return HintStatistics(
+            sessions=sessions,
+            signals=self.signals,
+            dropped=self.dropped,
+            warms_sent=self.warms_sent,
+            warms_failed=self.warms_failed,
+            warms_aborted=self.warms_aborted,
+            warms_skipped={skip.value: count for skip, count in self.skipped.items()},
+            tokens_warmed=self.tokens_warmed,
+            pins=self.pins,
+            releases=self.releases,
+            hints_failed=self.hints_failed,
+            disabled=disabled,
+            gains=gains,
+        )
+
+
+# --- The context ------------------------------------------------------------------------------------------------------
+# What all conversations of a hinter share.
+
+# The latest programs and delays are enough for Continuum's T and eta.
+_KEPT = 64
+# More endpoints than this do not stand behind one agent; their names come from whoever signals.
+_MAX_ENDPOINTS = 256
+
+
+@dataclass(eq=False)
+class HintContext:
+    """Settings, ways to reach servers, and all that is learned over conversations."""
+
+    settings: HintSettings
+    engine: EngineName
+    http: Callable[[str], httpx2.AsyncClient]
+    headers_of: Callable[[str], Mapping[str, str]]
+    load_of: Callable[[str], int]
+    durations: ToolDurations
+    sidecar: LMCacheClient | None = None
+    tally: HintCounters = field(default_factory=HintCounters)
+    endpoints: dict[str, HintEndpoint] = field(default_factory=dict)
+    program_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    queue_delays: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def endpoint(self, url: str) -> HintEndpoint | None:
+        """None without an address, or beyond the most that are remembered."""
+        if url and url not in self.endpoints and len(self.endpoints) < _MAX_ENDPOINTS:
+            self.endpoints[url] = HintEndpoint(url, engine=self.engine, settings=self.settings)
+        return self.endpoints.get(url)
+
+    def retention(self, endpoint: HintEndpoint, prefix_tokens: int, tool: tuple[str, str] | None = None) -> float:
+        """How long to keep a prefix, in seconds; tool: the one waited for, where it is known already."""
+        longest = self.settings.max_pin_s
+        if endpoint.adapter is not None and endpoint.adapter.pins_yield:
+            return policy.p90_ttl(self.durations.of_all(), margin=self.settings.margin_s, longest=longest)
+        reload = endpoint.cost.seconds(prefix_tokens) - endpoint.cost.seconds(prefix_tokens, prefix_tokens)
+        delay = fmean(self.queue_delays) if self.queue_delays else 0.0
+        benefit = delay * policy.request_count_correlation(self.program_lengths) + reload
+        own = self.durations.own(*tool) if tool else ()
+        return policy.retention_ttl(own, self.durations.of_all(), benefit, longest=longest)

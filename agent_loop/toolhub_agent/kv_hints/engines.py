@@ -1,0 +1,380 @@
+"""One adapter per inference engine: what it can be asked, and the HTTP request for it.
+
+The methods are pure: each returns a `Command`, which the hint client sends once, within a timeout. A method returns None
+for what the engine cannot do. An adapter belongs to one endpoint. It remembers what that endpoint can do and what it
+refused. To add an engine: write an adapter, add it to `ADAPTERS`, and teach `identify` to recognise it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from toolhub_agent.kv_hints.signals import EngineFields, Prompt
+from toolhub_agent.llm.transport import engine_root, header_value
+from toolhub_agent.model import Json
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from toolhub.config.llm import EngineName
+
+# --- Any server that caches prefixes ----------------------------------------------------------------------------------
+# What every adapter has: verbs that become HTTP requests of one engine. This one suits any OpenAI-compatible server.
+#
+# Verbs are pure: they give back a `Command` that the hinter sends, within its budget, once. What an engine cannot do is
+# None. An adapter belongs to one endpoint and remembers what that endpoint can do and what it refused.
+
+PREFETCH_ID_PREFIX = "toolhub-warm-"
+"""Request ids of prefill-aheads begin with this, so that a server's logs and accounting can tell them apart."""
+
+# Fields that shape the answer, not the prompt; with one token to generate they are in the way or cost something.
+_NOT_FOR_PREFETCH = frozenset(
+    {"stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "logprobs", "top_logprobs"}
+    | {"min_tokens", "structured_outputs", "request_id", "rid", "best_of"}
+)
+_PIN_FIELDS = frozenset({"pin_ttl_s", "release_session"})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One request to make. url: absolute. body: JSON; None for a request without one."""
+
+    method: str
+    url: str
+    body: Json | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class EngineAdapter:
+    """Any server that caches prefixes: prefill-ahead is all that can be asked of it."""
+
+    name = "generic"
+    pins_yield = False
+    """Whether what it keeps is given up before another request waits for the memory."""
+
+    def __init__(self, endpoint: str) -> None:
+        """endpoint: its base address, with `/v1` where it has one."""
+        self.endpoint = endpoint.rstrip("/")
+        self.root = engine_root(endpoint)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.endpoint}>"
+
+    async def probe(self, http: httpx2.AsyncClient) -> None:
+        """Ask the endpoint what it can do. Raises httpx2.HTTPError where it does not answer."""
+
+    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+        """ttl: seconds for which the KV cache of that request should be kept; 0: no wish."""
+        return EngineFields()
+
+    def prefetch(self, session: str, prompt: Prompt, request_id: str, headers: Mapping[str, str]) -> Command:
+        """A prefill-ahead of what the next request begins with. headers: those of the conversation's requests."""
+        body = {name: value for name, value in prompt.body.items() if name not in _NOT_FOR_PREFETCH}
+        if isinstance(extra := body.get("vllm_xargs"), Mapping):
+            body["vllm_xargs"] = {name: value for name, value in extra.items() if name not in _PIN_FIELDS}
+        body |= {"messages": list(prompt.messages), "max_tokens": 1, "stream": False}
+        body |= self.warm_body(session, request_id)
+        return Command(
+            "POST", f"{self.endpoint}/chat/completions", body, {**headers, "X-Request-Id": request_id, **self.low()}
+        )
+
+    def warm_body(self, session: str, request_id: str) -> Json:
+        """Fields of the engine's own for a prefill-ahead."""
+        return {}
+
+    def low(self) -> dict[str, str]:
+        """Headers that ask for low priority."""
+        return {}
+
+    def abort(self, request_id: str) -> Command | None:
+        """What must be said beside hanging up, so that the engine stops a prefill-ahead."""
+        return None
+
+    def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
+        """No request of this conversation will follow."""
+        return None
+
+    def refused(self, status: int, text: str) -> bool:
+        """Remember what a 4xx was about; True if the command, made again, is without it."""
+        return False
+
+    async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:
+        """The prompt as this server renders it, without the generation prompt; None if it cannot be asked."""
+        return None
+
+
+async def get_json(http: httpx2.AsyncClient, url: str) -> Json:
+    """The JSON object of a page; {} if there is no such page or it is something else."""
+    answer = await http.get(url)
+    return _json_object(answer) if answer.status_code == 200 else {}
+
+
+async def post_json(http: httpx2.AsyncClient, url: str, body: Json) -> Json:
+    """The same for a question with a body."""
+    answer = await http.post(url, json=body)
+    return _json_object(answer) if answer.status_code == 200 else {}
+
+
+async def tokens_of_chat(http: httpx2.AsyncClient, root: str, prompt: Prompt) -> list[int] | None:
+    """vLLM's `/tokenize` with messages, which others have copied."""
+    asked: Json = {"messages": list(prompt.messages), "add_generation_prompt": False}
+    asked |= {name: prompt.body[name] for name in ("model", "tools", "chat_template_kwargs") if name in prompt.body}
+    return token_list((await post_json(http, f"{root}/tokenize", asked)).get("tokens"))
+
+
+def token_list(found: Any) -> list[int] | None:
+    return found if isinstance(found, list) and found and all(isinstance(token, int) for token in found) else None
+
+
+def safe_session_id(session: str) -> str:
+    """A session's name as bodies and headers of every engine take it."""
+    return header_value(session)
+
+
+def _json_object(answer: httpx2.Response) -> Json:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- vLLM -------------------------------------------------------------------------------------------------------------
+# vLLM. Stock releases keep nothing on request; with toolhub's scheduler plugin they do (`vllm_xargs.pin_ttl_s`).
+
+# The first that takes a priority without priority scheduling, too; older ones refuse the request.
+_VLLM_TAKES_PRIORITY = (0, 32)
+# Lower is sooner; an agent's own requests have 0.
+_VLLM_LOW_PRIORITY = 100
+
+
+class VllmAdapter(EngineAdapter):
+    name = "vllm"
+
+    def __init__(self, endpoint: str, *, pin: bool = False) -> None:
+        """pin: the server runs toolhub's scheduler, which honours pins."""
+        super().__init__(endpoint)
+        self._pin = self.pins_yield = pin
+        self._takes_priority = False
+        self.version: tuple[int, ...] = ()
+
+    async def probe(self, http: httpx2.AsyncClient) -> None:
+        self.version = version_of((await get_json(http, f"{self.root}/version")).get("version"))
+        self._takes_priority = self.version >= _VLLM_TAKES_PRIORITY
+
+    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+        if not self._pin or ttl <= 0:
+            return EngineFields()
+        return EngineFields(body={"vllm_xargs": {"pin_ttl_s": round(ttl, 3), "session_id": safe_session_id(session)}})
+
+    def warm_body(self, session: str, request_id: str) -> Json:
+        body: Json = {"add_generation_prompt": False, "request_id": request_id}
+        return body | {"priority": _VLLM_LOW_PRIORITY} if self._takes_priority else body
+
+    def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
+        if not self._pin or prompt is None or "model" not in prompt.body:
+            return None
+        body = {
+            "model": prompt.body["model"],
+            "messages": [{"role": "user", "content": "."}],
+            "max_tokens": 1,
+            "stream": False,
+            "vllm_xargs": {"release_session": safe_session_id(session)},
+        }
+        return Command("POST", f"{self.endpoint}/chat/completions", body, headers)
+
+    def refused(self, status: int, text: str) -> bool:
+        had, self._takes_priority = self._takes_priority, self._takes_priority and "priority" not in text.lower()
+        return had and not self._takes_priority
+
+    async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:
+        return await tokens_of_chat(http, self.root, prompt)
+
+
+def version_of(text: object) -> tuple[int, ...]:
+    """(0, 32, 0) of "0.32.0+cpu"; () of anything else."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", text) if isinstance(text, str) else None
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+# --- SGLang -----------------------------------------------------------------------------------------------------------
+# SGLangAdapter. Where it runs with `--enable-session-radix-cache`, a `session_id` protects a live conversation's cache.
+#
+# Priorities follow the server's own arguments. A request without one is the last to be scheduled, so that a
+# prefill-ahead goes without, unless the server gives such requests a default.
+
+_SGLANG_LOW_PRIORITY = 100
+SGLANG_INFO_PAGES = ("/server_info", "/get_server_info")
+"""The server's arguments: today's page and its older name."""
+_SGLANG_KEYS = ("radix_eviction_policy", "schedule_policy", "disable_radix_cache")
+
+
+class SGLangAdapter(EngineAdapter):
+    name = "sglang"
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._arguments: Mapping[str, Any] = {}
+
+    async def probe(self, http: httpx2.AsyncClient) -> None:
+        self._arguments = await sglang_arguments(http, self.root)
+
+    @property
+    def _protects_sessions(self) -> bool:
+        return self._arguments.get("enable_session_radix_cache") is True
+
+    @property
+    def _sooner(self) -> int:
+        """+1 or -1: the direction of priorities that are served first; 0 if there are none."""
+        if self._arguments.get("enable_priority_scheduling") is not True:
+            return 0
+        return -1 if self._arguments.get("schedule_low_priority_values_first") is True else 1
+
+    @property
+    def _evicts_by_priority(self) -> bool:
+        return self._sooner != 0 and self._arguments.get("radix_eviction_policy") == "priority"
+
+    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+        body: Json = {"session_id": safe_session_id(session)} if self._protects_sessions else {}
+        # A conversation that goes on is worth more than one that does not say so.
+        return EngineFields(body=body | {"priority": self._sooner} if self._evicts_by_priority else body)
+
+    def warm_body(self, session: str, request_id: str) -> Json:
+        body: Json = {"rid": request_id}
+        if self._protects_sessions:
+            body["session_id"] = safe_session_id(session)
+        default = self._arguments.get("default_priority_value")
+        if self._evicts_by_priority:
+            # Low priority would let what was just restored be evicted first.
+            body["priority"] = self._sooner
+        elif self._sooner and isinstance(default, int):
+            body["priority"] = default - self._sooner * _SGLANG_LOW_PRIORITY
+        return body
+
+    def abort(self, request_id: str) -> Command | None:
+        # It looks for hung-up clients only every few seconds.
+        return Command("POST", f"{self.root}/abort_request", {"rid": request_id})
+
+    def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
+        if not self._protects_sessions:
+            return None
+        return Command("POST", f"{self.root}/close_session", {"session_id": safe_session_id(session)})
+
+    async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:
+        return await tokens_of_chat(http, self.root, prompt)
+
+
+async def sglang_arguments(http: httpx2.AsyncClient, root: str) -> Mapping[str, Any]:
+    """SGLangAdapter's start arguments as it tells them; {} of any other server."""
+    for page in SGLANG_INFO_PAGES:
+        found = await get_json(http, root + page)
+        inner = found.get("server_args")
+        for candidate in (found, inner if isinstance(inner, dict) else {}):
+            if any(sign in candidate for sign in _SGLANG_KEYS):
+                return candidate
+    return {}
+
+
+# --- NVIDIA Dynamo ----------------------------------------------------------------------------------------------------
+# NVIDIA Dynamo. Identity and priority go into headers: its parser refuses bodies with fields it does not know.
+#
+# `nvext` is tried with a prefill-ahead only, never with a conversation's own request, and no more once it was refused.
+# `speculative_prefill` is not used: it renders the turn without its tools and so warms another prompt.
+
+# Higher is more important; an agent's own requests have none, which counts as 0.
+_DYNAMO_LOW_PRIORITY = -10
+
+
+class DynamoAdapter(EngineAdapter):
+    name = "dynamo"
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._takes_nvext = True
+
+    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+        return EngineFields(headers={"X-Dynamo-Session-ID": safe_session_id(session)})
+
+    def warm_body(self, session: str, request_id: str) -> Json:
+        return {"nvext": {"agent_hints": {"priority": _DYNAMO_LOW_PRIORITY}}} if self._takes_nvext else {}
+
+    def low(self) -> dict[str, str]:
+        return {"x-dynamo-request-priority": str(_DYNAMO_LOW_PRIORITY)}
+
+    def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
+        """The end of a session is told with a request; the last one of the conversation has gone already."""
+        if prompt is None or "model" not in prompt.body:
+            return None
+        final = {
+            **headers,
+            **self.low(),
+            "X-Dynamo-Session-ID": safe_session_id(session),
+            "X-Dynamo-Session-Final": "true",
+        }
+        body = {
+            "model": prompt.body["model"],
+            "messages": [{"role": "user", "content": "."}],
+            "max_tokens": 1,
+            "stream": False,
+        }
+        return Command("POST", f"{self.endpoint}/chat/completions", body, final)
+
+    def refused(self, status: int, text: str) -> bool:
+        had, self._takes_nvext = self._takes_nvext, self._takes_nvext and "nvext" not in text.lower()
+        return had and not self._takes_nvext
+
+
+# --- llama.cpp --------------------------------------------------------------------------------------------------------
+# llama.cpp's server. It picks the slot with the longest common prefix itself, so no slot is asked for.
+
+
+class LlamaCppAdapter(EngineAdapter):
+    name = "llamacpp"
+
+    def warm_body(self, session: str, request_id: str) -> Json:
+        return {"add_generation_prompt": False, "cache_prompt": True}
+
+    async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:
+        asked: Json = {"messages": list(prompt.messages), "add_generation_prompt": False}
+        asked |= {name: prompt.body[name] for name in ("tools", "chat_template_kwargs") if name in prompt.body}
+        text = (await post_json(http, f"{self.root}/apply-template", asked)).get("prompt")
+        if not isinstance(text, str):
+            return None
+        question = {"content": text, "add_special": True, "parse_special": True}
+        return token_list((await post_json(http, f"{self.root}/tokenize", question)).get("tokens"))
+
+
+# --- The registry -----------------------------------------------------------------------------------------------------
+# One adapter per kind of model server, and how to find out which kind it is.
+
+
+def adapter_for(engine: EngineName, endpoint: str, *, pin: bool = False) -> EngineAdapter:
+    """pin: see `HintSettings.pin`. `auto` has to be identified first; here it is any server."""
+    match engine:
+        case "vllm":
+            return VllmAdapter(endpoint, pin=pin)
+        case "sglang":
+            return SGLangAdapter(endpoint)
+        case "dynamo":
+            return DynamoAdapter(endpoint)
+        case "llamacpp":
+            return LlamaCppAdapter(endpoint)
+        case _:
+            return EngineAdapter(endpoint)
+
+
+async def identify(http: httpx2.AsyncClient, endpoint: str) -> EngineName:
+    """Ask a server what it is: `generic` where nothing is recognised. Raises httpx2.HTTPError if it does not answer."""
+    root = engine_root(endpoint)
+    if version_of((await get_json(http, f"{root}/version")).get("version")):
+        return "vllm"
+    if await sglang_arguments(http, root):
+        return "sglang"
+    if "default_generation_settings" in await get_json(http, f"{root}/props"):
+        return "llamacpp"
+    if isinstance((await get_json(http, f"{root}/health")).get("instances"), list):
+        return "dynamo"
+    return "generic"

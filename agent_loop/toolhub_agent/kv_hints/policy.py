@@ -1,0 +1,297 @@
+"""The rules of hints, without I/O: when to prefetch, how long to keep, and whether prefetching helps."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import fmean, median
+
+from toolhub_agent.kv_hints.estimates import WaitForecast
+
+# --- When to prefetch -------------------------------------------------------------------------------------------------
+# When to send a prefill-ahead: pure rules. All times are seconds since the tools were started.
+#
+# One warm just before the tools are expected back, not at their start: earlier ones only age in the cache. `needed` is
+# the warm's own time plus a margin. Tools that run longer than nine of ten did are expected to take as long again
+# (InferCept's estimate), so later warms are twice as far apart each time.
+
+# A share of the reusable prefix above which nothing is being evicted ...
+CACHED_SHARE = 0.98
+# ... and what may be missing whatever its share: engines cache whole blocks, of up to some hundred tokens.
+CACHED_SLACK_TOKENS = 256
+# As many resumes without a loss before a session is left alone.
+CACHED_RESUMES = 2
+# So many tokens of tool results are worth a warm even where nothing is evicted.
+MIN_NEW_TOKENS = 512
+# A moment that was planned has come although the sums of times differ by rounding; else it would be planned again.
+_TICK_S = 1e-3
+
+
+class SkipReason(Enum):
+    """Why a tool wait got no prefill-ahead."""
+
+    NO_PROMPT = "no prompt"
+    ENGINE_UNKNOWN = "engine unknown"
+    SHORT_PREFIX = "short prefix"
+    SHORT_WAIT = "tools return sooner than a warm"
+    RESUMED_FIRST = "resumed before the planned time"
+    TEMPLATE = "template rewrites history"
+    CACHED_SHARE = "nothing is evicted"
+    LOADED = "endpoint is busy"
+    NO_GAIN = "no measured gain"
+    CONTROL = "left out for comparison"
+    BACKED_OFF = "endpoint refuses"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchPlan:
+    """at: when. warm: send one then; otherwise only plan anew, as the tools are late by then."""
+
+    at: float
+    warm: bool
+
+
+def plan_prefetch(now: float, forecast: WaitForecast, needed: float, *, warmed: bool) -> PrefetchPlan:
+    """What to do next in a tool wait. warmed: all that can be warmed was."""
+    end = _expected_end(now, forecast)
+    if warmed and now + _TICK_S < forecast.p90:
+        return PrefetchPlan(forecast.p90, warm=False)
+    if end - now >= needed:
+        return PrefetchPlan(end - needed, warm=True)
+    return PrefetchPlan(end, warm=False)
+
+
+def _expected_end(now: float, forecast: WaitForecast) -> float:
+    """Always later than now."""
+    if now + _TICK_S < forecast.p50:
+        return forecast.p50
+    if now + _TICK_S < forecast.p90:
+        return forecast.p90
+    # A wait has always lasted a moment; from zero nothing could be doubled.
+    return 2 * max(now, 0.1)
+
+
+def is_cached(found: int, reusable: int) -> bool:
+    """Was (nearly) all that could be reused still in the cache?"""
+    return found >= CACHED_SHARE * reusable or reusable - found <= CACHED_SLACK_TOKENS
+
+
+def reason_to_skip(
+    *,
+    prefix_tokens: int,
+    min_prefix_tokens: int,
+    new_tokens: int,
+    recent: Collection[bool],
+    load: int,
+    max_load: int,
+) -> SkipReason | None:
+    """Why a warm that is due should not be sent. recent: was everything cached at the latest resumes?"""
+    if prefix_tokens < min_prefix_tokens:
+        return SkipReason.SHORT_PREFIX
+    nothing_evicted = sum(recent) >= CACHED_RESUMES and all(recent)
+    if nothing_evicted and new_tokens < MIN_NEW_TOKENS:
+        return SkipReason.CACHED
+    return SkipReason.LOADED if load > max_load else None
+
+
+# --- How long to keep a prefix ----------------------------------------------------------------------------------------
+# How long an engine should keep a conversation's KV cache while its tools run: Continuum's formula (arXiv 2511.02230).
+#
+# tau* = argmax over tau of P(duration <= tau) * (T * eta + reload) - tau: what is gained if the tools are back in time,
+# minus the time for which the memory is held. T: mean wait in the queue of requests whose cache was lost. eta: 1 where
+# every program has as many requests as any other, 0 where what is left of one does not depend on what it has done.
+# reload: seconds to compute or load the prefix again.
+
+# Continuum's K: with no more records than this, a distribution is not trusted.
+MIN_RECORDS = 100
+# Where no tool has been seen yet: most calls of a research agent end within it.
+DEFAULT_TTL_S = 30.0
+# Over the nine of ten tools that it is meant for.
+_P90_FACTOR = 1.5
+# The latest programs' lengths are enough for a correlation.
+_MAX_PROGRAM = 1000
+
+
+def retention_ttl(own: Sequence[float], overall: Sequence[float], benefit: float, *, longest: float) -> float:
+    """Seconds to keep a prefix, within 0 and `longest`; 0 is: do not.
+
+    own, overall: past durations of the tool, and of all tools. benefit: T * eta + reload, seconds.
+    """
+    if len(overall) <= MIN_RECORDS:
+        ttl = bootstrap_ttl(benefit)
+    else:
+        ttl = optimal_ttl(own if len(own) > MIN_RECORDS else overall, benefit)
+    return min(ttl, longest)
+
+
+def p90_ttl(overall: Sequence[float], *, margin: float, longest: float) -> float:
+    """Seconds to keep a prefix where keeping it costs nobody anything: long enough for nearly every tool.
+
+    For pins that give way before another request has to wait, as those of toolhub's scheduler do; the formula above
+    weighs the memory they hold, and there that is free.
+    """
+    if not overall:
+        return min(DEFAULT_TTL_S, longest)
+    ordered = sorted(overall)
+    usual = ordered[min(len(ordered) * 9 // 10, len(ordered) - 1)]
+    return min(usual * _P90_FACTOR + margin, longest)
+
+
+def bootstrap_ttl(benefit: float) -> float:
+    """The optimum for durations that are exponential with mean 1 s: ln(benefit), 0 where that is negative."""
+    return math.log(benefit) if benefit > 1 else 0.0
+
+
+def optimal_ttl(durations: Sequence[float], benefit: float) -> float:
+    """The best of 0 and every recorded duration; the shorter of two equally good."""
+    best, best_value = 0.0, 0.0
+    for count, duration in enumerate(ordered := sorted(durations), start=1):
+        value = count / len(ordered) * benefit - duration
+        if value > best_value:
+            best, best_value = duration, value
+    return best
+
+
+def request_count_correlation(lengths: Iterable[int]) -> float:
+    """eta = -Corr(requests served, requests left) over programs of these lengths, at least 0."""
+    points = [(k, n - k) for n in lengths for k in range(1, min(n, _MAX_PROGRAM) + 1)]
+    if len(points) < 2:
+        return 0.0
+    mean_served = sum(k for k, _ in points) / len(points)
+    mean_left = sum(left for _, left in points) / len(points)
+    together = sum((k - mean_served) * (left - mean_left) for k, left in points)
+    spread = sum((k - mean_served) ** 2 for k, _ in points) * sum((left - mean_left) ** 2 for _, left in points)
+    return max(0.0, -together / math.sqrt(spread)) if spread > 0 else 0.0
+
+
+# --- Does prefetching help? -------------------------------------------------------------------------------------------
+# Do prefill-aheads help on this endpoint? Compares resumed turns that had one with turns that had none.
+#
+# First every other tool wait goes without, until both kinds are known; later one in eight, so that the comparison stays
+# true. No gain switches prefill-ahead off. It is tried again when waits without one find clearly less in the cache than
+# before, and else rarely, each time after twice as many waits.
+
+# Of each kind before a verdict.
+MIN_SAMPLES = 4
+KEPT_RESUMES = 16
+HOLDOUT_EVERY = 8
+# A smaller share of the prompt is less than a block or two, or noise.
+MIN_CACHED_GAIN = 0.05
+# Where more is cached, the turn may be no slower than this; tool results differ in length, so equal is not exact.
+MAX_TTFT_RATIO = 1.1
+# Where the server does not report cached tokens, time alone has to show the gain; two medians of four differ by luck.
+CLEAR_TTFT_RATIO = 0.8
+# Waits without prefill-ahead before it is tried again, doubled up to the last.
+REPROBE_WAITS, MAX_REPROBE_WAITS = 64, 1024
+# A loss of this share while switched off means that the cache began to evict.
+EVICTION_LOSS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GainReport:
+    """Medians over resumed turns, warmed against not: share of the prompt that was cached, seconds per prompt token."""
+
+    warmed: int
+    unwarmed: int
+    warmed_share: float | None
+    unwarmed_share: float | None
+    ttft_ratio: float | None
+    is_off: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    share: float | None
+    pace: float
+
+
+class PrefetchGate:
+    """The comparison for one endpoint."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        """always: warm every wait and never switch off."""
+        self._always = always
+        self._warmed: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
+        self._unwarmed: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
+        self._chosen = 0
+        self._off = False
+        self._off_waits = 0
+        self._off_share: float | None = None
+        self._reprobe = REPROBE_WAITS
+
+    @property
+    def is_off(self) -> bool:
+        return self._off
+
+    def choose(self) -> bool:
+        """May the wait whose time has come be warmed? Every answer counts; False makes it one for comparison."""
+        if self._always:
+            return True
+        if self._off:
+            self._off_waits += 1
+            return False
+        self._chosen += 1
+        if len(self._warmed) < MIN_SAMPLES or len(self._unwarmed) < MIN_SAMPLES:
+            # Whichever is missing; the first wait is warmed.
+            return len(self._unwarmed) >= MIN_SAMPLES or (len(self._warmed) < MIN_SAMPLES and self._chosen % 2 == 1)
+        return self._chosen % HOLDOUT_EVERY != 0
+
+    def resumed(self, *, warmed: bool, prompt_tokens: int, cached_tokens: int | None, ttft: float) -> None:
+        """A turn after a wait that `choose` was asked about."""
+        if prompt_tokens <= 0:
+            return
+        share = None if cached_tokens is None else cached_tokens / prompt_tokens
+        (self._warmed if warmed else self._unwarmed).append(_Resume(share, ttft / prompt_tokens))
+        if not self._always:
+            self._judge()
+
+    def report(self) -> GainReport:
+        return GainReport(
+            len(self._warmed),
+            len(self._unwarmed),
+            _mean_share(self._warmed),
+            _mean_share(self._unwarmed),
+            self._ratio(),
+            self._off,
+        )
+
+    def _judge(self) -> None:
+        if self._off:
+            if self._off_waits >= self._reprobe or self._lost():
+                self._probe_again()
+        elif len(self._warmed) >= MIN_SAMPLES and len(self._unwarmed) >= MIN_SAMPLES and not self._helps():
+            self._off, self._off_waits, self._off_share = True, 0, _mean_share(self._unwarmed)
+
+    def _helps(self) -> bool:
+        ratio, with_it, without = self._ratio(), _mean_share(self._warmed), _mean_share(self._unwarmed)
+        if ratio is None:
+            return True
+        if with_it is None or without is None:
+            return ratio <= CLEAR_TTFT_RATIO
+        return with_it - without >= MIN_CACHED_GAIN and ratio <= MAX_TTFT_RATIO
+
+    def _lost(self) -> bool:
+        now = _mean_share(list(self._unwarmed)[-MIN_SAMPLES:])
+        return now is not None and self._off_share is not None and self._off_share - now >= EVICTION_LOSS
+
+    def _probe_again(self) -> None:
+        self._off, self._off_waits = False, 0
+        self._reprobe = min(2 * self._reprobe, MAX_REPROBE_WAITS)
+        self._warmed.clear()
+        recent = list(self._unwarmed)[-MIN_SAMPLES:]
+        self._unwarmed.clear()
+        self._unwarmed.extend(recent)
+
+    def _ratio(self) -> float | None:
+        if not self._warmed or not self._unwarmed:
+            return None
+        slow = median(each.pace for each in self._unwarmed)
+        return median(each.pace for each in self._warmed) / slow if slow > 0 else None
+
+
+def _mean_share(resumes: deque[_Resume] | list[_Resume]) -> float | None:
+    shares = [each.share for each in resumes if each.share is not None]
+    return fmean(shares) if shares else None
