@@ -15,8 +15,8 @@ import httpx2
 import openai
 import uvicorn
 from llm_stand_in.model_server import ModelServer, Seen
-from toolhub_agent.door.door import LlmDoor
 from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
+from toolhub_agent.proxy.app import LlmProxy
 
 from toolhub import Hub, parse_config
 from toolhub.serve.app import Application
@@ -31,7 +31,7 @@ class Stage:
     """url: of the door, as a client's base_url."""
 
     hub: Hub
-    door: LlmDoor
+    door: LlmProxy
     root: str
     token: str | None
 
@@ -105,8 +105,8 @@ async def open_stage(*servers: ModelServer, folder: Path, token: str | None = No
     async with _listener() as listener, Hub(config) as hub:
         application = Application(hub, token=token, allow_inline=False)
         async with application.running(), anyio.create_task_group() as tasks:
-            (door,) = application.frontends
-            assert isinstance(door, LlmDoor)
+            (door,) = application.doors
+            assert isinstance(door, LlmProxy)
             server = _Server(uvicorn.Config(application.asgi, log_level="critical", lifespan="off", ws="none"))
             tasks.start_soon(server.serve, [listener])
             with anyio.fail_after(10):

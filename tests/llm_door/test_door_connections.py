@@ -10,9 +10,8 @@ import httpcore2
 import pytest
 from door_stage import chat, open_stage
 from llm_stand_in.answers import cut, stalled
-from toolhub_agent.door.connections import Connections
-from toolhub_agent.door.joined import Joined, JoiningBackend
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
+from toolhub_agent.proxy.connections import CoalescingBackend, CoalescingStream, ConnectionPool
 
 from toolhub.config.llm import LlmSettings
 
@@ -27,13 +26,13 @@ def request_to(server, **more):
 
 def connections_to(server, *, most=8, most_idle=8, keepalive=60.0):
     made = []
-    maker = httpcore2.AsyncConnectionPool(keepalive_expiry=keepalive, network_backend=JoiningBackend())
+    maker = httpcore2.AsyncConnectionPool(keepalive_expiry=keepalive, network_backend=CoalescingBackend())
 
     def connect():
         made.append(maker.create_connection(httpcore2.URL(server.url).origin))
         return made[-1]
 
-    return Connections(connect, most=most, most_idle=most_idle), made
+    return ConnectionPool(connect, most=most, most_idle=most_idle), made
 
 
 async def whole(connections, server):
@@ -77,7 +76,7 @@ async def test_a_connection_in_the_middle_of_an_answer_is_never_kept(server, ans
                 if answer.hold and b"one" in piece:
                     leaving.cancel()
     assert leaving.cancelled_caught is answer.hold
-    assert made[0].is_closed() and repr(connections) == "<Connections 0 idle>"
+    assert made[0].is_closed() and repr(connections) == "<ConnectionPool 0 idle>"
     await server.wait_until(lambda s: s.running == 0)
 
 
@@ -98,8 +97,8 @@ async def test_no_connection_stays_open_when_the_door_closes(server, tmp_path):
         async with stage.http() as http:
             assert (await http.post("/llm/v1/chat/completions", json=chat())).status_code == 200
         (passage,) = stage.door._exchange._passages.values()
-        assert repr(passage._connections) == "<Connections 1 idle>"
-    assert repr(passage._connections) == "<Connections 0 idle>"
+        assert repr(passage._connections) == "<ConnectionPool 1 idle>"
+    assert repr(passage._connections) == "<ConnectionPool 0 idle>"
 
 
 class Recorded(httpcore2.AsyncNetworkStream):
@@ -120,7 +119,7 @@ class Recorded(httpcore2.AsyncNetworkStream):
 @pytest.mark.parametrize("error", [None, httpcore2.WriteError("reset")], ids=["whole", "refused"])
 async def test_what_was_written_goes_out_in_one_piece_before_the_answer_is_read(error):
     below = Recorded(error)
-    stream = Joined(below)
+    stream = CoalescingStream(below)
     await stream.write(b"head")
     await stream.write(b"body")
     assert below.sent == []
@@ -136,7 +135,7 @@ async def test_the_environment_s_proxy_is_used_as_for_all_other_requests(server,
     monkeypatch.setenv("no_proxy", bypass)
     # A proxy is asked for whole addresses, which the stand-in does not have.
     async with open_endpoint_pool(LlmSettings(endpoints=[server.url], max_in_flight=1)) as fleet:
-        connection = fleet.connector(server.url, JoiningBackend())()
+        connection = fleet.connector(server.url, CoalescingBackend())()
         response = await connection.handle_async_request(request_to(server))
         await response.aread()
         await connection.aclose()

@@ -137,14 +137,14 @@ async def test_a_wait_that_cannot_be_met_is_told_with_a_time_to_come_again(serve
         async with slots.hold(server.url, deadline=anyio.current_time() + 5):
             late = await http.post("/llm/v1/chat/completions", json=chat())
             assert late.status_code == 503 and late.headers["retry-after"]
-            monkeypatch.setattr("toolhub_agent.door.exchange.MOST_WAITING", 0)
+            monkeypatch.setattr("toolhub_agent.proxy.forward.MAX_WAITING", 0)
             full = await http.post("/llm/v1/chat/completions", json=chat())
             assert full.status_code == 429 and full.headers["retry-after"]
     assert server.chats == []
 
 
 async def test_bodies_that_are_held_at_once_are_bounded(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.door.app.LARGEST_BODIES", 3000)
+    monkeypatch.setattr("toolhub_agent.proxy.app.MAX_BODIES_BYTES", 3000)
     server.usual = lambda seen: stalled(after=0)
     async with open_stage(server, folder=tmp_path) as stage, stage.http() as http:
         async with anyio.create_task_group() as tasks:

@@ -100,7 +100,7 @@ async def test_native_calls_are_known_too_and_come_back_as_calls(server, tmp_pat
 
 
 async def test_a_task_that_is_closed_ends_its_conversations_and_nothing_is_kept(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.door.registry.LOOK_S", 0.02)
+    monkeypatch.setattr("toolhub_agent.proxy.sessions.CHECK_TASKS_S", 0.02)
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         async with stage.hub.task("q17"):
             await ask(client, TASK, headers=MIROFLOW)
@@ -171,7 +171,7 @@ async def test_what_nobody_waits_for_is_not_kept(server, tmp_path):
 
 
 async def test_a_conversation_that_says_nothing_for_long_is_over(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.door.registry.IDLE_S", 0.05)
+    monkeypatch.setattr("toolhub_agent.proxy.sessions.IDLE_SESSION_S", 0.05)
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         await ask(client, TASK)
         with anyio.fail_after(10):
@@ -181,7 +181,7 @@ async def test_a_conversation_that_says_nothing_for_long_is_over(server, tmp_pat
 
 
 async def test_only_so_many_conversations_are_remembered(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.door.index.MOST_CONVERSATIONS", 3)
+    monkeypatch.setattr("toolhub_agent.proxy.prefix_index.MAX_SESSIONS", 3)
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         for number in range(6):
             await ask(client, [{"role": "user", "content": str(number)}])

@@ -8,12 +8,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.door.calls import arguments_digest, wanted_in
-from toolhub_agent.door.chain import chain_of
-from toolhub_agent.door.events import EventSplitter, is_usage_only
-from toolhub_agent.door.form import Form, traces_of
-from toolhub_agent.door.request import Asked, read_object, with_fields
 from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
+from toolhub_agent.proxy.http_messages import ProxyRequest, inject_engine_fields, read_object
+from toolhub_agent.proxy.message_format import AssistantMessageFormat, fingerprints_of
+from toolhub_agent.proxy.prefix_index import prefix_hashes
+from toolhub_agent.proxy.sessions import arguments_digest, pending_tool_calls
+from toolhub_agent.proxy.sse import SseSplitter, is_usage_only
 
 ENDS = ("\n\n", "\r\n\r\n", "\r\r")
 
@@ -21,7 +21,7 @@ ENDS = ("\n\n", "\r\n\r\n", "\r\r")
 @given(st.lists(st.tuples(st.text("ab: \n", min_size=1, max_size=9), st.sampled_from(ENDS))), st.data())
 def test_events_are_cut_at_their_ends_wherever_the_bytes_are(parts, data):
     whole = "".join(f"data: x{text.replace(chr(10), '')}{end}" for text, end in parts).encode()
-    splitter, got, at = EventSplitter(), [], 0
+    splitter, got, at = SseSplitter(), [], 0
     while at < len(whole):
         step = data.draw(st.integers(1, 7))
         got += splitter.feed(whole[at : at + step])
@@ -47,8 +47,8 @@ def test_only_the_chunk_that_was_asked_for_is_left_out(event, is_it):
 @pytest.mark.parametrize("raw", [b"{}", b' { "a" : 1 } \n', b'{"stream":true}', b'{"stream": true, "x": {"a": 1}}'])
 @pytest.mark.parametrize("wishes", [{}, {"k": {"ttl": 1}}, {"x": {"a": 2, "b": 3}}])
 def test_fields_are_added_behind_the_client_s_own_which_stand(raw, wishes):
-    asked = Asked("/chat/completions", raw, read_object(raw))
-    made = json.loads(with_fields(asked, wishes, with_usage=True))
+    asked = ProxyRequest("/chat/completions", raw, read_object(raw))
+    made = json.loads(inject_engine_fields(asked, wishes, with_usage=True))
     assert {name: made[name] for name in asked.body if name != "x"} == {
         name: value for name, value in asked.body.items() if name != "x"
     }
@@ -60,7 +60,7 @@ def test_fields_are_added_behind_the_client_s_own_which_stand(raw, wishes):
 def test_a_client_that_asks_for_no_usage_does_not_get_it_with_every_chunk():
     options = {"include_usage": False, "continuous_usage_stats": True, "other": 1}
     raw = json.dumps({"stream": True, "stream_options": options}).encode()
-    made = json.loads(with_fields(Asked("/x", raw, read_object(raw)), {}, with_usage=True))
+    made = json.loads(inject_engine_fields(ProxyRequest("/x", raw, read_object(raw)), {}, with_usage=True))
     assert made["stream_options"] == {"include_usage": True, "continuous_usage_stats": False, "other": 1}
 
 
@@ -75,9 +75,9 @@ def turns(count, change_at=None):
 
 @pytest.mark.parametrize("change_at", range(10))
 def test_chains_agree_up_to_the_first_difference(change_at):
-    assert chain_of(turns(4)).common(chain_of(turns(4, change_at))) == change_at
-    assert chain_of(turns(2)).common(chain_of(turns(4))) == 6
-    assert chain_of(turns(4), group="a").common(chain_of(turns(4), group="b")) == 0
+    assert prefix_hashes(turns(4)).common(prefix_hashes(turns(4, change_at))) == change_at
+    assert prefix_hashes(turns(2)).common(prefix_hashes(turns(4))) == 6
+    assert prefix_hashes(turns(4), group="a").common(prefix_hashes(turns(4), group="b")) == 0
 
 
 CALLS = ({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},)
@@ -96,21 +96,21 @@ CALLS = ({"id": "c1", "type": "function", "function": {"name": "f", "arguments":
     ],
 )
 def test_how_a_client_sends_answers_back_is_learned_from_one(text, reasoning, sent):
-    traces = traces_of(text, reasoning, ())
+    traces = fingerprints_of(text, reasoning, ())
     message = {"role": "assistant", **sent}
     assert traces.is_of(message) and not traces.is_of({"role": "assistant", "content": "other"})
-    form = traces.learn(message, Form())
+    form = traces.learn(message, AssistantMessageFormat())
     assert form.message(text, reasoning, ()) == message
     other = form.message("<think>so</think>\n\nno", "", ())  # the next answer, in the same form
     assert ("so" in other["content"]) is (form.way not in (2, 3))
 
 
 def test_native_calls_come_back_with_the_content_that_the_client_gives_them():
-    traces = traces_of("", "", CALLS)
+    traces = fingerprints_of("", "", CALLS)
     for content in ("", None):
         message = {"role": "assistant", "content": content, "tool_calls": list(CALLS)}
         assert traces.is_of(message)
-        assert traces.learn(message, Form()).message("", "", CALLS) == message
+        assert traces.learn(message, AssistantMessageFormat()).message("", "", CALLS) == message
 
 
 def test_calls_are_known_by_tool_and_arguments():
@@ -119,11 +119,11 @@ def test_calls_are_known_by_tool_and_arguments():
         "</use_mcp_tool></think><use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>search</tool_name>\n"
         '<arguments>\n{"b": 1, "a": "x", "none": null}\n</arguments>\n</use_mcp_tool>'
     )
-    (wanted,) = wanted_in(text, ())
+    (wanted,) = pending_tool_calls(text, ())
     assert (wanted.server, wanted.name) == ("s", "search")
     assert wanted.arguments == arguments_digest({"a": "x", "b": 1}) != arguments_digest({"a": "x"})
     native = [{"id": "1", "function": {"name": "tools-search", "arguments": '{"a": "x", "b": 1}'}}]
-    (other,) = wanted_in("", native)
+    (other,) = pending_tool_calls("", native)
     assert other.arguments == wanted.arguments
     assert other.may_be("search") and not other.may_be("arch") and not other.may_be("find")
 

@@ -181,7 +181,7 @@ async def test_strange_but_valid_bodies_go_on_byte_for_byte(server, tmp_path):
 
 
 async def test_a_huge_body_is_refused_before_it_is_read(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.door.app.LARGEST_BODY", 1000)
+    monkeypatch.setattr("toolhub_agent.proxy.app.MAX_BODY_BYTES", 1000)
 
     async def pieces():
         for _ in range(20):

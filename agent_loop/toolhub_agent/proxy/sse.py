@@ -10,12 +10,12 @@ from pydantic_core import from_json
 # An event ends with an empty line (WHATWG HTML, section 9.2.6: LF, CRLF or CR).
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 # A longer one is no event of this API; it goes on as it is.
-LONGEST_EVENT = 8 << 20
+MAX_EVENT_BYTES = 8 << 20
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
-class EventSplitter:
+class SseSplitter:
     """Takes bytes as they come, hands out whole events with their ends."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class EventSplitter:
             begin = look = end.end()
         self._rest = rest[begin:]
         self._seen = len(self._rest)
-        if self._seen > LONGEST_EVENT:
+        if self._seen > MAX_EVENT_BYTES:
             events.append(self.take_rest())
         return events
 
@@ -47,7 +47,7 @@ def is_usage_only(event: bytes) -> bool:
     return _USAGE.search(event) is not None and _NO_CHOICES.search(event) is not None
 
 
-def data_of(event: bytes) -> Any:
+def event_data(event: bytes) -> Any:
     """The JSON that an event carries; None for `[DONE]`, comments and events without data. Raises ValueError."""
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     written = b"\n".join(lines)

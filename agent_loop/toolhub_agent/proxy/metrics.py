@@ -19,7 +19,7 @@ _TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ADDED_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 
 
-class Times:
+class Histogram:
     """A histogram of seconds."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -45,13 +45,13 @@ class Times:
 
 
 @dataclass(eq=False)
-class Counts:
+class ProxyCounters:
     """Running sums. requests: by (path, status). ttft: of streamed answers. added: by the door, waiting not counted."""
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
     in_flight: int = 0
-    ttft: Times = field(default_factory=lambda: Times(_TTFT_S))
-    added: Times = field(default_factory=lambda: Times(_ADDED_S))
+    ttft: Histogram = field(default_factory=lambda: Histogram(_TTFT_S))
+    added: Histogram = field(default_factory=lambda: Histogram(_ADDED_S))
     waited_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -63,8 +63,8 @@ class Counts:
         self.completion_tokens += usage.completion_tokens
 
 
-def families(
-    counts: Counts, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
+def metric_families(
+    counts: ProxyCounters, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
 ) -> Iterator[Metric]:
     """Metric families; labels are endpoints of the config, the door's own paths, statuses and fixed words."""
     requests = CounterMetricFamily("toolhub_llm_requests", "Requests answered", labels=["path", "status"])
@@ -74,8 +74,10 @@ def families(
     yield GaugeMetricFamily("toolhub_llm_in_flight", "Requests being answered or waiting", value=counts.in_flight)
     yield GaugeMetricFamily("toolhub_llm_conversations", "Conversations followed", value=conversations)
     yield from _of_endpoints(endpoints)
-    yield _histogram("toolhub_llm_ttft_seconds", "Time to the first piece of a streamed answer", counts.ttft)
-    yield _histogram("toolhub_llm_added_seconds", "What the door adds to the time to the first byte", counts.added)
+    yield _histogram_family("toolhub_llm_ttft_seconds", "Time to the first piece of a streamed answer", counts.ttft)
+    yield _histogram_family(
+        "toolhub_llm_added_seconds", "What the door adds to the time to the first byte", counts.added
+    )
     yield CounterMetricFamily("toolhub_llm_waited_seconds", "Waiting for a slot, in all", value=counts.waited_s)
     tokens = CounterMetricFamily("toolhub_llm_tokens", "Tokens as the engines count them", labels=["kind"])
     for kind in ("prompt", "cached", "completion"):
@@ -84,7 +86,7 @@ def families(
     yield from _of_hints(hints)
 
 
-def _histogram(name: str, text: str, times: Times) -> Metric:
+def _histogram_family(name: str, text: str, times: Histogram) -> Metric:
     return HistogramMetricFamily(name, text, buckets=times.buckets(), sum_value=times.sum)
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from toolhub_agent.door.chain import digest_of_text
 from toolhub_agent.model import Json, Message
+from toolhub_agent.proxy.prefix_index import digest_of_text
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-_END = "</think>"
+_THINK_END = "</think>"
 
 
 def _after_thinking(text: str, _: str) -> str:
-    return text.rpartition(_END)[2]
+    return text.rpartition(_THINK_END)[2]
 
 
 # Of (text, reasoning). The first that fits is taken, so the plainest are first.
-_WAYS: tuple[Callable[[str, str], str], ...] = (
+_FORMATS: tuple[Callable[[str, str], str], ...] = (
     lambda text, _: text,
     lambda text, _: text.strip(),
     _after_thinking,
@@ -35,7 +35,7 @@ _WITH_REASONING = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AssistantMessageFormat:
     """way: of writing the content. reasoning_field: where the reasoning goes, "" for nowhere."""
 
     way: int = 0
@@ -46,7 +46,7 @@ class Form:
     def message(self, text: str, reasoning: str, calls: Sequence[Json]) -> Message:
         """The answer as this client will send it back."""
         way = self.way if reasoning or self.way < _WITH_REASONING else 0
-        message: Message = {"role": "assistant", "content": _WAYS[way](text, reasoning)}
+        message: Message = {"role": "assistant", "content": _FORMATS[way](text, reasoning)}
         if calls and not message["content"]:
             message["content"] = self.empty
         if reasoning and self.reasoning_field:
@@ -55,7 +55,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class AnswerFingerprints:
     """What is remembered of an answer: hash of its content -> the way in which that is written; its calls' ids."""
 
     ways: Mapping[bytes, int]
@@ -66,7 +66,7 @@ class Traces:
         """Is this message that answer, in whatever way it was written?"""
         return self._way(message) is not None or not self.call_ids.isdisjoint(_ids(message.get("tool_calls")))
 
-    def learn(self, message: Message, form: Form) -> Form:
+    def learn(self, message: Message, form: AssistantMessageFormat) -> AssistantMessageFormat:
         """The client's form, now that it sent this answer back; what the message does not tell stays."""
         way = self._way(message)
         if way is not None:
@@ -82,12 +82,12 @@ class Traces:
         return self.ways.get(digest_of_text(content)) if content else None
 
 
-def traces_of(text: str, reasoning: str, calls: Sequence[Json]) -> Traces:
+def fingerprints_of(text: str, reasoning: str, calls: Sequence[Json]) -> AnswerFingerprints:
     ways: dict[bytes, int] = {}
-    for number, way in enumerate(_WAYS if reasoning else _WAYS[:_WITH_REASONING]):
+    for number, way in enumerate(_FORMATS if reasoning else _FORMATS[:_WITH_REASONING]):
         if content := way(text, reasoning):
             ways.setdefault(digest_of_text(content), number)
-    return Traces(ways, _ids(calls), bool(reasoning))
+    return AnswerFingerprints(ways, _ids(calls), bool(reasoning))
 
 
 def _ids(calls: object) -> frozenset[str]:

@@ -21,13 +21,13 @@ __all__ = ["open_llm_door"]
 
 
 @asynccontextmanager
-async def open_llm_door(hub: Hub) -> AsyncIterator[Frontend | None]:
+async def open_llm_proxy(hub: Hub) -> AsyncIterator[Door | None]:
     """The door of a running hub, for as long as the block lasts; None where its config names no model servers."""
     settings = hub.config.llm
     if settings is None:
         yield None
         return
-    from toolhub_agent.door.door import open_frontend  # a hub without model servers need not load any of this
+    from toolhub_agent.proxy.app import open_proxy  # a hub without model servers need not load any of this
 
-    async with open_frontend(hub, settings) as door:
+    async with open_proxy(hub, settings) as door:
         yield door

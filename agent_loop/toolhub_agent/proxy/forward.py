@@ -1,0 +1,430 @@
+"""From a request to its answer: an endpoint, a slot there, and another endpoint where the first gives no answer.
+
+`Forwarder` chooses and tries endpoints. `UpstreamClient` sends one request to one endpoint and passes the answer on as it
+comes. `ResponseTap` reads along, for the hints: what it cannot read costs only the hints of that turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import anyio
+import httpcore2
+import httpx2
+
+from toolhub.config.llm import LlmSettings
+from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
+from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
+from toolhub_agent.kv_hints.signals import EngineFields, HintSink
+from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
+from toolhub_agent.llm.concurrency import Slot
+from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
+from toolhub_agent.llm.errors import AttemptFailed, is_retryable, parse_retry_after
+from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_HEADERS, SESSION_TOKEN_HEADER
+from toolhub_agent.model import Json, Usage
+from toolhub_agent.proxy.connections import CoalescingBackend, ConnectionPool
+from toolhub_agent.proxy.http_messages import (
+    ClientResponse,
+    Header,
+    HTTPError,
+    InvalidBody,
+    ProxyRequest,
+    header_text,
+    headers_to_client,
+    headers_to_engine,
+    inject_engine_fields,
+    read_object,
+)
+from toolhub_agent.proxy.metrics import ProxyCounters
+from toolhub_agent.proxy.sessions import ProxySession
+from toolhub_agent.proxy.sse import SseSplitter, event_data, is_usage_only
+
+# --- Reading along ----------------------------------------------------------------------------------------------------
+# A copy of an answer that passes through: its text, calls and usage, for whoever gives the hints.
+#
+# Whatever it cannot read costs only the hints of that turn; the answer itself has long gone on.
+
+logger = logging.getLogger("toolhub.llm_door")
+
+
+@dataclass(frozen=True, slots=True)
+class TappedAnswer:
+    """A finished answer of a chat. ttft: seconds from sending the request to its first piece."""
+
+    text: str
+    reasoning: str
+    calls: tuple[Json, ...]
+    usage: Usage
+    ttft: float
+
+
+class ResponseTap:
+    """Reads along. is_chat: completions of plain text only have a usage."""
+
+    def __init__(self, *, is_chat: bool) -> None:
+        self.usage: Usage | None = None
+        self._is_chat = is_chat
+        self._reader = AnswerAccumulator()
+        self._is_readable = True
+
+    def __repr__(self) -> str:
+        return f"<ResponseTap {self._reader!r}{'' if self._is_readable else ', unreadable'}>"
+
+    def take_event(self, event: bytes) -> bool:
+        """Read one server-sent event; true if it holds a piece of the answer."""
+        if not self._is_readable:
+            return False
+        try:
+            chunk = event_data(event)
+            return chunk is not None and self._take(chunk)
+        except (ValueError, AttemptFailed, AnswerUnreadable, RecursionError) as exc:
+            self._give_up(exc)
+            return False
+
+    def take_whole(self, body: Any) -> None:
+        """Read an answer that was not streamed."""
+        try:
+            choices = body["choices"] if isinstance(body, dict) else []
+            first = choices[0] if choices else {}
+            self._take({**body, "choices": [{**first, "delta": first.get("message")}]})
+        except (LookupError, TypeError, AttributeError, AttemptFailed, AnswerUnreadable) as exc:
+            self._give_up(exc)
+
+    def answer(self, ttft: float) -> TappedAnswer | None:
+        """What it came to; None if it is no whole answer."""
+        if not self._is_chat or not self._is_readable:
+            return None
+        try:
+            self._reader.finish()
+        except (AttemptFailed, AnswerUnreadable):
+            return None
+        reader = self._reader
+        return TappedAnswer(reader.text, reader.reasoning, reader.calls(), self.usage or Usage(), ttft)
+
+    def _take(self, chunk: Json) -> bool:
+        if isinstance(chunk, dict) and isinstance(usage := chunk.get("usage"), dict):
+            self.usage = usage_of(usage, chunk)
+        if not self._is_chat:
+            return bool(chunk.get("choices"))
+        return self._reader.feed(chunk) is not None
+
+    def _give_up(self, exc: Exception) -> None:
+        self._is_readable = False
+        logger.debug("an answer cannot be read along: %s", type(exc).__name__)
+
+
+# --- One endpoint -----------------------------------------------------------------------------------------------------
+# One request at one endpoint: sent, and its answer passed on as it comes.
+
+# An answer that is not streamed is held until it is whole; no model writes that much.
+MAX_ANSWER_BYTES = 64 << 20
+# What an engine says that does not know a field.
+_UNKNOWN_FIELD = (400, 422)
+_SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN_HEADER.encode()})
+_HTTP_ERRORS = (
+    (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError, httpcore2.TimeoutException)
+    + (httpcore2.UnsupportedProtocol, httpcore2.ConnectionNotAvailable, httpx2.InvalidURL)
+)  # fmt: skip
+
+
+class UpstreamError(Exception):
+    """The endpoint gave no answer, or not all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """A request and whom it belongs to. affinity: decides the endpoint. conversation: None for all but chats.
+
+    arrived_at: when its body was here, on the clock of `perf_counter`.
+    """
+
+    asked: ProxyRequest
+    affinity: str
+    conversation: ProxySession | None
+    arrived_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRequest:
+    """What an endpoint is sent. is_stripped: usage was asked for, and is not to be seen. waited: for a slot."""
+
+    content: bytes
+    fields: EngineFields = field(default_factory=EngineFields)
+    is_stripped: bool = False
+    waited: float = 0.0
+
+
+@dataclass(eq=False)
+class UpstreamClient:
+    """Everything that one endpoint's requests share. configured: names of headers that the config sets."""
+
+    url: str
+    fleet: EndpointPool
+    counts: ProxyCounters
+    configured: frozenset[str]
+    pace: FirstTokenEstimator = field(default_factory=FirstTokenEstimator)
+
+    def __post_init__(self) -> None:
+        self._secrets = tuple(secret.encode() for secret in self.fleet.secrets)
+        client = self.fleet.client(self.url)
+        raw = [(name.lower(), value) for name, value in client.headers.raw]
+        self._own = [(name, value) for name, value in raw if name.decode("latin-1") in self.configured]
+        self._extensions = {"timeout": client.timeout.as_dict()}
+        self._host = [] if "host" in self.configured else [(b"host", httpx2.URL(self.url).netloc)]
+        self._urls: dict[str, httpcore2.URL] = {}
+        self._connections = ConnectionPool(
+            self.fleet.connector(self.url, CoalescingBackend()),
+            most=self.fleet.most_connections,
+            most_idle=MAX_KEEPALIVE_CONNECTIONS,
+        )
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
+
+    async def run(
+        self, turn: RoutedRequest, sent: OutgoingRequest, reply: ClientResponse, *, may_be_refused: bool
+    ) -> int:
+        """Answer the request; return the engine's status.
+
+        may_be_refused: nothing is answered if the engine does not understand the request. Raises UpstreamError.
+        """
+        sent_at = perf_counter()
+        async with self._response(turn, sent) as response:
+            status = response.status
+            if may_be_refused and status in _UNKNOWN_FIELD:
+                return status
+            given = [(name.lower(), value) for name, value in response.headers]
+            self._note(status, given, turn.conversation)
+            headers = headers_to_client(given, secrets=self.fleet.secrets)
+            if status == 200 and turn.asked.is_stream and _is_events(given):
+                await reply.start(status, headers)
+                await self._pass_on(response, turn, sent, reply, sent_at)
+            else:
+                content = await self._whole(response)
+                await reply.whole(status, headers, content if status < 400 else self._scrubbed(content))
+                if status == 200 and turn.asked.path != "/models":
+                    self._read_whole(content, turn, perf_counter() - sent_at)
+        return status
+
+    @asynccontextmanager
+    async def _response(self, turn: RoutedRequest, sent: OutgoingRequest) -> AsyncIterator[httpcore2.Response]:
+        what = "could not be asked"
+        try:
+            async with self._connections.send(self._request(turn, sent)) as response:
+                what = "broke off its answer"
+                yield response
+        except _HTTP_ERRORS as exc:
+            raise UpstreamError(f"{what} ({type(exc).__name__})") from None
+
+    def _request(self, turn: RoutedRequest, sent: OutgoingRequest) -> httpcore2.Request:
+        asked = turn.asked
+        url = self._urls.get(asked.path) or self._urls.setdefault(asked.path, _target(self.url + asked.path))
+        headers = [*self._host, *self._headers(turn, sent.fields)]
+        if sent.content:
+            headers.append((b"content-length", str(len(sent.content)).encode()))
+        return httpcore2.Request(
+            b"POST" if asked.raw else b"GET",
+            _target(self.url + asked.path, asked.query) if asked.query else url,
+            headers=headers,
+            content=sent.content or None,
+            extensions=self._extensions,
+        )
+
+    def _headers(self, turn: RoutedRequest, fields: EngineFields) -> list[Header]:
+        headers = headers_to_engine(turn.asked.headers, configured=self.configured)
+        if (conversation := turn.conversation) is not None:
+            own = {**conversation.headers, **fields.headers}
+            if conversation.token is not None:
+                own[SESSION_TOKEN_HEADER] = conversation.token
+            headers = [(name, value) for name, value in headers if name not in _SESSION_NAMES]
+            headers += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in own.items()]
+        return [*headers, *self._own, (b"accept-encoding", b"identity")]
+
+    def _note(self, status: int, headers: Sequence[Header], conversation: ProxySession | None) -> None:
+        """What the head tells: is the endpoint well, and does its router want to know something again?"""
+        if is_retryable(status):
+            self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
+        elif status < 400:
+            self.fleet.endpoints.worked(self.url)
+        token = header_text(headers, SESSION_TOKEN_HEADER.encode())
+        if conversation is not None and token and len(token) <= MAX_TOKEN_CHARS:
+            conversation.token = token
+
+    async def _pass_on(
+        self,
+        response: httpcore2.Response,
+        turn: RoutedRequest,
+        sent: OutgoingRequest,
+        reply: ClientResponse,
+        sent_at: float,
+    ) -> None:
+        """Each event as soon as it is whole: a client could not read half of one, and after a break need not."""
+        copy, events = ResponseTap(is_chat=turn.conversation is not None), SseSplitter()
+        ttft: float | None = None
+        is_first = True
+        async with aclosing(response.aiter_stream()) as pieces:
+            async for piece in pieces:
+                came_at = perf_counter()
+                whole = events.feed(piece)
+                shown = [each for each in whole if not is_usage_only(each)] if sent.is_stripped else whole
+                if shown:
+                    await reply.body(b"".join(shown), more=True)
+                if shown and is_first:
+                    is_first = False
+                    after = perf_counter() - came_at
+                    self.counts.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
+                    # uvloop writes when the loop comes round: what follows must not hold the first bytes back.
+                    await anyio.lowlevel.checkpoint()
+                for event in whole:
+                    if copy.take_event(event) and ttft is None:
+                        ttft = came_at - sent_at
+                        self.counts.ttft.observe(ttft)
+        await reply.body(events.take_rest(), more=False)
+        self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
+
+    async def _whole(self, response: httpcore2.Response) -> bytes:
+        content = bytearray()
+        async with aclosing(response.aiter_stream()) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise UpstreamError(f"answered more than {MAX_ANSWER_BYTES} bytes")
+        return bytes(content)
+
+    def _scrubbed(self, content: bytes) -> bytes:
+        """An error as it is, but for what is configured as secret: some servers show the key that they refuse."""
+        for secret in self._secrets:
+            content = content.replace(secret, b"***")
+        return content
+
+    def _read_whole(self, content: bytes, turn: RoutedRequest, seconds: float) -> None:
+        copy = ResponseTap(is_chat=turn.conversation is not None)
+        try:
+            copy.take_whole(read_object(content))
+        except InvalidBody:
+            return
+        usage = copy.usage or Usage()
+        read = usage.prompt_tokens - (usage.cached_tokens or 0)
+        self.pace.observe(read=read, written=usage.completion_tokens, seconds=seconds)
+        self._finish(copy, turn, self.pace.first_token(read=read, written=usage.completion_tokens, seconds=seconds))
+
+    def _finish(self, copy: ResponseTap, turn: RoutedRequest, ttft: float) -> None:
+        if copy.usage is not None:
+            self.counts.used(copy.usage)
+        conversation, asked = turn.conversation, turn.asked
+        answer = copy.answer(ttft)
+        if conversation is None or answer is None:
+            return
+        messages = asked.messages or []
+        conversation.finish(answer, messages, asked.prompt_body(), self.url, is_turn=asked.has_one_answer)
+
+
+def _target(url: str, query: bytes = b"") -> httpcore2.URL:
+    parsed = httpx2.URL(url)
+    if query:
+        parsed = parsed.copy_with(query=query)
+    return httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path)
+
+
+def _is_events(headers: Sequence[Header]) -> bool:
+    return header_text(headers, b"content-type").partition(";")[0].strip().lower() == "text/event-stream"
+
+
+# --- All endpoints ----------------------------------------------------------------------------------------------------
+# From a request to its answer: an endpoint, a slot there, and another endpoint where the first gives no answer.
+
+# More requests than this waiting for one endpoint would wait for hours.
+MAX_WAITING = 2048
+
+
+class Forwarder:
+    """What all requests share. Up to an answer's head another endpoint may be tried."""
+
+    def __init__(self, fleet: EndpointPool, settings: LlmSettings, hints: HintSink, counts: ProxyCounters) -> None:
+        self.fleet = fleet
+        self.hints = hints
+        self._settings = settings
+        self._counts = counts
+        key = {"authorization"} if settings.api_key else set()
+        configured = frozenset({name.lower() for name in settings.headers} | key)
+        self._passages = {url: UpstreamClient(url, fleet, counts, configured) for url in fleet.endpoints.urls}
+        self._plain: set[str] = set()
+        """Endpoints that refused a field of the door's own."""
+
+    def __repr__(self) -> str:
+        return f"<Forwarder over {self.fleet!r}>"
+
+    async def aclose(self) -> None:
+        """Close the connections to the endpoints."""
+        for passage in self._passages.values():
+            await passage.aclose()
+
+    async def run(self, turn: RoutedRequest, reply: ClientResponse) -> None:
+        """Answer it. Raises Refusal where no model server does."""
+        deadline = anyio.current_time() + self._settings.total_timeout_s
+        tried: set[str] = set()
+        while True:
+            url = self.fleet.endpoints.choose(turn.affinity)
+            began = perf_counter()
+            slot = await self._slot(turn, url, deadline)
+            try:
+                await self._ask(turn, url, reply, deadline, waited=perf_counter() - began)
+                return
+            except UpstreamError as exc:
+                self.fleet.endpoints.failed(url)
+                if reply.status:
+                    await reply.break_off(502, f"the model server {exc}")
+                    return
+                # A connection that died of old age is nobody's fault: once more is always allowed.
+                if url in tried and self.fleet.endpoints.of(turn.affinity) in tried:
+                    raise HTTPError.for_now(502, f"no model server answers; the last one {exc}") from None
+                tried.add(url)
+            finally:
+                if slot is not None:
+                    slot.release()
+
+    async def _slot(self, turn: RoutedRequest, url: str, deadline: float) -> Slot | None:
+        """As many requests are at an engine as it runs; all others wait here, first come, first served."""
+        if turn.asked.path == "/models":
+            return None
+        if self.fleet.slots.statistics(url).waiting >= MAX_WAITING:
+            raise HTTPError.for_now(429, f"{MAX_WAITING} requests already wait for the model server")
+        try:
+            return await self.fleet.slots.acquire(url, deadline=deadline)
+        except LlmUnavailable:
+            raise HTTPError.for_now(503, "the model server had no room for this request in time") from None
+
+    async def _ask(
+        self, turn: RoutedRequest, url: str, reply: ClientResponse, deadline: float, *, waited: float
+    ) -> None:
+        self._counts.waited_s += waited
+        began = anyio.current_time()
+        with anyio.move_on_at(min(deadline, began + self._settings.attempt_timeout_s)) as scope:
+            await self._ask_in_time(turn, url, reply, waited)
+        if scope.cancelled_caught:
+            message = f"the model server took longer than {anyio.current_time() - began:.0f} s"
+            if not reply.status:
+                raise HTTPError(504, message)
+            await reply.break_off(504, message)
+
+    async def _ask_in_time(self, turn: RoutedRequest, url: str, reply: ClientResponse, waited: float) -> None:
+        passage, plain = self._passages[url], OutgoingRequest(turn.asked.raw, waited=waited)
+        sent = plain if url in self._plain else self._with_wishes(turn, url, waited)
+        await passage.run(turn, sent, reply, may_be_refused=sent.content is not plain.content)
+        if not reply.status:
+            # A client shall never see an error about what it did not write.
+            status = await passage.run(turn, plain, reply, may_be_refused=False)
+            if status < 400:
+                self._plain.add(url)
+
+    def _with_wishes(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
+        """The request with what the hints and the door's own accounting want of the engine."""
+        asked, conversation = turn.asked, turn.conversation
+        fields = EngineFields() if conversation is None else self.hints.turn_fields(conversation.name, url)
+        content = inject_engine_fields(asked, fields.body, with_usage=True)
+        return OutgoingRequest(content, fields, is_stripped=asked.is_stream and not asked.wants_usage, waited=waited)

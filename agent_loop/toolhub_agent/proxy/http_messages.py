@@ -1,0 +1,216 @@
+"""HTTP messages of the LLM proxy: which headers pass, what a client asked, and what it is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from starlette.types import Send
+
+from toolhub_agent.model import Json
+
+# --- Headers ----------------------------------------------------------------------------------------------------------
+# Which headers pass through the door, in either direction. Names are lower-case bytes, as ASGI has them.
+
+Header = tuple[bytes, bytes]
+
+# RFC 9110 section 7.6.1, and what is older than it.
+_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+    | {b"proxy-authenticate", b"proxy-authorization"}
+)
+# A client's credentials are for the hub; the model servers get the configured ones. The body is read here, so it
+# must come as it is.
+_NOT_TO_ENGINE = frozenset(
+    {b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key"}
+    | {b"cookie", b"origin", b"referer", b"openai-organization", b"openai-project", b"x-toolhub-task"}
+)
+# uvicorn writes its own date and server; a redirect or a cookie of a model server is nothing for the hub's clients.
+_NOT_TO_CLIENT = frozenset({b"content-length", b"date", b"server", b"location", b"set-cookie"})
+
+
+def headers_to_engine(given: Iterable[Header], *, configured: Collection[str]) -> list[Header]:
+    """A client's headers as the model server gets them. configured: lower-case names that the config sets itself."""
+    given = list(given)
+    dropped = _HOP | _NOT_TO_ENGINE | _named_hops(given) | {name.encode("latin-1") for name in configured}
+    return [(name, value) for name, value in given if name not in dropped]
+
+
+def headers_to_client(given: Iterable[Header], *, secrets: Collection[str] = ()) -> list[Header]:
+    """A model server's headers as the client gets them; one that holds a secret is left out."""
+    given = [(name.lower(), value) for name, value in given]
+    dropped = _HOP | _NOT_TO_CLIENT | _named_hops(given)
+    hidden = [secret.encode() for secret in secrets]
+    return [
+        (name, value) for name, value in given if name not in dropped and not any(secret in value for secret in hidden)
+    ]
+
+
+def header_text(given: Iterable[Header], name: bytes) -> str:
+    """The first of that name, "" if there is none."""
+    return next((value.decode("latin-1").strip() for found, value in given if found == name), "")
+
+
+def _named_hops(given: Iterable[Header]) -> set[bytes]:
+    """Headers that `Connection` declares to be for this hop only."""
+    return {part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")}
+
+
+# --- The client's request ---------------------------------------------------------------------------------------------
+# A client's request, read: as much of it as the door has to know. Its bytes go on as they came, wherever they can.
+
+# They shape the answer or belong to the one request alone; a prompt is the same without them.
+_NOT_OF_THE_PROMPT = frozenset(
+    {"messages", "stream", "stream_options", "response_format", "user", "metadata", "store", "priority", "request_id"}
+    | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "kv_transfer_params", "prompt_logprobs"}
+    | {"continue_final_message", "add_generation_prompt", "stop", "seed"}
+)
+
+
+class InvalidBody(ValueError):
+    """A body that is no JSON object; the message may be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """path: below the endpoint, e.g. `/chat/completions`. raw: the body as it came, body: what it says."""
+
+    path: str
+    raw: bytes = b""
+    body: Json = field(default_factory=dict)
+    headers: tuple[Header, ...] = ()
+    query: bytes = b""
+
+    @property
+    def is_stream(self) -> bool:
+        return self.body.get("stream") is True
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client itself asks for the usage of a stream."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+    @property
+    def messages(self) -> list[Json] | None:
+        """Of a chat; None for everything else, and for what no engine would take."""
+        messages = self.body.get("messages")
+        if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+            return None
+        return messages
+
+    @property
+    def has_one_answer(self) -> bool:
+        """An answer that will stand in history as a message of its own."""
+        return self.body.get("n") in (None, 1) and not self.body.get("continue_final_message")
+
+    def prompt_body(self) -> Json:
+        """The fields that may shape the prompt beside the messages."""
+        return {name: value for name, value in self.body.items() if name not in _NOT_OF_THE_PROMPT}
+
+
+def read_object(raw: bytes) -> Json:
+    """Raises Unreadable."""
+    try:
+        body = _parse_json(raw)
+    except (ValueError, RecursionError):
+        raise InvalidBody("the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise InvalidBody("the body is not a JSON object")
+    return body
+
+
+def _parse_json(raw: bytes) -> Any:
+    try:
+        return from_json(raw)
+    except ValueError:
+        return json.loads(raw)  # takes half a surrogate pair, which a model's text that was cut may end with
+
+
+def inject_engine_fields(asked: ProxyRequest, wishes: Mapping[str, Any], *, with_usage: bool) -> bytes:
+    """The body with more fields behind its own. wishes: where the client names the same, its word stands.
+
+    with_usage: make the engine tell the usage of a stream whose client did not ask for it.
+    """
+    fresh = {name: value for name, value in wishes.items() if name not in asked.body}
+    changed = {
+        name: {**value, **asked.body[name]}
+        for name, value in wishes.items()
+        if isinstance(value, Mapping) and isinstance(asked.body.get(name), dict)
+    }
+    if with_usage and asked.is_stream and not asked.wants_usage:
+        options = asked.body.get("stream_options")
+        told = fresh if options is None and "stream_options" not in asked.body else changed
+        # Without the second, usage could come with every chunk, which the client did not ask for either.
+        kept = {**options, "continuous_usage_stats": False} if isinstance(options, dict) and options else {}
+        told["stream_options"] = {**kept, "include_usage": True}
+    if changed:
+        return json.dumps({**asked.body, **changed, **fresh}, separators=(",", ":")).encode()
+    return _spliced(asked, fresh) if fresh else asked.raw
+
+
+def _spliced(asked: ProxyRequest, fresh: Json) -> bytes:
+    """Before the last brace: the rest stays byte for byte, and is not written anew at every turn."""
+    head = asked.raw.rstrip()[:-1].rstrip()
+    return head + (b"," if asked.body else b"") + json.dumps(fresh, separators=(",", ":")).encode()[1:]
+
+
+# --- The answer to the client -----------------------------------------------------------------------------------------
+# What the client gets: heads, bodies, and errors as OpenAI writes them.
+
+# For a status that no client ever sees: it has hung up (nginx's number).
+CLIENT_CLOSED_REQUEST = 499
+# When a client may come again: soon enough to find a free slot, too late for a storm.
+RETRY_AFTER_S = 5
+_TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "invalid_request_error", 429: "rate_limit_error"}
+
+
+class HTTPError(Exception):
+    """The door itself answers. The message is for the client."""
+
+    def __init__(self, status: int, message: str, *, headers: Sequence[Header] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = tuple(headers)
+
+    @classmethod
+    def for_now(cls, status: int, message: str) -> HTTPError:
+        return cls(status, message, headers=[(b"retry-after", str(RETRY_AFTER_S).encode())])
+
+
+def error_body(status: int, message: str) -> bytes:
+    error = {"message": message, "type": _TYPES.get(status, "toolhub_llm_door_error"), "param": None, "code": status}
+    return to_json({"error": error})
+
+
+class ClientResponse:
+    """One answer. status: 0 until it began."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.is_complete = False
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def body(self, content: bytes, *, more: bool) -> None:
+        self.is_complete = not more
+        await self._send({"type": "http.response.body", "body": content, "more_body": more})
+
+    async def whole(self, status: int, headers: Sequence[Header], content: bytes) -> None:
+        await self.start(status, [*headers, (b"content-length", str(len(content)).encode())])
+        await self.body(content, more=False)
+
+    async def refuse(self, refusal: HTTPError) -> None:
+        headers = [(b"content-type", b"application/json"), *refusal.headers]
+        await self.whole(refusal.status, headers, error_body(refusal.status, str(refusal)))
+
+    async def break_off(self, status: int, message: str) -> None:
+        """End a stream that cannot go on in a way that clients of this API take for an error."""
+        event = b"data: " + error_body(status, message) + b"\n\n"
+        await self.body(event, more=False)

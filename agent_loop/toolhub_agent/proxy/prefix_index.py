@@ -1,0 +1,186 @@
+"""Which conversation a request belongs to: the one with which it has the longest beginning in common.
+
+Texts are not kept, only a hash for every prefix of the messages. Of each conversation the prefixes before and behind every
+answer are remembered. A request belongs where it holds the same answers. Directly behind a conversation's latest request
+stands the answer that was given then, known by its fingerprints. Agents of one task are told apart in the same way
+(MiroFlow's header is the same for a main agent and its sub-agents).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+
+from pydantic_core import to_json
+
+from toolhub_agent.model import Message
+from toolhub_agent.proxy.sessions import ProxySession
+
+_DIGEST_BYTES = 16
+# Own to this process: hashes of texts that somebody knows tell nothing.
+_KEY = os.urandom(16)
+
+
+class PrefixHashes:
+    """Hashes of `messages[:1]`, `messages[:2]`, ...; those of two requests are equal as far as their messages are."""
+
+    __slots__ = ("_digests", "marks")
+
+    def __init__(self, digests: bytes, marks: tuple[int, ...]) -> None:
+        """marks: lengths of the prefixes that tell conversations apart: before and behind each answer, and all."""
+        self._digests = digests
+        self.marks = marks
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST_BYTES
+
+    def __repr__(self) -> str:
+        return f"<PrefixHashes of {len(self)} messages>"
+
+    def prefix(self, length: int) -> bytes:
+        """The hash of the first `length` messages."""
+        return self._digests[(length - 1) * _DIGEST_BYTES : length * _DIGEST_BYTES]
+
+    def common(self, other: PrefixHashes) -> int:
+        """How many messages from the start are the same. Equal hashes follow equal ones, so halving finds it."""
+        low, high = 0, min(len(self), len(other))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.prefix(middle) == other.prefix(middle):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def prefix_hashes(messages: Sequence[Message], *, group: str = "") -> PrefixHashes:
+    """group: requests of different groups have nothing in common."""
+    running = blake2b(digest_of(group.encode()), key=_KEY, digest_size=_DIGEST_BYTES)
+    digests, marks = bytearray(), []
+    for number, message in enumerate(messages):
+        if number and message.get("role") == "assistant":
+            marks += [number, number + 1]
+        running.update(_message_bytes(message))  # JSON objects show where they end, so one hash runs over all of them
+        digests += running.digest()
+    return PrefixHashes(bytes(digests), tuple(dict.fromkeys([*marks, len(messages)])))
+
+
+def digest_of(content: bytes) -> bytes:
+    return blake2b(content, key=_KEY, digest_size=_DIGEST_BYTES).digest()
+
+
+def digest_of_text(text: str) -> bytes:
+    return digest_of(text.encode("utf-8", "surrogatepass"))
+
+
+def _message_bytes(message: Message) -> bytes:
+    try:
+        return to_json(message)
+    except ValueError:  # half a surrogate pair
+        return json.dumps(message).encode()
+
+
+# More than an engine serves at once by far; a hash costs some 250 bytes.
+MAX_SESSIONS = 4096
+MAX_HASHES = 200_000
+# Conversations that began in the same way and are told apart by their answers.
+MAX_ALIKE = 256
+
+
+class SessionMatcher:
+    """Conversations by their prefixes; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[ProxySession, PrefixHashes] = OrderedDict()
+        self._by_prefix: dict[bytes, list[ProxySession]] = {}
+        self._hashes = 0
+
+    def __repr__(self) -> str:
+        return f"<SessionMatcher {len(self._known)} conversations, {self._hashes} hashes>"
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[ProxySession]:
+        """Least recently used first."""
+        return iter(list(self._known))
+
+    def find(self, chain: PrefixHashes, messages: Sequence[Message], *, named: bool) -> ProxySession | None:
+        """None: it begins a new one. named: the client itself says that these requests belong together."""
+        for length in reversed(chain.marks):
+            found = self._by_prefix.get(chain.prefix(length))
+            if found is None:
+                continue
+            if length == len(chain):
+                return _asked_again(found, is_first=len(chain.marks) == 1, named=named)
+            if messages[length - 1].get("role") == "assistant":
+                return _latest(each for each in found if not each.is_asking)
+            return _went_on(found, length, messages[length], named=named)
+        return None
+
+    def note(self, conversation: ProxySession, chain: PrefixHashes) -> None:
+        """The conversation's latest request."""
+        old = self._known.pop(conversation, None)
+        kept = 0 if old is None else old.common(chain)
+        if old is not None:
+            self._forget(conversation, old, beyond=kept)
+        self._known[conversation] = chain
+        known = {length for length in old.marks if length <= kept} if old is not None else set()
+        for length in chain.marks:
+            if length not in known:
+                self._remember(conversation, chain.prefix(length))
+
+    def drop(self, conversation: ProxySession) -> None:
+        chain = self._known.pop(conversation, None)
+        if chain is not None:
+            self._forget(conversation, chain, beyond=0)
+
+    def surplus(self) -> ProxySession | None:
+        """One that must go, since there are too many; never one that is in use."""
+        if len(self._known) <= MAX_SESSIONS and self._hashes <= MAX_HASHES:
+            return None
+        return next((each for each in self._known if not each.is_in_use), None)
+
+    def _remember(self, conversation: ProxySession, prefix: bytes) -> None:
+        alike = self._by_prefix.setdefault(prefix, [])
+        alike.append(conversation)
+        self._hashes += 1
+        if len(alike) > MAX_ALIKE:
+            alike.pop(0)
+            self._hashes -= 1
+
+    def _forget(self, conversation: ProxySession, chain: PrefixHashes, *, beyond: int) -> None:
+        for length in chain.marks:
+            if length <= beyond:
+                continue
+            prefix = chain.prefix(length)
+            alike = self._by_prefix.get(prefix, [])
+            if conversation in alike:
+                alike.remove(conversation)
+                self._hashes -= 1
+            if not alike:
+                self._by_prefix.pop(prefix, None)
+
+
+def _went_on(found: Sequence[ProxySession], length: int, answer: Message, *, named: bool) -> ProxySession | None:
+    """Of those that asked this, the one that was given this answer; else the only one that may have been."""
+    idle = [each for each in found if not each.is_asking]
+    waiting = [each for each in idle if each.chain is not None and len(each.chain) == length]
+    if (given := _latest(each for each in waiting if each.answered(answer))) is not None:
+        return given
+    if len(waiting) == 1:
+        return waiting[0]  # its client has changed the answer
+    return _latest(idle) if named else None  # its client has gone back
+
+
+def _asked_again(found: Sequence[ProxySession], *, is_first: bool, named: bool) -> ProxySession | None:
+    """The same request once more: the answer was thrown away, or another agent has the same task."""
+    free = [each for each in found if not each.is_in_use]
+    return _latest(free if named or not is_first else (each for each in free if each.turns == 0))
+
+
+def _latest(found: Iterable[ProxySession]) -> ProxySession | None:
+    return max(found, key=lambda each: each.used_at, default=None)

@@ -1,0 +1,414 @@
+"""The conversations that pass through the proxy, and the hub's tool calls that belong to them.
+
+A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments. That
+works also for agents that name no session (MiroFlow's tools run under ids of their own). Where arguments were corrected
+on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+
+from toolhub.model import Call
+from toolhub_agent.kv_hints.signals import (
+    AboutToResume,
+    HintSink,
+    HistoryRewritten,
+    Prompt,
+    Resumed,
+    SessionFinal,
+    ToolResultReady,
+    ToolWaitStarted,
+    TurnFinished,
+)
+from toolhub_agent.llm.transport import SESSION_HEADERS, header_value, session_headers
+from toolhub_agent.model import Json, Message
+from toolhub_agent.protocol.arguments import read_arguments
+from toolhub_agent.protocol.xml import XmlReader
+from toolhub_agent.proxy.forward import TappedAnswer
+from toolhub_agent.proxy.http_messages import Header, header_text
+from toolhub_agent.proxy.message_format import AnswerFingerprints, AssistantMessageFormat, fingerprints_of
+from toolhub_agent.proxy.prefix_index import PrefixHashes, SessionMatcher, digest_of, prefix_hashes
+
+if TYPE_CHECKING:
+    from toolhub import Hub
+
+# --- Calls that an answer asks for ------------------------------------------------------------------------------------
+# The tool calls that an answer asks for, so that a call of the hub can be known as one of them.
+
+_CALL_TAG = "<use_mcp_tool>"
+# No answer asks for more.
+MAX_PENDING_CALLS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PendingToolCall:
+    """name: the tool's, or a function's whose end that is (agents put their own prefix before it)."""
+
+    name: str
+    server: str
+    arguments: bytes
+    """Their hash."""
+
+    def may_be(self, tool: str) -> bool:
+        """Cannot tell `a-search` from `search` of a server `a`; nobody has to."""
+        return self.name == tool or (self.name.endswith(tool) and not self.name[-len(tool) - 1].isalnum())
+
+
+def pending_tool_calls(text: str, calls: Sequence[Json]) -> tuple[PendingToolCall, ...]:
+    """Native calls, else MiroFlow's XML in the text."""
+    try:
+        return tuple(_pending_native(call) for call in calls[:MAX_PENDING_CALLS]) if calls else _pending_xml(text)
+    except ModuleNotFoundError:
+        return ()  # arguments that only json-repair could read, where the extra `agent` is not installed
+
+
+def _pending_xml(text: str) -> tuple[PendingToolCall, ...]:
+    if _CALL_TAG not in text:
+        return ()
+    reader = XmlReader()
+    found = [*reader.feed(text)]
+    reader.close()
+    thought = set(reader.take_withdrawn())
+    return tuple(
+        PendingToolCall(call.tool, call.server, arguments_digest(call.arguments))
+        for call in found
+        if call.index not in thought
+    )[:MAX_PENDING_CALLS]
+
+
+def arguments_digest(arguments: Mapping[str, Any]) -> bytes:
+    """The same however they are ordered, and with or without what is null."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return digest_of(json.dumps(given, sort_keys=True, default=str).encode())
+
+
+def _pending_native(call: Json) -> PendingToolCall:
+    function = call.get("function") or {}
+    arguments, _ = read_arguments(str(function.get("arguments") or ""))
+    return PendingToolCall(str(function.get("name") or ""), "", arguments_digest(arguments))
+
+
+# --- One conversation -------------------------------------------------------------------------------------------------
+# One conversation that passes through the door, and what the hints are told of it.
+
+Tool = tuple[str, str]
+
+
+@dataclass(eq=False)
+class ProxySession:
+    """name: of the session in signals. affinity: what decides its endpoint. headers: of its requests.
+
+    chain: of the latest request. task_id: the hub's task whose calls are this conversation's; None while unknown.
+    """
+
+    name: str
+    affinity: str
+    sink: HintSink
+    headers: Mapping[str, str] = field(default_factory=dict)
+    task_id: str | None = None
+    form: AssistantMessageFormat = AssistantMessageFormat()
+    chain: PrefixHashes | None = None
+    token: str | None = None
+    """A router's, to be sent back with the next request."""
+    turns: int = 0
+    is_asking: bool = False
+    used_at: float = field(default_factory=anyio.current_time)
+    wanted: tuple[PendingToolCall, ...] = ()
+    """The calls that the latest answer asks for."""
+    running: list[Tool] = field(default_factory=list)
+    _traces: AnswerFingerprints | None = None
+    _began: int = 0
+    _ended: int = 0
+    _is_told: bool = False
+    """The hints know the prompt that the next turn will have."""
+    _is_resuming: bool = False
+
+    def __repr__(self) -> str:
+        state = "asking" if self.is_asking else f"{len(self.running)} calls running"
+        return f"<ProxySession {self.name}: {self.turns} turns, {state}, task {self.task_id}>"
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_asking or bool(self.running)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether calls that the latest answer asks for have not begun yet."""
+        return self._began < len(self.wanted)
+
+    def answered(self, message: Message) -> bool:
+        """Is this message the latest answer?"""
+        return self._traces is not None and self._traces.is_of(message)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def ask(self, chain: PrefixHashes, messages: list[Message]) -> None:
+        """The next request has come: whatever runs for this conversation must get out of its way."""
+        before, self.chain = self.chain, chain
+        self.is_asking, self.used_at = True, anyio.current_time()
+        if before is not None:
+            self._compare(before, chain, messages)
+        self.sink.signal(AboutToResume(self.name))
+        self._end_wait()
+
+    def _compare(self, before: PrefixHashes, chain: PrefixHashes, messages: list[Message]) -> None:
+        kept = before.common(chain)
+        if kept < len(before):
+            self.sink.signal(HistoryRewritten(self.name, kept))
+        elif self._traces is not None and len(messages) > kept and messages[kept].get("role") == "assistant":
+            self.form = self._traces.learn(messages[kept], self.form)
+
+    def _end_wait(self) -> None:
+        self.wanted, self._traces = (), None
+        self.running.clear()
+        self._began = self._ended = 0
+        self._is_told = False
+
+    def leave(self) -> None:
+        """The request has come to nothing, or its answer is no turn."""
+        self.is_asking, self.used_at = False, anyio.current_time()
+
+    def finish(
+        self, answer: TappedAnswer, messages: list[Message], body: Json, endpoint: str, *, is_turn: bool
+    ) -> None:
+        """The answer is complete. body: the fields that shape prompts. is_turn: it will stand in history as it is."""
+        self.leave()
+        self.turns += 1
+        if self._is_resuming:
+            self.sink.signal(Resumed(self.name, answer.usage, answer.ttft))
+        self._is_resuming = False
+        if not is_turn:
+            return
+        self._traces = fingerprints_of(answer.text, answer.reasoning, answer.calls)
+        self.wanted = pending_tool_calls(answer.text, answer.calls)
+        if self.wanted or self.task_id is not None:
+            prompt = (*messages, self.form.message(answer.text, answer.reasoning, answer.calls))
+            self.sink.signal(TurnFinished(self.name, Prompt(prompt, body, endpoint), answer.usage, answer.ttft))
+            self._is_told = True
+            if self.running:  # begun while the answer was still coming
+                self._tell_wait()
+
+    # --- the hub's calls ---------------------------------------------------------------------------------------------
+
+    def call_began(self, tool: Tool) -> None:
+        self.running.append(tool)
+        self._began += 1
+        if self._is_told:
+            self._tell_wait()
+
+    def call_ended(self, tool: Tool, seconds: float) -> None:
+        """What does not belong to this turn any more says nothing about its wait."""
+        if tool not in self.running:
+            return
+        self.running.remove(tool)
+        self._ended += 1
+        if self._is_told:
+            left = max(len(self.running), len(self.wanted) - self._ended)
+            self.sink.signal(ToolResultReady(self.name, *tool, seconds, left))
+
+    def _tell_wait(self) -> None:
+        """All that runs, and what the turn asks for and has not begun: agents run calls one by one, too."""
+        missing = max(0, len(self.wanted) - self._began)
+        later = tuple((each.server, each.name) for each in self.wanted[len(self.wanted) - missing :])
+        self.sink.signal(ToolWaitStarted(self.name, (*self.running, *later)))
+        self._is_resuming = True
+
+    def close(self) -> None:
+        """No request follows."""
+        self._end_wait()
+        self.sink.signal(SessionFinal(self.name))
+
+
+# --- All conversations ------------------------------------------------------------------------------------------------
+# All conversations of the door: finds or begins them, gives them the hub's calls, ends them.
+#
+# A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments.
+# That works also for agents that name nothing (MiroFlow's tools run under ids of their own). Where arguments were
+# corrected on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
+
+TASK_HEADER = b"x-toolhub-task"
+_SESSION_HEADERS = tuple(name.lower().encode() for name in SESSION_HEADERS)
+# A conversation without a request or a running call for so long is over; agents pause for minutes, tools for longer.
+IDLE_SESSION_S = 1800.0
+# How often tasks are looked at, but only while there are conversations of tasks.
+CHECK_TASKS_S = 2.0
+# A request of more messages is no conversation; they would only fill the index.
+MAX_MESSAGES = 20_000
+
+
+class SessionRegistry:
+    """Conversations, and the observer of the hub's calls that tells them of theirs."""
+
+    def __init__(self, hub: Hub, sink: HintSink, *, forget: Callable[[str], None]) -> None:
+        """forget: told of an affinity that no conversation has any more."""
+        self._hub = hub
+        self._sink = sink
+        self._forget = forget
+        self._index = SessionMatcher()
+        self._by_name: dict[str, ProxySession] = {}
+        self._by_task: dict[str | None, set[ProxySession]] = {}
+        self._by_affinity: dict[str, int] = {}
+        self._calls: dict[str, ProxySession] = {}
+        self._form = AssistantMessageFormat()
+        self._news = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<SessionRegistry {len(self._by_name)} conversations, {len(self._calls)} calls>"
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def request(self, headers: Sequence[Header], messages: list[Message]) -> ProxySession | None:
+        """The conversation that these messages belong to, told that they have come; None where none is followed."""
+        if len(messages) > MAX_MESSAGES:
+            return None
+        group = session_name(headers)
+        chain = prefix_hashes(messages, group=group)
+        conversation = self._index.find(chain, messages, named=bool(group))
+        if conversation is None:
+            conversation = self._begin(group, headers)
+        if conversation.task_id is None and (task_id := self._task_named(headers, group)) is not None:
+            self._tie(conversation, task_id)
+        conversation.ask(chain, messages)
+        self._form = conversation.form
+        self._index.note(conversation, chain)
+        self._make_room()
+        return conversation
+
+    def headers_of(self, name: str) -> dict[str, str]:
+        """Those of a conversation's own requests."""
+        conversation = self._by_name.get(name)
+        return dict(conversation.headers) if conversation else {}
+
+    def _begin(self, group: str, headers: Iterable[Header]) -> ProxySession:
+        name, number = group or f"llm-door-{uuid4().hex[:16]}", 1
+        affinity = name
+        while name in self._by_name:
+            number += 1
+            name = f"{group}~{number}"
+        given = {key: value for key in _SESSION_HEADERS if (value := header_text(headers, key))}
+        own = {key: given.get(key.lower().encode(), value) for key, value in session_headers(name).items()}
+        conversation = ProxySession(name, affinity, self._sink, headers=own, form=self._form)
+        self._by_name[name] = conversation
+        self._by_task.setdefault(None, set()).add(conversation)
+        self._by_affinity[affinity] = self._by_affinity.get(affinity, 0) + 1
+        self._news.set()
+        return conversation
+
+    def _tie(self, conversation: ProxySession, task_id: str) -> None:
+        self._untie(conversation)
+        conversation.task_id = task_id
+        self._by_task.setdefault(task_id, set()).add(conversation)
+        self._news.set()
+
+    def _task_named(self, headers: Iterable[Header], group: str) -> str | None:
+        """The open task that a header names, or whose id a session's name begins with (MiroFlow: id, `-`, uuid4)."""
+        open_ids = {task.id for task in self._hub.tasks} if group else set()
+        named = header_text(headers, TASK_HEADER)
+        if named in open_ids:
+            return named
+        return max((each for each in open_ids if group == each or group.startswith(f"{each}-")), key=len, default=None)
+
+    def _untie(self, conversation: ProxySession) -> None:
+        alike = self._by_task[conversation.task_id]
+        alike.discard(conversation)
+        if not alike:
+            del self._by_task[conversation.task_id]
+
+    # --- the hub's calls (an Observer) -------------------------------------------------------------------------------
+
+    def began(self, call: Call) -> None:
+        if not self._by_name:
+            return
+        conversation = self._asked_for(call)
+        if conversation is not None:
+            if conversation.task_id is None:
+                self._tie(conversation, call.task_id)
+            self._calls[call.id] = conversation
+            conversation.call_began((call.server, call.tool))
+
+    def ended(self, call: Call, outcome: str, seconds: float) -> None:
+        conversation = self._calls.pop(call.id, None)
+        if conversation is not None:
+            conversation.call_ended((call.server, call.tool), seconds)
+
+    def _asked_for(self, call: Call) -> ProxySession | None:
+        digest = arguments_digest(call.arguments)
+        maybe = [*self._by_task.get(call.task_id, ()), *self._by_task.get(None, ())]
+        ranked = [(_match_rank(each, call, digest), each.used_at, each) for each in maybe]
+        best = max(ranked, key=lambda entry: entry[:2], default=None)
+        return best[2] if best is not None and best[0] else None
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ends conversations that are over. Sleeps while there are none, and as long as none can be over."""
+        looked_at = anyio.current_time()
+        while True:
+            self._news = anyio.Event()
+            with anyio.move_on_at(looked_at + self._patience()):
+                await self._news.wait()
+                continue
+            looked_at = anyio.current_time()
+            for conversation in self._over():
+                self.close(conversation)
+
+    def close(self, conversation: ProxySession) -> None:
+        self._index.drop(conversation)
+        if self._by_name.pop(conversation.name, None) is None:
+            return
+        conversation.close()
+        self._untie(conversation)
+        self._by_affinity[conversation.affinity] -= 1
+        if not self._by_affinity[conversation.affinity]:
+            del self._by_affinity[conversation.affinity]
+            self._forget(conversation.affinity)
+
+    def _patience(self) -> float:
+        """Seconds from one look to the next."""
+        if not self._by_name:
+            return float("inf")
+        return CHECK_TASKS_S if self._by_task.keys() - {None} else IDLE_SESSION_S
+
+    def _over(self) -> list[ProxySession]:
+        now, tasks = anyio.current_time(), {None, *(task.id for task in self._hub.tasks)}
+        return [
+            each
+            for each in self._by_name.values()
+            if not each.is_asking
+            and (each.task_id not in tasks or (not each.running and each.used_at + IDLE_SESSION_S <= now))
+        ]
+
+    def _make_room(self) -> None:
+        while (surplus := self._index.surplus()) is not None:
+            self.close(surplus)
+
+
+def session_name(headers: Iterable[Header]) -> str:
+    """What the client calls its session, "" if it does not."""
+    for name in (*_SESSION_HEADERS, TASK_HEADER):
+        if value := header_text(headers, name):
+            return header_value(value)
+    return ""
+
+
+def _match_rank(conversation: ProxySession, call: Call, digest: bytes) -> int:
+    """How likely a call is that conversation's; 0: it is not."""
+    is_of_task = conversation.task_id is not None
+    if not conversation.wants_more:
+        return int(is_of_task)
+    named = [each for each in conversation.wanted if each.may_be(call.tool)]
+    if any(each.arguments == digest for each in named):
+        return 4 + is_of_task
+    if named:
+        return 2 + is_of_task
+    return int(is_of_task)
