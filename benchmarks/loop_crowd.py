@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import httpx2
 from toolhub_agent.loop.setup import catalog_of, prompt_of
-from toolhub_agent.protocol.xml import XmlReader
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.tools import HubTools
 
 from benchmarks.crew import Worker
@@ -179,7 +179,7 @@ async def _run_plain(stage: Stage) -> Json:
                     {"role": "user", "content": "What is it?"},
                 ]
                 text = await ask(messages, called(SERVER, TOOL, {"q": query}))
-                (call,) = XmlReader().feed(text)
+                (call,) = XmlCallReader().feed(text)
                 found = await search.post(
                     f"{stage.search_url}/search", json={"num": 10, **call.arguments}, headers={"X-API-KEY": _KEY}
                 )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import anyio
-from toolhub_agent.dispatch import Dispatcher, Finished, Started
-from toolhub_agent.dispatch.turn import Event
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.model import ToolCall, ToolOutcome
-from toolhub_agent.protocol.catalog import ToolCatalog
+from toolhub_agent.tool_calls import CallFinished, CallStarted, Dispatcher
+from toolhub_agent.tool_calls.catalog import ToolCatalog
+from toolhub_agent.tool_calls.dispatcher import CallEvent
 
 from benchmarks.measure import interleaved
 from benchmarks.result import Json
@@ -86,12 +86,12 @@ async def _take(side: Side, catalog: ToolCatalog, turn: Turn, way: Starts) -> Js
     return {"wall_s": wall, "stream_s": streamed, "early": len(early)}
 
 
-def _noting(early: list[ToolCall]) -> Callable[[Event], None]:
-    def note(event: Event) -> None:
+def _noting(early: list[ToolCall]) -> Callable[[CallEvent], None]:
+    def note(event: CallEvent) -> None:
         match event:
-            case Started(call=call, early=True):
+            case CallStarted(call=call, early=True):
                 early.append(call)
-            case Started() | Finished():
+            case CallStarted() | CallFinished():
                 pass
 
     return note

@@ -23,7 +23,7 @@ from toolhub_agent.context.keep import KeepResults
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.loop.setup import catalog_of, prompt_of
 from toolhub_agent.model import Completion
-from toolhub_agent.protocol.xml import XmlReader
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.tools import HubTools, ToolSource
 
 from benchmarks import engine_play
@@ -137,7 +137,7 @@ async def _converse(stage: Stage, model: PlainModel, tools: ToolSource, script: 
             )
         )
         results = []
-        for call in XmlReader().feed(said.text):
+        for call in XmlCallReader().feed(said.text):
             told = await tools.execute_tool_call(call.server, call.tool, dict(call.arguments))
             results.append(told["result"])
         messages += [{"role": "assistant", "content": said.text}, {"role": "user", "content": "\n".join(results)}]

@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 
 import anyio
-from toolhub_agent.dispatch import Dispatcher, Event, Finished, Started
 from toolhub_agent.model import Json, ToolCall, ToolOutcome
-from toolhub_agent.protocol.catalog import ToolCatalog
+from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher
+from toolhub_agent.tool_calls.catalog import ToolCatalog
 
 READ_ONLY = {"readOnlyHint": True}
 CATALOG = ToolCatalog.of(
@@ -68,10 +68,10 @@ class Events:
     def __init__(self) -> None:
         self.told: list[tuple[str, object]] = []
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Started):
+    def __call__(self, event: CallEvent) -> None:
+        if isinstance(event, CallStarted):
             self.told.append(("early" if event.early else "started", event.call.arguments.get("n")))
-        elif isinstance(event, Finished):
+        elif isinstance(event, CallFinished):
             self.told.append(("finished", event.outcome.call.arguments.get("n")))
 
 

@@ -13,8 +13,8 @@ import anyio.abc
 import pytest
 from openai import AsyncOpenAI
 from staged_tools import CATALOG, Events, StagedTools, native, search
-from toolhub_agent.dispatch import Dispatcher
 from toolhub_agent.model import Json
+from toolhub_agent.tool_calls import Dispatcher
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +130,8 @@ async def test_a_foreign_agent_starts_calls_in_xml_while_the_text_is_still_writt
 
 
 def test_the_component_loads_no_llm_client():
-    script = "import sys, toolhub_agent.dispatch; print(sorted({'openai', 'json_repair', 'httpx'} & set(sys.modules)))"
+    script = (
+        "import sys, toolhub_agent.tool_calls; print(sorted({'openai', 'json_repair', 'httpx'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.protocol.arguments import is_object, read_arguments
+from toolhub_agent.tool_calls.arguments import is_object, read_arguments
 
 JSON_OBJECTS = st.dictionaries(
     st.text(max_size=8),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toolhub_agent.model import Json, ToolCall
-from toolhub_agent.protocol import objects
-from toolhub_agent.protocol.native import NativeReader
-from toolhub_agent.protocol.objects import ObjectScan
+from toolhub_agent.tool_calls import native_calls
+from toolhub_agent.tool_calls.native_calls import JsonObjectScanner, NativeCallReader
 
 
 def split(function: str) -> tuple[str, str]:
@@ -22,7 +21,7 @@ def delta(arguments: object = None, *, index: int | None = 0, id: str | None = N
     return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
 
 
-def feed(reader: NativeReader, *deltas: Json) -> list[ToolCall]:
+def feed(reader: NativeCallReader, *deltas: Json) -> list[ToolCall]:
     return [call for one in deltas for call in reader.feed((one,))]
 
 
@@ -31,7 +30,7 @@ def found(calls: list[ToolCall] | tuple[ToolCall, ...]) -> list[tuple[int, str, 
 
 
 def test_a_call_is_handed_out_when_its_object_closes_and_only_then():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     text = '{"q": "a } \\" b", "n": {"m": [1]}}'
     begin = delta(id="c1", name="web-search")
     assert feed(reader, begin, *(delta(character) for character in text[:-1])) == []
@@ -41,7 +40,7 @@ def test_a_call_is_handed_out_when_its_object_closes_and_only_then():
 
 
 def test_a_call_is_growing_until_another_begins():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert reader.growing is None
     feed(reader, delta("{}", id="c1", name="web-search"))
     assert reader.growing == 0
@@ -50,7 +49,7 @@ def test_a_call_is_growing_until_another_begins():
 
 
 def test_more_text_after_the_object_withdraws_the_call_and_it_comes_again_at_the_end_as_a_problem():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert len(feed(reader, delta('{"a": 1}', id="c1", name="web-search"), delta(" \n"))) == 1
     assert reader.take_withdrawn() == []
     assert feed(reader, delta('{"b": 2}')) == []
@@ -61,19 +60,19 @@ def test_more_text_after_the_object_withdraws_the_call_and_it_comes_again_at_the
 
 
 def test_a_call_without_arguments_is_complete_at_the_end():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert feed(reader, delta("", id="c1", name="clock-now")) == []
     assert found(reader.close().calls) == [(0, "now", {})]
 
 
 def test_what_is_not_json_is_repaired_at_the_end():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert feed(reader, delta("{'q': None, 'n': 1}", name="web-search")) == []
     assert found(reader.close().calls) == [(0, "search", {"n": 1})]
 
 
 def test_arguments_that_were_cut_off_are_not_made_whole():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     feed(reader, delta('{"command": "rm -rf /tmp', name="sh-run"))
     (call,) = reader.close().calls
     assert call.arguments == {}
@@ -81,14 +80,14 @@ def test_arguments_that_were_cut_off_are_not_made_whole():
 
 
 def test_interleaved_calls_are_kept_apart():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     feed(reader, delta('{"q":', id="a", name="web-search"), delta('{"u":', index=1, id="b", name="web-read"))
     assert found(feed(reader, delta("2}", index=1), delta("1}"))) == [(1, "read", {"u": 2}), (0, "search", {"q": 1})]
 
 
 @pytest.mark.parametrize("index", [0, None])
 def test_servers_that_do_not_number_their_calls_send_each_whole_and_with_an_id(index):
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     calls = feed(
         reader,
         delta('{"q": 1}', index=index, id="a", name="web-search"),
@@ -98,13 +97,13 @@ def test_servers_that_do_not_number_their_calls_send_each_whole_and_with_an_id(i
 
 
 def test_without_index_and_id_text_belongs_to_the_call_that_is_being_written():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     calls = feed(reader, delta('{"q"', index=None, id="a", name="web-search"), delta(": 1}", index=None))
     assert found(calls) == [(0, "search", {"q": 1})]
 
 
 def test_an_id_that_changes_with_every_delta_makes_no_new_call():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     calls = feed(
         reader, delta('{"q"', id="a", name="web-search"), delta(": 1", id="b", name="web-search"), delta("}", id="c")
     )
@@ -113,17 +112,17 @@ def test_an_id_that_changes_with_every_delta_makes_no_new_call():
 
 
 def test_a_name_may_come_in_pieces_and_again():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     calls = feed(reader, delta(name="web-"), delta(name="search"), delta("{", name="web-search"), delta("}"))
     assert found(calls) == [(0, "search", {})]
 
 
 def test_arguments_may_be_an_object():
-    assert found(feed(NativeReader(split), delta({"q": 1}, name="web-search"))) == [(0, "search", {"q": 1})]
+    assert found(feed(NativeCallReader(split), delta({"q": 1}, name="web-search"))) == [(0, "search", {"q": 1})]
 
 
 def test_every_call_has_an_id_of_its_own():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     calls = feed(
         reader,
         delta("{}", index=0, id="same", name="a-b"),
@@ -150,7 +149,7 @@ EVENT = {
 
 @pytest.mark.parametrize("event", [EVENT, EVENT["tool_call"]])
 def test_a_dispatched_call_is_complete_at_once_and_its_inline_repeat_is_not_another(event):
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert found(reader.dispatched(event)) == [(0, "search", {"q": 1})]
     assert reader.growing is None  # the server itself says that it is complete
     assert feed(reader, delta('{"q": 1}', id="call-1", name="web-search")) == []
@@ -159,7 +158,7 @@ def test_a_dispatched_call_is_complete_at_once_and_its_inline_repeat_is_not_anot
 
 
 def test_a_dispatched_event_after_the_inline_call_only_seals_it():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     assert len(feed(reader, delta('{"q": 1}', id="call-1", name="web-search"))) == 1
     assert reader.growing == 0
     assert reader.dispatched(EVENT) == []
@@ -167,7 +166,7 @@ def test_a_dispatched_event_after_the_inline_call_only_seals_it():
 
 
 def test_a_dispatched_event_completes_what_came_inline_so_far():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     feed(reader, delta('{"q"', id="call-1", name="web-search"))
     assert found(reader.dispatched(EVENT)) == [(0, "search", {"q": 1})]
     assert feed(reader, delta(": 1}")) == []
@@ -175,11 +174,11 @@ def test_a_dispatched_event_completes_what_came_inline_so_far():
 
 
 def test_a_dispatched_call_of_another_choice_is_not_ours():
-    assert NativeReader(split).dispatched({**EVENT, "choice_index": 1}) == []
+    assert NativeCallReader(split).dispatched({**EVENT, "choice_index": 1}) == []
 
 
 def test_history_has_the_arguments_as_written():
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     text = '{ "q" :1,"empty":null}'
     feed(reader, delta(text, id="c1", name="web-search"))
     assert reader.calls() == ({"id": "c1", "type": "function", "function": {"name": "web-search", "arguments": text}},)
@@ -187,7 +186,7 @@ def test_history_has_the_arguments_as_written():
 
 @pytest.mark.parametrize("text", ["", "[1]", "{'q': 1}", '{"q": "a\nb"}', '{"q": ', "nonsense"])
 def test_history_never_has_arguments_that_a_chat_template_cannot_read(text):
-    reader = NativeReader(split)
+    reader = NativeCallReader(split)
     feed(reader, delta(text, name="web-search"))
     reader.close()
     assert isinstance(json.loads(reader.calls()[0]["function"]["arguments"]), dict)
@@ -203,7 +202,7 @@ JSON_VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=4), JSON_VALUES, max_size=3), st.booleans(), st.integers(1, 7))
 def test_the_scan_closes_exactly_where_the_object_does(value, ascii_only, size):
     text = "\n " + json.dumps(value, ensure_ascii=ascii_only)
-    scan = ObjectScan()
+    scan = JsonObjectScanner()
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     for piece in pieces[:-1]:
         scan.feed(piece)
@@ -218,7 +217,7 @@ def test_the_scan_closes_exactly_where_the_object_does(value, ascii_only, size):
 
 @pytest.mark.parametrize("text", ["[{}]", "5", '"{}"', " x{}"])
 def test_what_begins_otherwise_never_closes(text):
-    scan = ObjectScan()
+    scan = JsonObjectScanner()
     scan.feed(text)
     assert (scan.is_closed, scan.has_more) == (False, True)
 
@@ -237,9 +236,9 @@ def test_each_character_of_long_arguments_is_looked_at_once(piece, monkeypatch):
             looked += (len(text) if match is None else match.end()) - at
             return match
 
-    monkeypatch.setattr(objects, "_OUTSIDE", Counting(objects._OUTSIDE))
-    monkeypatch.setattr(objects, "_INSIDE", Counting(objects._INSIDE))
-    scan = ObjectScan()
+    monkeypatch.setattr(native_calls, "_OUTSIDE", Counting(native_calls._OUTSIDE))
+    monkeypatch.setattr(native_calls, "_INSIDE", Counting(native_calls._INSIDE))
+    scan = JsonObjectScanner()
     scan.feed('{"a": {"b": "')
     for _ in range(100):
         scan.feed(piece * 1000)

@@ -7,9 +7,9 @@ import hashlib
 import re
 
 import pytest
-from toolhub_agent.protocol.catalog import ToolCatalog
 from toolhub_agent.protocol.prompt import system_prompt
-from toolhub_agent.protocol.xml import XmlReader
+from toolhub_agent.tool_calls.catalog import ToolCatalog
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 
 DEFINITIONS = [
     {
@@ -73,7 +73,7 @@ def test_the_date_is_the_one_given():
 
 
 def test_its_example_is_a_call_that_can_be_read():
-    reader = XmlReader()
+    reader = XmlCallReader()
     examples = [call for call in reader.feed(prompt()) if call.problem is None]
     assert [(call.server, call.tool) for call in examples] == [("server name here", "tool name here")]
     assert list(examples[0].arguments) == ["param1", "param2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from toolhub_agent.protocol.catalog import ToolCatalog, ToolEntry
+from toolhub_agent.tool_calls.catalog import ToolCatalog, ToolEntry
 
 
 def tool(name: str, *properties: str, **more: object) -> dict[str, object]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from toolhub_agent.model import ToolCall
-from toolhub_agent.protocol import tags
-from toolhub_agent.protocol.reader import ParseEnd
-from toolhub_agent.protocol.xml import XmlReader, strip_think
+from toolhub_agent.tool_calls import xml_calls
+from toolhub_agent.tool_calls.arguments import ParseEnd
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader, strip_think
 
 
 def xml(server: str = "web", tool: str = "search", arguments: str = '{"q": "cats"}') -> str:
@@ -36,7 +36,7 @@ class Read:
 
 
 def read(*chunks: str) -> Read:
-    reader = XmlReader()
+    reader = XmlCallReader()
     found = [call for chunk in chunks for call in reader.feed(chunk)]
     end = reader.close()
     withdrawn = set(reader.take_withdrawn())
@@ -48,7 +48,7 @@ def queries(turn: Read) -> list[object]:
 
 
 def test_a_call_is_handed_out_by_the_very_character_that_closes_it():
-    reader = XmlReader()
+    reader = XmlCallReader()
     text = "I will search.\n" + xml()
     assert [reader.feed(character) for character in text[:-1]] == [[]] * (len(text) - 1)
     assert reader.feed(text[-1]) == [ToolCall(0, "web", "search", {"q": "cats"}, raw='{"q": "cats"}')]
@@ -73,7 +73,7 @@ def test_after_a_think_that_is_never_closed_everything_is_thinking():
 
 
 def test_a_closing_think_that_the_template_opened_withdraws_the_calls_before_it():
-    reader = XmlReader()
+    reader = XmlCallReader()
     assert len(reader.feed(f"Maybe {xml()}, or `<arguments>`?")) == 1
     assert reader.feed(f"</think>Yes: {ask('dogs')}")[0].index == 1
     assert reader.take_withdrawn() == [0]
@@ -156,7 +156,7 @@ def test_a_stray_tag_beside_a_complete_call_is_no_problem():
 
 PIECES = st.sampled_from(
     [
-        *sorted(tags.TAGS),
+        *sorted(xml_calls.TAGS),
         xml(),
         xml(arguments='{"q": "<think>"}'),
         xml(arguments="[1]"),
@@ -207,15 +207,15 @@ class CountingPattern:
 )
 @pytest.mark.parametrize("begin", ["", xml()[: -len("</use_mcp_tool>")], xml()[:60], "<think>"])
 def test_half_a_megabyte_of_garbage_is_looked_at_once(garbage, begin, monkeypatch):
-    counting = CountingPattern(tags._TAG)
-    monkeypatch.setattr(tags, "_TAG", counting)
-    reader = XmlReader()
+    counting = CountingPattern(xml_calls._TAG)
+    monkeypatch.setattr(xml_calls, "_TAG", counting)
+    reader = XmlCallReader()
     chunk = (garbage * 5000)[:5000]
     reader.feed(begin)
     for _ in range(100):
         reader.feed(chunk)
     reader.close()
-    longest = max(map(len, tags.TAGS))
+    longest = max(map(len, xml_calls.TAGS))
     assert counting.characters <= len(begin) + 100 * (len(chunk) + longest)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
 from toolhub_agent.model import Completion, Usage
-from toolhub_agent.protocol.xml import XmlReader
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 
 from benchmarks import kv, kv_found, kv_tables, loop, runner
 from benchmarks.engine.install import EngineSetupError
@@ -105,9 +105,9 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
 
 def test_what_the_model_shall_write_is_read_as_the_calls_that_are_meant() -> None:
     for turn in TURNS:
-        assert len(XmlReader().feed(turn.text)) == len(turn.tool_s)
-    assert [len(XmlReader().feed(text)) for text in long_script(20)] == [1] * 19 + [0]
-    (call,) = XmlReader().feed(call_text('a "quoted" question'))
+        assert len(XmlCallReader().feed(turn.text)) == len(turn.tool_s)
+    assert [len(XmlCallReader().feed(text)) for text in long_script(20)] == [1] * 19 + [0]
+    (call,) = XmlCallReader().feed(call_text('a "quoted" question'))
     assert call.arguments == {"q": 'a "quoted" question'}
 
 

@@ -18,7 +18,6 @@ from toolhub_agent.context.budget import ContextBudget
 from toolhub_agent.context.history import History
 from toolhub_agent.context.keep import KeepResults
 from toolhub_agent.context.prefix import PrefixReport
-from toolhub_agent.dispatch import Dispatcher, Event, Started, TurnCalls
 from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
@@ -36,8 +35,9 @@ from toolhub_agent.loop.model_access import ModelAccess
 from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry
 from toolhub_agent.loop.watch import LoopWatch
 from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome, Usage
-from toolhub_agent.protocol.catalog import ToolCatalog
 from toolhub_agent.tasklog import ConversationLog
+from toolhub_agent.tool_calls import CallEvent, CallStarted, Dispatcher, TurnCalls
+from toolhub_agent.tool_calls.catalog import ToolCatalog
 
 # MiroFlow's factor: an answer that was cut off is sampled again with that much more room ...
 _MORE_ROOM = 1.1
@@ -317,9 +317,9 @@ class _Running:
         self.executed.append(outcome)
         return outcome
 
-    def note(self, event: Event) -> None:
+    def note(self, event: CallEvent) -> None:
         """The dispatcher says so just before it executes a call."""
-        if isinstance(event, Started) and event.early:
+        if isinstance(event, CallStarted) and event.early:
             self._early.add(event.call.index)
 
     def settle(self, completion: Completion, calls: TurnCalls) -> bool:

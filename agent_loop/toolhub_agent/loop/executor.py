@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from toolhub_agent.model import ToolCall, ToolOutcome
-from toolhub_agent.protocol.catalog import SUB_AGENT_PREFIX
+from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.tools import ToolSource
 
 RunSubAgent = Callable[[str, str], Awaitable[str]]

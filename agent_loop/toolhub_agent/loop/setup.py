@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolhub.config import AgentSettings, SubAgentSettings
 from toolhub_agent.model import Json
-from toolhub_agent.protocol.catalog import SUB_AGENT_PREFIX, ToolCatalog
 from toolhub_agent.protocol.prompt import system_prompt
+from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX, ToolCatalog
 
 SUB_AGENT_TOOL = "search_and_browse"
 

@@ -16,8 +16,8 @@ from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of
 from toolhub_agent.loop.watch import LoopWatch, Viewer
 from toolhub_agent.loop.worker import Worker
 from toolhub_agent.model import Json, Usage, added
-from toolhub_agent.protocol.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.tasklog import StreamEvents, TaskLog
+from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.tools import ToolSource
 
 NO_REPORT = "The sub-agent could not be asked for its report."

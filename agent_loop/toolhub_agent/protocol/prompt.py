@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 
-from toolhub_agent.protocol.catalog import ToolCatalog, ToolEntry
+from toolhub_agent.tool_calls.catalog import ToolCatalog, ToolEntry
 
 _INTRO = (
     "You can use tools to answer the user's question and to carry out the task. {how_many} The result of a tool comes "

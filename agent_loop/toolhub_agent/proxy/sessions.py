@@ -29,12 +29,12 @@ from toolhub_agent.kv_hints.signals import (
 )
 from toolhub_agent.llm.transport import SESSION_HEADERS, header_value, session_headers
 from toolhub_agent.model import Json, Message
-from toolhub_agent.protocol.arguments import read_arguments
-from toolhub_agent.protocol.xml import XmlReader
 from toolhub_agent.proxy.forward import TappedAnswer
 from toolhub_agent.proxy.http_messages import Header, header_text
 from toolhub_agent.proxy.message_format import AnswerFingerprints, AssistantMessageFormat, fingerprints_of
 from toolhub_agent.proxy.prefix_index import PrefixHashes, SessionMatcher, digest_of, prefix_hashes
+from toolhub_agent.tool_calls.arguments import read_arguments
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 
 if TYPE_CHECKING:
     from toolhub import Hub
@@ -72,7 +72,7 @@ def pending_tool_calls(text: str, calls: Sequence[Json]) -> tuple[PendingToolCal
 def _pending_xml(text: str) -> tuple[PendingToolCall, ...]:
     if _CALL_TAG not in text:
         return ()
-    reader = XmlReader()
+    reader = XmlCallReader()
     found = [*reader.feed(text)]
     reader.close()
     thought = set(reader.take_withdrawn())

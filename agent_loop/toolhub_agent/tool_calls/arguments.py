@@ -1,13 +1,28 @@
-"""A call's arguments as the model wrote them -> an object, or why there is none."""
+"""A call's arguments as the model wrote them: read into an object, or the reason why that is impossible."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from toolhub_agent.model import Json
+from toolhub_agent.model import Json, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ParseEnd:
+    """The end of a turn's text.
+
+    calls: those that only the end completed. problem: a call was begun and never completed, or there is a call's tag
+    without a call. format_error: such a turn has no call at all, which MiroFlow takes back and samples again.
+    """
+
+    calls: tuple[ToolCall, ...] = ()
+    problem: str | None = None
+    format_error: bool = False
+
 
 # json_repair looks far ahead at every bracket; beyond these bounds it takes many seconds, and what needs it is no call.
 _MAX_REPAIR_CHARS = 64_000

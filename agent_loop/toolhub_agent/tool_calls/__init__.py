@@ -27,7 +27,6 @@ What may go wrong early, and what is done about it:
   it that may, too, and a read waits for the changes before it. Everything else runs together.
 """
 
-from toolhub_agent.dispatch.dispatcher import Dispatcher
-from toolhub_agent.dispatch.turn import Event, Execute, Finished, Started, TurnCalls
+from toolhub_agent.tool_calls.dispatcher import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
 
 __all__ = ["Dispatcher", "Event", "Execute", "Finished", "Started", "TurnCalls"]

@@ -17,7 +17,7 @@ SUB_AGENT_PREFIX = "agent-"
 _UNKNOWN_SERVER = "unknown"
 # The API allows no other characters in a function's name, and no more of them.
 _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_-]")
-_LONGEST_NAME = 64
+_MAX_NAME_CHARS = 64
 # Names that models give to the tool they were trained with.
 _ALIASES = {"python": "run_python_code", "python_code": "run_python_code"}
 # Argument names that models mix up: tool -> what it is called -> what models also write.
@@ -151,9 +151,9 @@ def _function_name(server: str, tool: str, taken: set[str]) -> str:
     """`<server>-<tool>`; where that is no valid or no unique name, with a digest of both at its end."""
     plain = f"{server}-{tool}"
     name = _NOT_ALLOWED.sub("_", plain)
-    if name != plain or len(name) > _LONGEST_NAME or name in taken:
+    if name != plain or len(name) > _MAX_NAME_CHARS or name in taken:
         digest = hashlib.sha256(f"{server}/{tool}".encode()).hexdigest()[:8]
-        name = f"{name[: _LONGEST_NAME - 9]}_{digest}"
+        name = f"{name[: _MAX_NAME_CHARS - 9]}_{digest}"
     taken.add(name)
     return name
 

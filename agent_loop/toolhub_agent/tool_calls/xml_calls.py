@@ -1,22 +1,70 @@
-"""Finds the calls in a streamed text: MiroFlow's XML.
+"""Finds calls in a streamed text: MiroFlow's XML.
 
-A call is the tags in fixed order with nothing but white space between them; its arguments end at the first
-`</arguments>` that `</use_mcp_tool>` follows, so a lone `</arguments>` inside a string does no harm. A call opens only
-at top level: what stands inside `<think>` is thinking, also when it is never closed. A `</think>` that nothing opened
-tells that the prompt's template had opened it: everything before was thinking, and calls found there are withdrawn.
+A call is its tags in fixed order with only white space between them. Its arguments end at the first `</arguments>` that is
+followed by `</use_mcp_tool>`, so a lone `</arguments>` inside a string does no harm. A call opens only at top level: text
+inside `<think>` is thinking, also when it is never closed. A `</think>` without an opening tag means that the prompt's
+template had opened it: everything before was thinking, and calls found there are withdrawn.
 """
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 
 from toolhub_agent.model import Json, ToolCall
-from toolhub_agent.protocol.arguments import is_object, read_arguments
-from toolhub_agent.protocol.reader import ParseEnd
-from toolhub_agent.protocol.tags import TAGS, TagSplitter
+from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_arguments
+
+# --- Tags -------------------------------------------------------------------------------------------------------------
+# Cuts streamed text at the protocol's tags, wherever the stream happens to be split.
+
+_NAMES = ("use_mcp_tool", "server_name", "tool_name", "arguments", "think")
+TAGS = frozenset(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
+_TAG = re.compile("|".join(sorted(TAGS)))
+_LONGEST = max(map(len, TAGS))
 
 
-class _Place(Enum):
+class TagSplitter:
+    """Linear: of what was fed, only the beginning of a tag is ever looked at again."""
+
+    def __init__(self) -> None:
+        self._tail = ""
+
+    def feed(self, text: str) -> list[str]:
+        """The pieces that are certain by now; a piece is a whole tag (one of `TAGS`) or text without any."""
+        text = self._tail + text
+        pieces: list[str] = []
+        start = 0
+        for match in _TAG.finditer(text):
+            pieces += (text[start : match.start()], match[0])
+            start = match.end()
+        cut = _begin_of_unfinished_tag(text, start)
+        pieces.append(text[start:cut])
+        self._tail = text[cut:]
+        return [piece for piece in pieces if piece]
+
+    def close(self) -> list[str]:
+        """What was kept because it could have become a tag."""
+        tail, self._tail = self._tail, ""
+        return [tail] if tail else []
+
+
+def _begin_of_unfinished_tag(text: str, start: int) -> int:
+    at = text.rfind("<", max(start, len(text) - _LONGEST + 1))
+    if at >= 0 and any(tag.startswith(text[at:]) for tag in TAGS):
+        return at
+    return len(text)
+
+
+# --- Calls ------------------------------------------------------------------------------------------------------------
+# Finds the calls in a streamed text: MiroFlow's XML.
+#
+# A call is the tags in fixed order with nothing but white space between them; its arguments end at the first
+# `</arguments>` that `</use_mcp_tool>` follows, so a lone `</arguments>` inside a string does no harm. A call opens only
+# at top level: what stands inside `<think>` is thinking, also when it is never closed. A `</think>` that nothing opened
+# tells that the prompt's template had opened it: everything before was thinking, and calls found there are withdrawn.
+
+
+class _State(Enum):
     TEXT = auto()
     THINKING = auto()
     OPENED = auto()
@@ -30,17 +78,17 @@ class _Place(Enum):
 
 # Where a call's head goes on, and by which tag.
 _HEAD = {
-    _Place.OPENED: ("<server_name>", _Place.SERVER),
-    _Place.SERVER: ("</server_name>", _Place.AFTER_SERVER),
-    _Place.AFTER_SERVER: ("<tool_name>", _Place.TOOL),
-    _Place.TOOL: ("</tool_name>", _Place.AFTER_TOOL),
-    _Place.AFTER_TOOL: ("<arguments>", _Place.ARGUMENTS),
+    _State.OPENED: ("<server_name>", _State.SERVER),
+    _State.SERVER: ("</server_name>", _State.AFTER_SERVER),
+    _State.AFTER_SERVER: ("<tool_name>", _State.TOOL),
+    _State.TOOL: ("</tool_name>", _State.AFTER_TOOL),
+    _State.AFTER_TOOL: ("<arguments>", _State.ARGUMENTS),
 }
 # Those of the format-error rule; a tool's name is no sign of a call.
 _TELLTALE = TAGS - {"<think>", "</think>", "<tool_name>", "</tool_name>"}
 
 
-class XmlReader:
+class XmlCallReader:
     """One turn's text. Linear in its length, however it is split."""
 
     growing: int | None = None
@@ -48,7 +96,7 @@ class XmlReader:
 
     def __init__(self) -> None:
         self._splitter = TagSplitter()
-        self._place = _Place.TEXT
+        self._place = _State.TEXT
         self._has_thought = False
         self._server: list[str] = []
         self._tool: list[str] = []
@@ -82,17 +130,17 @@ class XmlReader:
         for piece in self._splitter.close():
             self._step(piece)
         problem = self._broken
-        if self._place not in (_Place.TEXT, _Place.THINKING):
+        if self._place not in (_State.TEXT, _State.THINKING):
             problem = "a call's </use_mcp_tool> is missing"
         if problem is None and self._stray and not self._standing:
             problem = "there is a tag of a call, but no call"
         return ParseEnd(problem=problem, format_error=problem is not None and not self._standing)
 
     def _step(self, piece: str) -> None:
-        if self._place is _Place.THINKING:
+        if self._place is _State.THINKING:
             if piece == "</think>":
-                self._place = _Place.TEXT
-        elif self._place is _Place.TEXT:
+                self._place = _State.TEXT
+        elif self._place is _State.TEXT:
             self._read_text(piece)
         else:
             self._visible.append(piece)
@@ -100,7 +148,7 @@ class XmlReader:
 
     def _read_text(self, piece: str) -> None:
         if piece == "<think>":
-            self._place, self._has_thought = _Place.THINKING, True
+            self._place, self._has_thought = _State.THINKING, True
         elif piece == "</think>":
             self._withdraw_all()
         else:
@@ -118,13 +166,13 @@ class XmlReader:
         self._stray, self._broken = False, None
 
     def _open(self) -> None:
-        self._place = _Place.OPENED
+        self._place = _State.OPENED
         self._server, self._tool, self._arguments, self._after = [], [], [], []
 
     def _read_call(self, piece: str) -> None:
-        if self._place is _Place.ARGUMENTS:
+        if self._place is _State.ARGUMENTS:
             self._read_arguments(piece)
-        elif self._place is _Place.AFTER_ARGUMENTS:
+        elif self._place is _State.AFTER_ARGUMENTS:
             self._read_end(piece)
         else:
             self._read_head(piece)
@@ -133,41 +181,41 @@ class XmlReader:
         tag, following = _HEAD[self._place]
         if piece == tag:
             self._place = following
-        elif piece not in TAGS and self._place in (_Place.SERVER, _Place.TOOL):
-            (self._server if self._place is _Place.SERVER else self._tool).append(piece)
+        elif piece not in TAGS and self._place in (_State.SERVER, _State.TOOL):
+            (self._server if self._place is _State.SERVER else self._tool).append(piece)
         elif not piece.isspace():
             self._broken = f"{tag} expected in a call"
-            self._place = _Place.TEXT
+            self._place = _State.TEXT
             self._visible.pop()
             self._read_text(piece)
 
     def _read_arguments(self, piece: str) -> None:
         if piece == "</arguments>":
-            self._place, self._after = _Place.AFTER_ARGUMENTS, [piece]
+            self._place, self._after = _State.AFTER_ARGUMENTS, [piece]
         else:
             self._arguments.append(piece)
 
     def _read_end(self, piece: str) -> None:
         if piece == "</use_mcp_tool>":
-            self._place = _Place.TEXT
+            self._place = _State.TEXT
             self._hand_out()
         elif piece.isspace():
             self._after.append(piece)
         else:
             self._arguments += self._after
-            self._place = _Place.ARGUMENTS
+            self._place = _State.ARGUMENTS
             self._read_arguments(piece)
 
     def _hand_out(self) -> None:
         raw = "".join(self._arguments).strip()
-        arguments, problem = _arguments_of(raw)
+        arguments, problem = _read_arguments(raw)
         server, tool = "".join(self._server).strip(), "".join(self._tool).strip()
         self._closed.append(ToolCall(self._next_index, server, tool, arguments, raw=raw, problem=problem))
         self._standing.append(self._next_index)
         self._next_index += 1
 
 
-def _arguments_of(raw: str) -> tuple[Json, str | None]:
+def _read_arguments(raw: str) -> tuple[Json, str | None]:
     if "<use_mcp_tool>" in raw and not is_object(raw, strict=False):
         # Two calls run into one: whatever a repair made of that, nobody asked for it.
         return {}, "the call was not closed before the next one began"
@@ -176,7 +224,7 @@ def _arguments_of(raw: str) -> tuple[Json, str | None]:
 
 def strip_think(text: str) -> str:
     """The text without its thinking, by the rules above; also of a turn whose calls are native."""
-    reader = XmlReader()
+    reader = XmlCallReader()
     reader.feed(text)
     reader.close()
     return reader.visible()

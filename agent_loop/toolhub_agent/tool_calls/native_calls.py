@@ -1,24 +1,95 @@
 """Assembles native tool calls from the deltas of the chat completions API.
 
-The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object;
-it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call is withdrawn
-and handed out anew at the end, with all of its text. What never became an object waits for the end, too.
-Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the name may be
-repeated or come in pieces, the arguments may be an object instead of its text.
+The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object. It
+is *sealed* when a later call begins or the stream ends. If more text follows nevertheless, the call is withdrawn and
+handed out again at the end, with all of its text. What never became an object waits for the end, too.
+
+Servers differ. The index may be missing or always 0. The id may be missing or change with every delta. The name may be
+repeated or come in pieces. The arguments may be an object instead of its text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from toolhub_agent.model import Json, ToolCall
-from toolhub_agent.protocol.arguments import is_object, read_arguments
-from toolhub_agent.protocol.objects import ObjectScan
-from toolhub_agent.protocol.reader import ParseEnd
+from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_arguments
+
+# --- Where a JSON object ends -----------------------------------------------------------------------------------------
+# Tells when a streamed JSON object has closed.
+
+_OUTSIDE = re.compile(r'["\[\]{}]')
+_INSIDE = re.compile(r'["\\]')
+
+
+class JsonObjectScanner:
+    """Follows strings and brackets only, so that each character is looked at once; whether it is JSON is not asked.
+
+    is_closed: the first object is complete. has_more: something other than white space stands after it, or the text
+    does not begin with an object.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.has_more = False
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    def feed(self, text: str) -> None:
+        at = 0
+        while at < len(text) and not self.has_more:
+            if self._depth == 0:
+                at = self._read_around(text, at)
+            elif self._in_string:
+                at = self._read_string(text, at)
+            else:
+                at = self._read_inside(text, at)
+
+    def _read_around(self, text: str, at: int) -> int:
+        rest = text[at:].lstrip()
+        if rest and (self.is_closed or rest[0] != "{"):
+            self.has_more = True
+        elif rest:
+            self._depth = 1
+        return len(text) - len(rest) + 1 if rest else len(text)
+
+    def _read_string(self, text: str, at: int) -> int:
+        if self._escaped:
+            self._escaped = False
+            return at + 1
+        match = _INSIDE.search(text, at)
+        if match is None:
+            return len(text)
+        self._escaped = match[0] == "\\"
+        self._in_string = self._escaped
+        return match.end()
+
+    def _read_inside(self, text: str, at: int) -> int:
+        match = _OUTSIDE.search(text, at)
+        if match is None:
+            return len(text)
+        if match[0] == '"':
+            self._in_string = True
+        else:
+            self._depth += 1 if match[0] in "[{" else -1
+            self.is_closed = self._depth == 0
+        return match.end()
+
+
+# --- Calls ------------------------------------------------------------------------------------------------------------
+# Assembles native tool calls from the deltas of the chat completions API.
+#
+# The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object;
+# it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call is withdrawn
+# and handed out anew at the end, with all of its text. What never became an object waits for the end, too.
+# Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the name may be
+# repeated or come in pieces, the arguments may be an object instead of its text.
 
 
 @dataclass(eq=False)
@@ -30,7 +101,7 @@ class _Draft:
     id: str
     name: str = ""
     pieces: list[str] = field(default_factory=list)
-    scan: ObjectScan = field(default_factory=ObjectScan)
+    scan: JsonObjectScanner = field(default_factory=JsonObjectScanner)
     is_handed_out: bool = False
     is_final: bool = False
 
@@ -51,7 +122,7 @@ class _Draft:
         return bool(self.name) and not self.scan.has_more and is_object(self.raw, strict=False)
 
 
-class NativeReader:
+class NativeCallReader:
     """The calls of one turn. split: a function's name -> (server, tool)."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
@@ -80,7 +151,7 @@ class NativeReader:
         if draft.is_handed_out:
             draft.is_final = True
             return []
-        draft.name, draft.pieces, draft.scan, draft.is_final = "", [], ObjectScan(), True
+        draft.name, draft.pieces, draft.scan, draft.is_final = "", [], JsonObjectScanner(), True
         _add(draft, delta)
         return [self._hand_out(draft)]
 
@@ -99,7 +170,7 @@ class NativeReader:
             {
                 "id": draft.id,
                 "type": "function",
-                "function": {"name": draft.name, "arguments": _readable(draft.raw)},
+                "function": {"name": draft.name, "arguments": _as_json_text(draft.raw)},
             }
             for draft in self._drafts
         )
@@ -185,5 +256,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _readable(raw: str) -> str:
+def _as_json_text(raw: str) -> str:
     return raw if is_object(raw, strict=True) else json.dumps(read_arguments(raw)[0])
