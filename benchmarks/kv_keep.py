@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx2
-from toolhub_agent.context.history import History
-from toolhub_agent.context.keep import ALL, KeepResults
+from toolhub_agent.history import History
 from toolhub_agent.llm import LlmClient
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.model import Completion, ToolOutcome
+from toolhub_agent.trimming import ALL, ToolResultTrimmer
+from toolhub_agent.types import Completion, ToolOutcome
 
 from benchmarks.measure import interleaved, median
 from benchmarks.prompts import Writer, open_writer
@@ -68,7 +68,7 @@ async def _converse(
     """
     history = History(writer.fresh(talk.system))
     history.append_user("What is it?")
-    keep = KeepResults(policy.keep, policy.stride)
+    keep = ToolResultTrimmer(policy.keep, policy.stride)
     before = await read_metric(http, served, COMPUTED)
     turns: list[Completion] = []
     while len(turns) < talk.turns and not (turns and turns[-1].usage.prompt_tokens + talk.result > talk.longest):

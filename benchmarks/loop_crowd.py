@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 import httpx2
-from toolhub_agent.loop.setup import catalog_of, prompt_of
+from toolhub_agent.agent import catalog_for, system_prompt_for
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.tools import HubTools
 
@@ -135,7 +135,9 @@ async def _run_ours(stage: Stage) -> Json:
 def _system(definitions: list[Json], settings: AgentSettings) -> str:
     """The system prompt that every agent of the crowd has."""
     assert settings.system_prompt is not None
-    return prompt_of(catalog_of(definitions, settings), settings, settings.system_prompt, datetime.date.today())
+    return system_prompt_for(
+        catalog_for(definitions, settings), settings, settings.system_prompt, datetime.date.today()
+    )
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ from typing import Literal
 
 import anyio
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.model import ToolCall, ToolOutcome
 from toolhub_agent.tool_calls import CallFinished, CallStarted, Dispatcher
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.dispatcher import CallEvent
+from toolhub_agent.types import ToolCall, ToolOutcome
 
 from benchmarks.measure import interleaved
 from benchmarks.result import Json

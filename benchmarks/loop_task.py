@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-from toolhub_agent.model import Completion
 from toolhub_agent.tools import HubTools
+from toolhub_agent.types import Completion
 
 from benchmarks.crew import Worker
 from benchmarks.loop_crowd import BUILTIN, SERVER, TOOL

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.kv_hints.signals import EngineFields, HintSink, Signal
 from toolhub_agent.llm import LlmClient, open_llm
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.llm.transport import session_headers
-from toolhub_agent.loop.agent import Agent, Surroundings
-from toolhub_agent.loop.task import Task, TaskResult
-from toolhub_agent.model import Completion, ToolCall
 from toolhub_agent.tasklog import TaskLog
 from toolhub_agent.tools import ToolSource
+from toolhub_agent.types import Completion, Task, TaskResult, ToolCall
 
 from benchmarks.result import Json
 from toolhub.config import AgentSettings, HintSettings, LlmSettings
@@ -214,7 +213,7 @@ async def play(side: Side, piece: Play) -> TaskResult:
         }
     )
     sink = Script(side.served, piece.answers, side.hints, piece.first)
-    agent = Agent(Surroundings(side.llm, settings, sink), piece.tools)
+    agent = Agent(AgentDeps(side.llm, settings, sink), piece.tools)
     with tempfile.TemporaryDirectory() as scratch:
         log = TaskLog.create(piece.folder or Path(scratch), piece.task, description="a scripted task")
         try:

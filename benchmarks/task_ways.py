@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from toolhub_agent.context.keep import KeepResults
+from toolhub_agent.agent import catalog_for, system_prompt_for
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.loop.setup import catalog_of, prompt_of
-from toolhub_agent.model import Completion
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.tools import HubTools, ToolSource
+from toolhub_agent.trimming import ToolResultTrimmer
+from toolhub_agent.types import Completion
 
 from benchmarks import engine_play
 from benchmarks.contestants import sdk_session
@@ -123,9 +123,9 @@ async def _plain(stage: Stage, scripts: list[Json], open_tools: Callable[[], Too
 
 async def _converse(stage: Stage, model: PlainModel, tools: ToolSource, script: Json, times: TaskTimes) -> None:
     settings = AgentSettings(system_prompt=script["objective"])
-    catalog = catalog_of(await tools.get_all_tool_definitions(), settings)
-    system = prompt_of(catalog, settings, script["objective"], datetime.date.today())
-    view = KeepResults(KEEP)
+    catalog = catalog_for(await tools.get_all_tool_definitions(), settings)
+    system = system_prompt_for(catalog, settings, script["objective"], datetime.date.today())
+    view = ToolResultTrimmer(KEEP)
     messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": "What is it?"}]
     for answer in script["answers"]:
         began = stage.now()

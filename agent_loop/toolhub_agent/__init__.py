@@ -19,18 +19,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolhub_agent.agent import Agent as Agent
+    from toolhub_agent.agent import AgentDeps as Surroundings
     from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
     from toolhub_agent.llm import LlmRequest as LlmRequest
     from toolhub_agent.llm import open_llm as open_llm
-    from toolhub_agent.loop.agent import Agent as Agent
-    from toolhub_agent.loop.agent import Surroundings as Surroundings
-    from toolhub_agent.loop.task import Task as Task
-    from toolhub_agent.loop.task import TaskResult as TaskResult
     from toolhub_agent.tasklog import TaskLog as TaskLog
     from toolhub_agent.tool_calls import Dispatcher as Dispatcher
     from toolhub_agent.tool_calls.catalog import ToolCatalog as ToolCatalog
     from toolhub_agent.tools import HubTools as HubTools
+    from toolhub_agent.types import Task as Task
+    from toolhub_agent.types import TaskResult as TaskResult
 
 # Imported when used: the vLLM plugin lives in an environment that has nothing of toolhub.
 _LAZY = {

@@ -1,14 +1,17 @@
-"""Where the loop's tools come from: anything with MiroFlow's two methods, and a hub's task made to look like that."""
+"""Where the loop's tools come from, and how one call is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+
+import anyio
 
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.miroflow import failure_of, normalised
 from toolhub.model import Result, ToolInfo
-from toolhub_agent.model import Json
+from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX
+from toolhub_agent.types import Json, ToolCall, ToolOutcome
 
 
 class ToolSource(Protocol):
@@ -53,7 +56,7 @@ class HubTools:
             return answer | {"result": f"Unknown tool: {tool_name}"}
         except ToolhubError as exc:
             return answer | {"error": failure_of(exc).text}
-        text = _text_of(result)
+        text = _result_text(result)
         return answer | {"result": normalised(tool_name, text) if result.is_error else text}
 
 
@@ -71,9 +74,45 @@ def _definitions(tools: list[ToolInfo] | ToolhubError) -> list[Json]:
     ]
 
 
-def _text_of(result: Result) -> str:
+def _result_text(result: Result) -> str:
     """Every text block; of other blocks their kind, so that the model knows that something is there."""
     return "\n".join(
         block["text"] if isinstance(block.get("text"), str) else f"[{block.get('type', 'unknown')} block]"
         for block in result.content
     )
+
+
+RunSubAgent = Callable[[str, str], Awaitable[str]]
+"""Takes the server's name (`agent-<name>`) and the subtask; gives back the report."""
+
+
+class ToolExecutor:
+    """Calls tools through a `ToolSource`. One per agent."""
+
+    def __init__(self, tools: ToolSource, *, timeout: float, run_sub_agent: RunSubAgent | None = None) -> None:
+        """timeout: seconds for one tool call. A sub-agent has as many turns as it has, but no time of its own."""
+        self._tools = tools
+        self._timeout = timeout
+        self._run_sub_agent = run_sub_agent
+
+    async def __call__(self, call: ToolCall) -> ToolOutcome:
+        """Raises nothing but cancellation."""
+        began = anyio.current_time()
+        text, is_error = await self._answer(call)
+        return ToolOutcome(call, text, is_error, seconds=anyio.current_time() - began)
+
+    async def _answer(self, call: ToolCall) -> tuple[str, bool]:
+        try:
+            if self._run_sub_agent is not None and call.server.startswith(SUB_AGENT_PREFIX):
+                return await self._run_sub_agent(call.server, str(call.arguments.get("subtask", ""))), False
+            return await self._call_tool(call)
+        except Exception as exc:  # a foreign ToolManager may raise anything; the model is told, the task goes on
+            return str(exc) or repr(exc), True
+
+    async def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
+        with anyio.move_on_after(self._timeout):
+            answer = await self._tools.execute_tool_call(call.server, call.tool, call.arguments)
+            if "error" in answer:
+                return str(answer["error"]), True
+            return str(answer.get("result", "")), False
+        return f"no answer within {self._timeout:g} s; it may have been executed", True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolhub_agent.context import History
-from toolhub_agent.model import Completion, Message, ToolCall, ToolOutcome, Usage
+from toolhub_agent.history import History
+from toolhub_agent.types import Completion, Message, ToolCall, ToolOutcome, Usage
 
 
 def a_call(index: int = 0, *, tool: str = "search", server: str = "web", **more) -> ToolCall:

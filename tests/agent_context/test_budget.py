@@ -6,9 +6,9 @@ import pytest
 from conversation import after_turns
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.context import ContextBudget
-from toolhub_agent.context.serial import encoded
-from toolhub_agent.model import Usage
+from toolhub_agent.history import encoded
+from toolhub_agent.trimming import ContextBudget
+from toolhub_agent.types import Usage
 
 pytestmark = pytest.mark.quick
 

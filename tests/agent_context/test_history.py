@@ -6,9 +6,8 @@ import pytest
 from conversation import a_call, after_turns, an_answer, an_outcome, contents, native_answer
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.context import History, dumps
-from toolhub_agent.context.serial import encoded
-from toolhub_agent.model import ToolOutcome
+from toolhub_agent.history import History, dumps, encoded
+from toolhub_agent.types import ToolOutcome
 
 pytestmark = pytest.mark.quick
 

@@ -7,8 +7,9 @@ import io
 import pytest
 from conversation import after_turns, an_answer, an_outcome
 from rich.console import Console
-from toolhub_agent.context import KeepResults, PrefixReport
-from toolhub_agent.model import Message, Usage
+from toolhub_agent.prefix_report import PrefixReport
+from toolhub_agent.trimming import ToolResultTrimmer
+from toolhub_agent.types import Message, Usage
 
 pytestmark = pytest.mark.quick
 
@@ -38,7 +39,7 @@ def report_of(*prompts: list[Message], tokenizer=characters, cached=None, bodies
 
 
 def prompts(*turns: int, keep: int = -1) -> list[list[Message]]:
-    view = KeepResults(keep)
+    view = ToolResultTrimmer(keep)
     return [view.view(after_turns(number, result="long " * 60).messages()).messages for number in turns]
 
 

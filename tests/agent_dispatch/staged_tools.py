@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 
 import anyio
-from toolhub_agent.model import Json, ToolCall, ToolOutcome
 from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher
 from toolhub_agent.tool_calls.catalog import ToolCatalog
+from toolhub_agent.types import Json, ToolCall, ToolOutcome
 
 READ_ONLY = {"readOnlyHint": True}
 CATALOG = ToolCatalog.of(

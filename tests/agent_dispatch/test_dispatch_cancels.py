@@ -7,8 +7,8 @@ import asyncio
 import anyio
 import pytest
 from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts
-from toolhub_agent.model import Delta, ToolCall, ToolOutcome
 from toolhub_agent.tool_calls import Dispatcher
+from toolhub_agent.types import Delta, ToolCall, ToolOutcome
 
 pytestmark = pytest.mark.anyio
 

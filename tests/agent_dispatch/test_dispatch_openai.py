@@ -13,8 +13,8 @@ import anyio.abc
 import pytest
 from openai import AsyncOpenAI
 from staged_tools import CATALOG, Events, StagedTools, native, search
-from toolhub_agent.model import Json
 from toolhub_agent.tool_calls import Dispatcher
+from toolhub_agent.types import Json
 
 pytestmark = pytest.mark.anyio
 

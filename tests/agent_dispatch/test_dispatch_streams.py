@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts, xml
-from toolhub_agent.model import Delta, ToolCall, ToolOutcome
 from toolhub_agent.tool_calls import Dispatcher
+from toolhub_agent.types import Delta, ToolCall, ToolOutcome
 
 pytestmark = pytest.mark.anyio
 

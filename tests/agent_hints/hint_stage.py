@@ -27,7 +27,7 @@ from toolhub_agent.kv_hints.signals import (
     ToolWaitStarted,
     TurnFinished,
 )
-from toolhub_agent.model import Usage
+from toolhub_agent.types import Usage
 from trio.testing import MockClock
 
 from toolhub.config.llm import HintSettings

@@ -9,7 +9,7 @@ from llm_stand_in.answers import Answer
 from llm_stand_in.model_server import ModelServer, open_model_server
 from toolhub_agent.kv_hints.hinter import open_hints
 from toolhub_agent.kv_hints.signals import AboutToResume, Prompt, ToolWaitStarted, TurnFinished
-from toolhub_agent.model import Usage
+from toolhub_agent.types import Usage
 
 from toolhub.config.llm import HintSettings
 

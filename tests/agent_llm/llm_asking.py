@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_stand_in.model_server import ModelServer
 from toolhub_agent.llm import LlmRequest
-from toolhub_agent.model import Message
+from toolhub_agent.types import Message
 
 from toolhub.config.llm import LlmSettings
 

@@ -11,7 +11,7 @@ from llm_asking import ask, settings
 from llm_stand_in.answers import Answer, Fault, cut, failed, said, stalled
 from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmRefused, LlmUnavailable
 from toolhub_agent.llm import open_llm
-from toolhub_agent.model import Delta
+from toolhub_agent.types import Delta
 
 pytestmark = pytest.mark.anyio
 SECRET = "sk-very-secret-key"

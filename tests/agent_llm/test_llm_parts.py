@@ -6,7 +6,7 @@ import pytest
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm.accumulator import AnswerAccumulator
 from toolhub_agent.llm.errors import AttemptFailed
-from toolhub_agent.model import Delta, Usage
+from toolhub_agent.types import Delta, Usage
 
 
 def chunk(finish: str | None = None, **delta):

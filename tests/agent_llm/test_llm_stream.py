@@ -10,7 +10,7 @@ from llm_stand_in.prefix_cache import render, tokens_of
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.llm import open_llm
 from toolhub_agent.llm.concurrency import SlotStatistics
-from toolhub_agent.model import Delta
+from toolhub_agent.types import Delta
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import anyio
 from llm_stand_in.model_server import ModelServer
+from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.kv_hints.signals import NullHints, Signal
 from toolhub_agent.llm import open_llm
-from toolhub_agent.loop.agent import Agent, Surroundings
-from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.tasklog import Replay, StreamEvents, TaskLog
+from toolhub_agent.types import Task, TaskResult
 
 from toolhub.config import AgentSettings, LlmSettings
 
@@ -104,7 +104,7 @@ class Stage:
         settings = AgentSettings(**{"pause_after_failure_s": 0, **self.settings})
         llm_settings = LlmSettings(endpoints=[self.server.url], attempts=1, total_timeout_s=10)
         async with open_llm(llm_settings) as llm:
-            around = Surroundings(llm, settings, self.hints, today=lambda: date(2026, 11, 20))
+            around = AgentDeps(llm, settings, self.hints, today=lambda: date(2026, 11, 20))
             yield Agent(around, self.tools)
 
     @property

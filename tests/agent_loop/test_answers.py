@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toolhub_agent.loop.answer import boxed_answer, boxed_contents
+from toolhub_agent.agent import boxed_answer, boxed_contents
 
 pytestmark = pytest.mark.quick
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from llm_stand_in.answers import called, cut, failed, said
 from loop_stage import Stage, search, use
+from toolhub_agent.agent import NO_ANSWER
 from toolhub_agent.kv_hints.signals import EngineFields, TurnFinished
-from toolhub_agent.loop.answer import NO_ANSWER
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from toolhub_agent.loop.duplicates import AskedQueries, query_of
-from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry
-from toolhub_agent.model import ToolCall, ToolOutcome
+from toolhub_agent.turn import AskedQueries, Rollbacks, is_refusal, query_of, reason_to_retry
+from toolhub_agent.types import ToolCall, ToolOutcome
 
 pytestmark = pytest.mark.quick
 

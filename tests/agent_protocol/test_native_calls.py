@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.model import Json, ToolCall
 from toolhub_agent.tool_calls import native_calls
 from toolhub_agent.tool_calls.native_calls import JsonObjectScanner, NativeCallReader
+from toolhub_agent.types import Json, ToolCall
 
 
 def split(function: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import hashlib
 import re
 
 import pytest
-from toolhub_agent.protocol.prompt import system_prompt
+from toolhub_agent.prompts import system_prompt
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from toolhub_agent.model import ToolCall
 from toolhub_agent.tool_calls import xml_calls
 from toolhub_agent.tool_calls.arguments import ParseEnd
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader, strip_think
+from toolhub_agent.types import ToolCall
 
 
 def xml(server: str = "web", tool: str = "search", arguments: str = '{"q": "cats"}') -> str:

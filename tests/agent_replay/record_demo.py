@@ -15,15 +15,15 @@ from pathlib import Path
 
 import anyio
 from demo_words import QUESTION, WORDS
-from toolhub_agent.context.serial import encoded
+from toolhub_agent.events import NoCallbacks
+from toolhub_agent.history import encoded
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.loop.watch import NoViewer
-from toolhub_agent.model import Usage
 from toolhub_agent.replay import included
 from toolhub_agent.replay.llm import Pace, ReplayLlm
 from toolhub_agent.replay.session import play
 from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
+from toolhub_agent.types import Usage
 
 TASK = "holm-skerry"
 BYTES_PER_TOKEN = 4
@@ -61,7 +61,7 @@ async def record(workdir: Path) -> str:
     """Run the task; returns the log's text, without the folder it was made in."""
     log = TaskLog.create(workdir / "log", TASK, description=QUESTION, env_info={"note": included.NOTE})
     try:
-        result = await play(trajectory(), CountingLlm(), included.config(workdir), NoViewer(), log)
+        result = await play(trajectory(), CountingLlm(), included.config(workdir), NoCallbacks(), log)
     finally:
         log.close()
     assert result.status == "success", result.error

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolhub_agent.loop.task import TaskResult
-from toolhub_agent.loop.watch import NoViewer, Viewer
-from toolhub_agent.model import Usage
+from toolhub_agent.events import AgentCallbacks, NoCallbacks
 from toolhub_agent.replay.llm import Pace, ReplayLlm
 from toolhub_agent.replay.session import play
 from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
+from toolhub_agent.types import TaskResult, Usage
 
 from toolhub.config import Config, parse_config
 
@@ -38,13 +37,13 @@ def script(
 
 
 async def perform(
-    trajectory: Trajectory, config: Config, folder: Path, *, viewer: Viewer | None = None
+    trajectory: Trajectory, config: Config, folder: Path, *, viewer: AgentCallbacks | None = None
 ) -> tuple[TaskResult, Path]:
     """Play it at once; returns the result and the log that the loop wrote of it."""
     log = TaskLog.create(folder / "logs", "t", description=trajectory.question)
     try:
         llm = ReplayLlm(trajectory, AT_ONCE)
-        return await play(trajectory, llm, config, viewer or NoViewer(), log), log.path
+        return await play(trajectory, llm, config, viewer or NoCallbacks(), log), log.path
     finally:
         log.close()
 

@@ -8,13 +8,13 @@ import anyio
 import pytest
 from replay_stage import AT_ONCE, call, call_clock, config_in, perform, say, script
 from toolhub_agent.errors import LlmRefused
+from toolhub_agent.events import NoCallbacks
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.loop.watch import NoViewer
-from toolhub_agent.model import Completion, Delta, Usage
 from toolhub_agent.replay import included
 from toolhub_agent.replay.llm import Pace, ReplayLlm
 from toolhub_agent.replay.trajectory import Answer, Trajectory
 from toolhub_agent.tasklog import MAIN, read_log
+from toolhub_agent.types import Completion, Delta, Usage
 
 from toolhub.config import SandboxSettings
 
@@ -121,7 +121,7 @@ async def test_the_included_task_goes_on_where_no_sandbox_can_be_made(tmp_path: 
     assert len(told) == 2 and not any("burning" in text for text in told), told
 
 
-class Watch(NoViewer):
+class Watch(NoCallbacks):
     def __init__(self) -> None:
         self.outcomes = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toolhub_agent.context.history import History
-from toolhub_agent.model import Completion, ToolCall, ToolOutcome, Usage
+from toolhub_agent.history import History
 from toolhub_agent.replay.trajectory import Answer, Trajectory
 from toolhub_agent.tasklog import MAIN, LogUnreadable, TaskLog
+from toolhub_agent.types import Completion, ToolCall, ToolOutcome, Usage
 
 pytestmark = pytest.mark.quick
 

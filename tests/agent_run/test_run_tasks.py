@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.run.results import Results, row_of, summary
 from toolhub_agent.run.sweep import Plan, hub_task_id
 from toolhub_agent.run.tasks import read_tasks
+from toolhub_agent.types import Task, TaskResult
 
 from toolhub.errors import ConfigError
 from toolhub.task_ids import is_task_value

@@ -6,10 +6,9 @@ import io
 
 import pytest
 from rich.console import Console
-from toolhub_agent.loop.task import Task, TaskResult
-from toolhub_agent.model import Completion, ToolCall, ToolOutcome, Usage
 from toolhub_agent.run.results import row_of, summary
 from toolhub_agent.run.view import TaskView, result_panel, summary_table
+from toolhub_agent.types import Completion, Task, TaskResult, ToolCall, ToolOutcome, Usage
 
 pytestmark = pytest.mark.quick
 

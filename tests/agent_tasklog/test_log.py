@@ -7,8 +7,8 @@ import logging
 import stat
 
 import pytest
-from toolhub_agent.model import ToolCall
 from toolhub_agent.tasklog import MAIN, TaskLog, read_log
+from toolhub_agent.types import ToolCall
 from written_log import START, a_history, a_log, a_task, a_turn
 
 pytestmark = pytest.mark.quick

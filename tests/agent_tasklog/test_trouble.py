@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from toolhub_agent.context import History
+from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, TaskLog, read_log, writer
 from written_log import a_turn
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolhub_agent.context import History
-from toolhub_agent.model import Completion, ToolCall, ToolOutcome, Usage
+from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, ConversationLog, TaskLog
+from toolhub_agent.types import Completion, ToolCall, ToolOutcome, Usage
 
 # 2026-01-02 03:04:05 in UTC+8.
 START = 1767294245.0

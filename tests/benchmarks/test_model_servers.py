@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
-from toolhub_agent.model import Completion, Usage
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
+from toolhub_agent.types import Completion, Usage
 
 from benchmarks import kv, kv_found, kv_tables, loop, runner
 from benchmarks.engine.install import EngineSetupError

@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import mean, median, pstdev
 
 import pytest
-from toolhub_agent.context.keep import KeepResults
+from toolhub_agent.trimming import ToolResultTrimmer
 
 from benchmarks.traces import (
     CALLS_PER_TURN,
@@ -112,7 +112,7 @@ def test_prompts_that_show_all_are_continued() -> None:
 @pytest.mark.parametrize("stride", [0, 2, 5])
 def test_prompts_are_cut_as_the_agent_cuts_them(stride: int) -> None:
     task, keep = small(20), 3
-    view = KeepResults(keep, stride)
+    view = ToolResultTrimmer(keep, stride)
     messages: list[dict[str, str]] = [{"role": "user", "content": "task"}]
     for number, prompt in enumerate(prompts(task, keep, stride)):
         shown = view.view(messages)

@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 from engine_script import ScriptedLlm
+from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.llm import open_llm
-from toolhub_agent.loop.agent import Agent, Surroundings
-from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.tasklog import TaskLog, read_log
 from toolhub_agent.tools import HubTools
+from toolhub_agent.types import Task, TaskResult
 
 from benchmarks.engine.server import EngineServer
 from toolhub import Hub, parse_config
@@ -75,7 +75,7 @@ async def answered(engine: EngineServer, folder: Path, texts: list[str], **setti
             hub.task("t1") as tools,
             open_llm(LlmSettings(endpoints=[engine.openai_url])) as llm,
         ):
-            agent = Agent(Surroundings(ScriptedLlm(llm, texts), agent_settings), HubTools(tools))
+            agent = Agent(AgentDeps(ScriptedLlm(llm, texts), agent_settings), HubTools(tools))
             task = Task("t1", "Which otter is the heaviest?", ground_truth="sea otter")
             log = TaskLog.create(folder, "t1", description=task.question, ground_truth="sea otter")
             result = await agent.run(task, log=log)

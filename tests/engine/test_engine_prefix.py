@@ -10,8 +10,10 @@ import anyio
 import httpx2
 import openai
 import pytest
-from toolhub_agent.context import History, KeepResults, PrefixReport
-from toolhub_agent.model import Completion, Message, ToolCall, ToolOutcome, Usage
+from toolhub_agent.history import History
+from toolhub_agent.prefix_report import PrefixReport
+from toolhub_agent.trimming import ToolResultTrimmer
+from toolhub_agent.types import Completion, Message, ToolCall, ToolOutcome, Usage
 
 from benchmarks.engine.server import BLOCK_SIZE, EngineServer
 
@@ -74,7 +76,7 @@ async def test_the_engine_reuses_what_the_report_says_it_could(
     engine: EngineServer, client: openai.AsyncOpenAI
 ) -> None:
     history, report = begun("xml"), PrefixReport(Tokens(engine, None))
-    keep = KeepResults(2, stride=2)
+    keep = ToolResultTrimmer(2, stride=2)
     for number in range(1, 8):
         view = keep.view(history.messages())
         usage = await ask(client, view.messages)

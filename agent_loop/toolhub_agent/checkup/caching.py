@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import Answer, ModelServer
 from toolhub_agent.checkup.text import long_text, sentences_for
-from toolhub_agent.model import Message
+from toolhub_agent.types import Message
 
 # Of a repeated prompt all but the last block is cached; with a large block that is still more than this.
 MOST_OF_IT = 0.5

@@ -6,7 +6,7 @@ from toolhub_agent.checkup.caching import is_reused
 from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import ModelServer, Unanswered
 from toolhub_agent.checkup.text import long_text, sentences_for
-from toolhub_agent.model import Message
+from toolhub_agent.types import Message
 
 _PINS_IN_METRICS = "toolhub_pins"
 

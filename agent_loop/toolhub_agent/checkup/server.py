@@ -17,7 +17,7 @@ from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import usage_of
 from toolhub_agent.llm.errors import error_message, sanitize
 from toolhub_agent.llm.transport import session_headers
-from toolhub_agent.model import Json, Message, Usage
+from toolhub_agent.types import Json, Message, Usage
 
 # The largest prefill that a check asks for takes seconds on one core; a server that is that busy tells nothing else.
 PATIENCE_S = 60.0

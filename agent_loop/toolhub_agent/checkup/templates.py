@@ -13,7 +13,7 @@ from toolhub_agent.checkup.server import PATIENCE_S, ModelServer, Unanswered
 from toolhub_agent.checkup.text import long_text, sentences_for
 from toolhub_agent.checkup.tools import LOOK_UP
 from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict, results_for
-from toolhub_agent.model import Json, Message
+from toolhub_agent.types import Json, Message
 
 _HEAD: list[Message] = [{"role": "system", "content": "You answer briefly."}, {"role": "user", "content": "Go on."}]
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "heron"}'}}

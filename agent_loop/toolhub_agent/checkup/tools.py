@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolhub_agent.checkup.finding import Finding
 from toolhub_agent.checkup.server import Answer, ModelServer, Unanswered
-from toolhub_agent.model import Json, Message
+from toolhub_agent.types import Json, Message
 
 LOOK_UP: Json = {
     "type": "function",

@@ -15,7 +15,6 @@ from toolhub import Config
 from toolhub.cli.shared import console, log_to_stderr, print_json, read_config
 from toolhub.cli.shared import run as run_async
 from toolhub.errors import ConfigError, MissingExtra
-from toolhub_agent.loop.task import TaskResult
 from toolhub_agent.replay import included
 from toolhub_agent.replay.llm import ReplayLlm
 from toolhub_agent.replay.session import play
@@ -24,6 +23,7 @@ from toolhub_agent.replay.view import NOTICE, ReplayView, banner
 from toolhub_agent.run.results import row_of
 from toolhub_agent.run.view import result_panel
 from toolhub_agent.tasklog import LogUnreadable, TaskLog
+from toolhub_agent.types import TaskResult
 
 
 def replay(as_json: bool, log: Path | None, config: Path | None) -> None:

@@ -15,14 +15,14 @@ from toolhub.cli.shared import find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
-from toolhub_agent.loop.agent import Agent
-from toolhub_agent.loop.task import Task, TaskResult
+from toolhub_agent.agent import Agent
 from toolhub_agent.run.results import Results, row_of, summary
 from toolhub_agent.run.session import llm_settings, open_session
 from toolhub_agent.run.sweep import Plan, Sweep, new_log
 from toolhub_agent.run.tasks import read_tasks
 from toolhub_agent.run.view import SweepView, TaskView, result_panel, summary_table
 from toolhub_agent.tools import HubTools
+from toolhub_agent.types import Task, TaskResult
 
 
 def run(

@@ -17,7 +17,7 @@ from toolhub_agent.kv_hints.context import HintContext, HintEndpoint
 from toolhub_agent.kv_hints.engines import Command, EngineAdapter
 from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import usage_of
-from toolhub_agent.model import Usage
+from toolhub_agent.types import Usage
 
 if TYPE_CHECKING:
     import httpx2

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolhub_agent.kv_hints.signals import EngineFields, Prompt
 from toolhub_agent.llm.transport import engine_root, header_value
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json
 
 if TYPE_CHECKING:
     import httpx2

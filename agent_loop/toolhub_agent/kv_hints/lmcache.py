@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from toolhub_agent.kv_hints.engines import Command, EngineAdapter, get_json
 from toolhub_agent.kv_hints.signals import Prompt
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json
 
 if TYPE_CHECKING:
     import httpx2

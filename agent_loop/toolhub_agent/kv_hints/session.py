@@ -41,7 +41,7 @@ from toolhub_agent.kv_hints.signals import (
     ToolWaitStarted,
     TurnFinished,
 )
-from toolhub_agent.model import Message, Usage
+from toolhub_agent.types import Message, Usage
 
 # --- A tool wait ------------------------------------------------------------------------------------------------------
 # One tool wait: which tools still run, what was warmed, when to look again. Times are on the anyio clock.

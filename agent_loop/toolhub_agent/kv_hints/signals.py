@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolhub_agent.model import Message, Usage
+from toolhub_agent.types import Message, Usage
 
 
 @dataclass(frozen=True, slots=True)

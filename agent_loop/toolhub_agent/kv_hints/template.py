@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from toolhub_agent.kv_hints.signals import Prompt
-from toolhub_agent.model import Message
+from toolhub_agent.types import Message
 
 if TYPE_CHECKING:
     import httpx2

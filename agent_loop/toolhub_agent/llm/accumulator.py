@@ -7,7 +7,7 @@ from typing import Any
 
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm.errors import AttemptFailed
-from toolhub_agent.model import Delta, Json, Usage
+from toolhub_agent.types import Delta, Json, Usage
 
 # --- Token counts -----------------------------------------------------------------------------------------------------
 # Token counts out of the many spellings of servers.

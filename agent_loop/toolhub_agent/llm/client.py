@@ -28,7 +28,7 @@ from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
 from toolhub_agent.llm.errors import AttemptFailed, FailureKind, retry_pause
 from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, session_headers
-from toolhub_agent.model import Completion, Delta, Json, Message, Usage
+from toolhub_agent.types import Completion, Delta, Json, Message, Usage
 
 # --- A request --------------------------------------------------------------------------------------------------------
 # A request of the loop, and the JSON it becomes.

@@ -12,7 +12,7 @@ import openai
 from openai import AsyncOpenAI, AsyncStream, Omit
 
 from toolhub_agent.llm.errors import AttemptFailed, error_message, failure_from_status, parse_retry_after, sanitize
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json
 
 # --- Session headers --------------------------------------------------------------------------------------------------
 # The headers that tell routers and engines which conversation a request belongs to. Unknown headers harm nobody.

@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from toolhub.config.llm import LlmSettings
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.llm.endpoint_pool import EndpointPool, open_endpoint_pool
-from toolhub_agent.model import Json
 from toolhub_agent.proxy.forward import Forwarder, RoutedRequest
 from toolhub_agent.proxy.http_messages import (
     CLIENT_CLOSED_REQUEST,
@@ -29,6 +28,7 @@ from toolhub_agent.proxy.http_messages import (
 from toolhub_agent.proxy.metrics import ProxyCounters, metric_families
 from toolhub_agent.proxy.prefix_index import digest_of_text
 from toolhub_agent.proxy.sessions import SessionRegistry, session_name
+from toolhub_agent.types import Json
 
 if TYPE_CHECKING:
     from toolhub import Hub

@@ -26,7 +26,6 @@ from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
 from toolhub_agent.llm.errors import AttemptFailed, is_retryable, parse_retry_after
 from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_HEADERS, SESSION_TOKEN_HEADER
-from toolhub_agent.model import Json, Usage
 from toolhub_agent.proxy.connections import CoalescingBackend, ConnectionPool
 from toolhub_agent.proxy.http_messages import (
     ClientResponse,
@@ -43,6 +42,7 @@ from toolhub_agent.proxy.http_messages import (
 from toolhub_agent.proxy.metrics import ProxyCounters
 from toolhub_agent.proxy.sessions import ProxySession
 from toolhub_agent.proxy.sse import SseSplitter, event_data, is_usage_only
+from toolhub_agent.types import Json, Usage
 
 # --- Reading along ----------------------------------------------------------------------------------------------------
 # A copy of an answer that passes through: its text, calls and usage, for whoever gives the hints.

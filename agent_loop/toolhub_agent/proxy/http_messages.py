@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from starlette.types import Send
 
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json
 
 # --- Headers ----------------------------------------------------------------------------------------------------------
 # Which headers pass through the door, in either direction. Names are lower-case bytes, as ASGI has them.

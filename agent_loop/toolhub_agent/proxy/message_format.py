@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from toolhub_agent.model import Json, Message
 from toolhub_agent.proxy.prefix_index import digest_of_text
+from toolhub_agent.types import Json, Message
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 _THINK_END = "</think>"

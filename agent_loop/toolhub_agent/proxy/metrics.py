@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from toolhub_agent.kv_hints.context import HintStatistics
 from toolhub_agent.llm.endpoint_pool import EndpointStatistics
-from toolhub_agent.model import Usage
+from toolhub_agent.types import Usage
 
 # From a cached prefix on a fast engine to a long prompt on a loaded one.
 _TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -16,8 +16,8 @@ from hashlib import blake2b
 
 from pydantic_core import to_json
 
-from toolhub_agent.model import Message
 from toolhub_agent.proxy.sessions import ProxySession
+from toolhub_agent.types import Message
 
 _DIGEST_BYTES = 16
 # Own to this process: hashes of texts that somebody knows tell nothing.

@@ -15,9 +15,9 @@ import anyio
 
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.model import Completion, Delta, Json
 from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory, text_of
 from toolhub_agent.tasklog import MAIN
+from toolhub_agent.types import Completion, Delta, Json
 
 ENDPOINT = "recording"
 # About two tokens; a call is seen to start while the rest is still coming.

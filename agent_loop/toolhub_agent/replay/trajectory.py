@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from toolhub_agent.model import Json, Message, Usage
 from toolhub_agent.tasklog import MAIN, read_log
+from toolhub_agent.types import Json, Message, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from toolhub_agent.model import Completion, Json, ToolOutcome
 from toolhub_agent.replay.trajectory import Trajectory
 from toolhub_agent.run.view import TaskView, shown
 from toolhub_agent.tasklog import MAIN
+from toolhub_agent.types import Completion, Json, ToolOutcome
 
 NOTICE = "a replay: the model's words are recorded, every tool call below is real"
 

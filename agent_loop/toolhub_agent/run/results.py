@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolhub.errors import ConfigError
-from toolhub_agent.loop.task import TaskResult
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json, TaskResult
 
 FILE = "results.jsonl"
 

@@ -12,15 +12,14 @@ from urllib.parse import urlsplit
 from toolhub import Config, Hub, connect
 from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError
+from toolhub_agent.agent import AgentDeps, catalog_for, definitions_for, sub_agent_definitions, system_prompt_for
+from toolhub_agent.events import AgentCallbacks, NoCallbacks
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.llm import LlmClient, open_llm
 from toolhub_agent.llm.transport import session_headers
-from toolhub_agent.loop.agent import Surroundings
-from toolhub_agent.loop.prompts import MAIN_OBJECTIVE
-from toolhub_agent.loop.setup import catalog_of, definitions_for, prompt_of, sub_agent_definitions
-from toolhub_agent.loop.watch import NoViewer, Viewer
-from toolhub_agent.model import Json
+from toolhub_agent.prompts import MAIN_OBJECTIVE
 from toolhub_agent.tools import HubTask, HubTools
+from toolhub_agent.types import Json
 
 OpenTask = Callable[[str, str], AbstractAsyncContextManager[HubTask]]
 """Takes the task's id and the run's name; the tools live as long as the block."""
@@ -37,8 +36,8 @@ class Session:
     secrets: frozenset[str]
     """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
 
-    def surroundings(self, viewer: Viewer | None = None) -> Surroundings:
-        return Surroundings(self.llm, self.settings, self.hints, viewer or NoViewer())
+    def surroundings(self, viewer: AgentCallbacks | None = None) -> AgentDeps:
+        return AgentDeps(self.llm, self.settings, self.hints, viewer or NoCallbacks())
 
     def fingerprint(self) -> str:
         """Of what decides how a task goes: one that was begun under another is begun anew."""
@@ -55,12 +54,12 @@ class Session:
 
 
 def shared_prefix(
-    definitions: list[Json], settings: AgentSettings, around: Surroundings
+    definitions: list[Json], settings: AgentSettings, around: AgentDeps
 ) -> tuple[list[Json], Mapping[str, Any]]:
     """The messages and body fields that every main agent's first request begins with."""
     own = definitions_for(definitions, settings.servers)
-    catalog = catalog_of([*own, *sub_agent_definitions(settings.sub_agents)], settings)
-    system = prompt_of(catalog, settings, settings.system_prompt or MAIN_OBJECTIVE, around.today())
+    catalog = catalog_for([*own, *sub_agent_definitions(settings.sub_agents)], settings)
+    system = system_prompt_for(catalog, settings, settings.system_prompt or MAIN_OBJECTIVE, around.today())
     body = {"tools": catalog.native_tools(), "tool_choice": "auto"} if settings.protocol == "native" else {}
     return [{"role": "system", "content": system}], body
 

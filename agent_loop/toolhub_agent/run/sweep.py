@@ -16,14 +16,13 @@ from pathlib import Path
 import anyio
 
 from toolhub.errors import ToolhubError
+from toolhub_agent.agent import NO_ANSWER, Agent
 from toolhub_agent.llm.client import group_by_prefix
-from toolhub_agent.loop.agent import Agent
-from toolhub_agent.loop.answer import NO_ANSWER
-from toolhub_agent.loop.task import Task, TaskResult
 from toolhub_agent.run.results import Results, Row, row_of
 from toolhub_agent.run.session import Session
 from toolhub_agent.tasklog import LogUnreadable, Replay, TaskLog, read_log
 from toolhub_agent.tools import HubTools
+from toolhub_agent.types import Task, TaskResult
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolhub.errors import ConfigError
-from toolhub_agent.loop.task import Task
+from toolhub_agent.types import Task
 
 _IDS = ("id", "task_id")
 _QUESTIONS = ("question", "task_question", "task_description", "task")

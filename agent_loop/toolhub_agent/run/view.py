@@ -10,10 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-from toolhub_agent.loop.task import TaskResult
-from toolhub_agent.model import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
 from toolhub_agent.run.results import Row
 from toolhub_agent.tasklog import MAIN
+from toolhub_agent.types import Completion, Delta, Json, TaskResult, ToolCall, ToolOutcome, Usage
 
 # Of what is shown of a call, an answer or a result in one line.
 _WIDTH = 100

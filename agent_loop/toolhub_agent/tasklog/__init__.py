@@ -1,6 +1,6 @@
 """What a task leaves behind: an append-only log to resume from, MiroFlow's task log made of it, and stream events."""
 
-from toolhub_agent.tasklog.events import EventSink, StreamEvents
+from toolhub_agent.events import EventSink, StreamEvents
 from toolhub_agent.tasklog.log import ConversationLog, TaskLog
 from toolhub_agent.tasklog.miroflow import miroflow_document, write_miroflow
 from toolhub_agent.tasklog.names import MAIN

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolhub.config.redact import long_enough, redact
-from toolhub_agent.context.serial import dumps, encoded
-from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome
+from toolhub_agent.history import dumps, encoded
 from toolhub_agent.tasklog.miroflow import write_miroflow
 from toolhub_agent.tasklog.names import clock_text, file_stem, full_id
 from toolhub_agent.tasklog.replay import LOST, Replay, read_log
 from toolhub_agent.tasklog.writer import LineWriter, create, reopen
+from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome
 
 VERSION = 1
 # Of an error's text in a record; the whole of it is in the message to the model.

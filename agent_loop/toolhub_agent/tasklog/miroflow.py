@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from toolhub_agent.model import Json
 from toolhub_agent.tasklog.names import MAIN, clock_text
 from toolhub_agent.tasklog.replay import Conversation, Replay
 from toolhub_agent.tasklog.steps import Step, icon_of, without_doubles
+from toolhub_agent.types import Json
 
 
 def miroflow_document(replay: Replay) -> Json:

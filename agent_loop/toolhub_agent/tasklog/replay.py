@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from toolhub_agent.errors import AgentError
-from toolhub_agent.model import Json, Message, ToolCall, Usage, added
 from toolhub_agent.tasklog.names import MAIN
 from toolhub_agent.tasklog.steps import Step, steps_of
+from toolhub_agent.types import Json, Message, ToolCall, Usage, add_usage
 
 
 class LogUnreadable(AgentError, ValueError):
@@ -63,7 +63,7 @@ class Conversation:
 
     def charge(self, usage: Usage) -> None:
         self.last_usage = usage
-        self.usage = added(self.usage, usage)
+        self.usage = add_usage(self.usage, usage)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Replay:
     def _usage(self, record: Json) -> None:
         usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cached_tokens"])
         self._of(record).charge(usage)
-        self.usage = added(self.usage, usage)
+        self.usage = add_usage(self.usage, usage)
 
     def _call_started(self, record: Json) -> None:
         names = ("index", "server", "tool", "arguments", "id", "problem")

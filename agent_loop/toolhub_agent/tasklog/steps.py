@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from toolhub_agent.model import Json
 from toolhub_agent.tasklog.names import MAIN
+from toolhub_agent.types import Json
 
 _TOOL_MANAGER = "ToolManager | Tool Call"
 # Of a subtask, in the line that announces it.

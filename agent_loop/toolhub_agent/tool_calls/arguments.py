@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from toolhub_agent.model import Json, ToolCall
+from toolhub_agent.types import Json, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

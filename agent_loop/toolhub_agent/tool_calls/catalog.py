@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolhub_agent.model import Json
+from toolhub_agent.types import Json
 
 SUB_AGENT_PREFIX = "agent-"
 _UNKNOWN_SERVER = "unknown"

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import anyio
 import anyio.lowlevel
 
-from toolhub_agent.model import Delta, Json, ToolCall, ToolOutcome
 from toolhub_agent.tool_calls.arguments import ParseEnd
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.native_calls import NativeCallReader
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
+from toolhub_agent.types import Delta, Json, ToolCall, ToolOutcome
 
 # --- Values -----------------------------------------------------------------------------------------------------------
 # The values around one turn of calls: what is executed, and what is told.

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolhub_agent.model import Json, ToolCall
 from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_arguments
+from toolhub_agent.types import Json, ToolCall
 
 # --- Where a JSON object ends -----------------------------------------------------------------------------------------
 # Tells when a streamed JSON object has closed.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from toolhub_agent.model import Json, ToolCall
 from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_arguments
+from toolhub_agent.types import Json, ToolCall
 
 # --- Tags -------------------------------------------------------------------------------------------------------------
 # Cuts streamed text at the protocol's tags, wherever the stream happens to be split.

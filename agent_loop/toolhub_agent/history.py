@@ -1,23 +1,72 @@
 """The messages of one conversation, append-only.
 
-A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message
-is built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end.
-What the model is shown of it is the view's matter (`context.keep`).
+A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message is
+built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end. What the
+model is shown of the history is decided in `trimming`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from toolhub_agent.context.results import result_text
-from toolhub_agent.context.serial import sendable
-from toolhub_agent.model import Completion, Message, ToolOutcome
+from toolhub_agent.types import Completion, Message, ToolOutcome
+
+# --- JSON, always written in the same way -----------------------------------------------------------------------------
+# The one way this package writes JSON: the same value always gives the same bytes.
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON in one line. Keys keep their order: chat templates print them in it, so it is part of the prompt.
+
+    What JSON does not know (a path, a date) is written as its text, for a log must not fail a task.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def encoded(value: Any) -> bytes:
+    """`dumps` as UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes its JSON escape."""
+    return dumps(value).encode("utf-8", "backslashreplace")
+
+
+def sendable(text: str) -> str:
+    """The text without halves of surrogate pairs: tools do return them, and model servers refuse them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# --- Tool results, in MiroFlow's words, which models were trained on --------------------------------------------------
+# How results of tools are put to the model; the sentences are MiroFlow's, which models were trained on.
+
+TRUNCATED = "\n... [Result truncated]"
+
+
+def result_text(outcome: ToolOutcome, *, limit: int) -> str:
+    """What the model reads of one call. limit: characters of the tool's own text; the rest is cut with a note."""
+    tool, server = outcome.call.tool, outcome.call.server
+    text = sendable(_cut(outcome.text, limit))
+    if outcome.is_error:
+        return f"Tool call to {tool} on {server} failed. Error: {text}"
+    if not text:
+        return f"Tool call to {tool} on {server} completed, but produced no specific output or result."
+    return text
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + TRUNCATED
+
+
+# --- The history ------------------------------------------------------------------------------------------------------
+# The messages of one conversation, append-only.
+#
+# A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message
+# is built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end.
+# What the model is shown of it is the view's matter (`context.keep`).
 
 RESULT_CHARS = 100_000
 
 
-class Journal(Protocol):
+class HistoryObserver(Protocol):
     """Is told of every change, in its order; `tasklog.ConversationLog` is one."""
 
     def appended(self, messages: Sequence[Message]) -> None: ...
@@ -34,7 +83,7 @@ class History:
         *,
         protocol: Literal["xml", "native"] = "xml",
         result_chars: int = RESULT_CHARS,
-        journal: Journal | None = None,
+        journal: HistoryObserver | None = None,
         restored: Iterable[Message] = (),
     ) -> None:
         """restored: messages after the system prompt as a log had them; the journal is not told of these again."""

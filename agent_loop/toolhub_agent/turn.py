@@ -1,23 +1,23 @@
-"""One agent's exchange with the model, a turn at a time: prompt out, answer in, tools run while it still comes.
+"""One agent's exchange with the model, a turn at a time: send the prompt, read the answer, run tools while it still comes.
 
-A turn that shows itself to be worthless is taken back as if it had never been: its answer leaves the history, what it
-started is cancelled. That can happen while the model still writes, which then stops.
+A turn that turns out to be worthless is rolled back: its answer leaves the history and the calls it started are cancelled.
+That can happen while the model still writes; the model is then stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
 from toolhub.config import AgentSettings
-from toolhub_agent.context.budget import ContextBudget
-from toolhub_agent.context.history import History
-from toolhub_agent.context.keep import KeepResults
-from toolhub_agent.context.prefix import PrefixReport
+from toolhub_agent.events import AgentReporter
+from toolhub_agent.history import History
 from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
@@ -30,14 +30,148 @@ from toolhub_agent.kv_hints.signals import (
     TurnFinished,
 )
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.loop.duplicates import AskedQueries
-from toolhub_agent.loop.model_access import ModelAccess
-from toolhub_agent.loop.rollback import Rollbacks, is_refusal, reason_to_retry
-from toolhub_agent.loop.watch import LoopWatch
-from toolhub_agent.model import Completion, Json, Message, ToolCall, ToolOutcome, Usage
+from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.tasklog import ConversationLog
 from toolhub_agent.tool_calls import CallEvent, CallStarted, Dispatcher, TurnCalls
 from toolhub_agent.tool_calls.catalog import ToolCatalog
+from toolhub_agent.trimming import ContextBudget, ToolResultTrimmer
+from toolhub_agent.types import Completion, Delta, Json, Message, ToolCall, ToolOutcome, Usage
+
+# --- The model --------------------------------------------------------------------------------------------------------
+# What the loop asks of a client of model servers.
+
+
+class CompletionStream(Protocol):
+    """One answer, piece by piece; see `LlmStream` for what is raised."""
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer, once the iteration has ended by itself."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+
+class ChatModel(Protocol):
+    """`LlmClient` is one; so is a recording of one."""
+
+    @property
+    def known_model(self) -> str | None:
+        """The model's name, where it is known already."""
+
+    def stream(self, request: LlmRequest) -> AbstractAsyncContextManager[CompletionStream]: ...
+
+    def endpoint_of(self, session: str) -> str: ...
+
+    def forget(self, session: str) -> None: ...
+
+
+# --- Queries that were asked before -----------------------------------------------------------------------------------
+# Which queries an agent has asked already: asking again teaches nothing, and the model is made to think of another.
+
+# The arguments that make a query, by tool. Servers of one tool name them differently.
+_QUERY_ARGUMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "search_and_browse": (("subtask",),),
+    "google_search": (("q",),),
+    "sogou_search": (("Query", "q"),),
+    "scrape_website": (("url",),),
+    "scrape_and_extract_info": (("url",), ("info_to_extract",)),
+}
+# A search for the second page is another query, though the words are the same.
+_VARIANTS = ("page", "num", "tbs", "location")
+
+
+def query_of(call: ToolCall) -> str | None:
+    """What a call asks, as one text; None for tools whose calls may be repeated."""
+    parts = _QUERY_ARGUMENTS.get(call.tool)
+    if parts is None:
+        return None
+    asked = [_first(call.arguments, names) for names in parts]
+    variants = [f"{name}={call.arguments[name]}" for name in _VARIANTS if name in call.arguments]
+    return "_".join([call.tool, *asked, *variants])
+
+
+def _first(arguments: Json, names: tuple[str, ...]) -> str:
+    return next((str(arguments[name]) for name in names if name in arguments), "")
+
+
+class AskedQueries:
+    """Queries whose results stand in the history. One per agent and task."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+
+    def __contains__(self, call: ToolCall) -> bool:
+        return query_of(call) in self._asked
+
+    def note(self, call: ToolCall) -> None:
+        """Call this for results that stay, or an empty result would make the next try a duplicate."""
+        if (query := query_of(call)) is not None:
+            self._asked.add(query)
+
+
+# --- When a turn is rolled back ---------------------------------------------------------------------------------------
+# When a turn is taken back and sampled again, without a word to the model about it.
+#
+# The rules are MiroFlow's. Two of its faults are not: a backend's error is no empty result (it would cost up to four
+# more turns per failed search), and a turn is taken back for a query only if that query's result is in the history.
+
+_REFUSALS = ("time constraint", "I’m sorry, but I can’t", "I'm sorry, I cannot solve")
+_ERROR_PREFIXES = ("Unknown tool:", "Error executing tool")
+_SEARCH_TOOLS = frozenset({"google_search"})
+
+
+class Rollbacks:
+    """Counts turns taken back in a row: `limit - 1` of them are, the next one stands."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._in_a_row = 0
+        self.total = 0
+
+    def __repr__(self) -> str:
+        return f"<Rollbacks {self._in_a_row} in a row, {self.total} in all>"
+
+    @property
+    def is_allowed(self) -> bool:
+        return self._in_a_row < self._limit - 1
+
+    def note_rollback(self) -> None:
+        self._in_a_row += 1
+        self.total += 1
+
+    def note_success(self) -> None:
+        self._in_a_row = 0
+
+
+def is_refusal(text: str) -> bool:
+    """A turn without a call that says why it makes none."""
+    return any(words in text for words in _REFUSALS)
+
+
+def reason_to_retry(outcome: ToolOutcome) -> str | None:
+    """Why a result is not worth keeping: the call was wrong, or a search found nothing. None: keep it."""
+    if outcome.text.startswith(_ERROR_PREFIXES):
+        return outcome.text.splitlines()[0][:200]
+    if outcome.call.tool in _SEARCH_TOOLS and _is_empty_search(outcome.text):
+        return "the search found nothing"
+    return None
+
+
+def _is_empty_search(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    if not isinstance(found, dict) or found.get("error") or found.get("success") is False:
+        return False
+    return not found.get("organic")
+
+
+# --- The conversation -------------------------------------------------------------------------------------------------
+# One agent's exchange with the model, a turn at a time: prompt out, answer in, tools run while it still comes.
+#
+# A turn that shows itself to be worthless is taken back as if it had never been: its answer leaves the history, what it
+# started is cancelled. That can happen while the model still writes, which then stops.
 
 # MiroFlow's factor: an answer that was cut off is sampled again with that much more room ...
 _MORE_ROOM = 1.1
@@ -46,7 +180,7 @@ _LENGTH_RETRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnResult:
     """What one request came to. taken_back: why it does not count; None: it stands in the history."""
 
     completion: Completion | None
@@ -60,25 +194,25 @@ class Turn:
 
 
 @dataclass
-class Parts:
+class ConversationDeps:
     """What a conversation is made of."""
 
     session: str
-    llm: ModelAccess
+    llm: ChatModel
     catalog: ToolCatalog
     settings: AgentSettings
     history: History
     journal: ConversationLog
     execute: Callable[[ToolCall], Awaitable[ToolOutcome]]
     hints: HintSink
-    watch: LoopWatch
+    watch: AgentReporter
     asked: AskedQueries = field(default_factory=AskedQueries)
 
 
 class Conversation:
     """Takes turns. Everything lasting is in the history; what is kept here only makes turns cheaper."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ConversationDeps) -> None:
         self.session = parts.session
         self.history = parts.history
         self.rollbacks = Rollbacks(parts.settings.max_rollbacks)
@@ -86,7 +220,7 @@ class Conversation:
         self.usage: list[Usage] = []
         self._parts = parts
         self._settings = parts.settings
-        self._keep = KeepResults(parts.settings.keep_tool_result, parts.settings.stride)
+        self._keep = ToolResultTrimmer(parts.settings.keep_tool_result, parts.settings.stride)
         self._budget = ContextBudget(
             max_context_tokens=parts.settings.max_context_tokens,
             max_answer_tokens=parts.settings.sampling.max_tokens,
@@ -101,10 +235,10 @@ class Conversation:
 
     # --- a turn ------------------------------------------------------------------------------------------------------
 
-    async def take_turn(self) -> Turn:
+    async def take_turn(self) -> TurnResult:
         """Ask the model, run what it calls, and append both. Raises LlmError, AnswerUnreadable; then nothing is
         appended."""
-        turn = _Running(self, may_go_back=self.rollbacks.is_allowed)
+        turn = _RunningTurn(self, may_go_back=self.rollbacks.is_allowed)
         async with self._dispatcher(turn) as dispatcher:
             completion = await self._listen(dispatcher, turn)
             if completion is None:
@@ -122,7 +256,7 @@ class Conversation:
             self._signal(HistoryRewritten(self.session, len(self.history)))
             return self._taken_back(completion, turn)
         self._stand(turn)
-        return Turn(completion, tuple(turn.outcomes))
+        return TurnResult(completion, tuple(turn.outcomes))
 
     async def answer(self, request: str) -> Completion:
         """Ask for a text without tools, as a message of its own; both stay in the history. Raises LlmError."""
@@ -144,7 +278,7 @@ class Conversation:
         self._signal(SessionFinal(self.session))
         self._parts.llm.forget(self.session)
 
-    def _dispatcher(self, turn: _Running) -> Dispatcher:
+    def _dispatcher(self, turn: _RunningTurn) -> Dispatcher:
         return Dispatcher(
             turn.execute,
             self._parts.catalog,
@@ -156,7 +290,7 @@ class Conversation:
             on_event=turn.note,
         )
 
-    async def _listen(self, dispatcher: Dispatcher, turn: _Running) -> Completion | None:
+    async def _listen(self, dispatcher: Dispatcher, turn: _RunningTurn) -> Completion | None:
         """Feed the stream to the dispatcher; None: the turn was found worthless, and the stream is cut off."""
         request = self._request()
         with turn.listening:
@@ -176,7 +310,7 @@ class Conversation:
         self._account(request, stream.completion)
         return stream.completion
 
-    async def _run(self, dispatcher: Dispatcher, turn: _Running) -> None:
+    async def _run(self, dispatcher: Dispatcher, turn: _RunningTurn) -> None:
         """Run what has not run yet, and take results as they come until one of them spoils the turn."""
         await dispatcher.finish(run=True)
         async for outcome in dispatcher.results():
@@ -216,7 +350,7 @@ class Conversation:
 
     # --- how it ends -------------------------------------------------------------------------------------------------
 
-    def _taken_back(self, completion: Completion | None, turn: _Running) -> Turn:
+    def _taken_back(self, completion: Completion | None, turn: _RunningTurn) -> TurnResult:
         reason = turn.reason or "unknown"
         if turn.is_cut_off:
             self._length_retries += 1
@@ -226,10 +360,10 @@ class Conversation:
             if outcome.is_error or reason_to_retry(outcome):
                 continue
             if self._parts.catalog.is_read_only(outcome.call.server, outcome.call.tool):
-                self._spare[_key(outcome.call)] = outcome
-        return Turn(completion, taken_back=reason)
+                self._spare[_call_key(outcome.call)] = outcome
+        return TurnResult(completion, taken_back=reason)
 
-    def _stand(self, turn: _Running) -> None:
+    def _stand(self, turn: _RunningTurn) -> None:
         self._length_retries = 0
         self._spare.clear()
         self.rollbacks.note_success()
@@ -250,7 +384,7 @@ class Conversation:
         self._signal(ToolWaitStarted(self.session, tuple((call.server, call.tool) for call in calls)))
         self._resuming = True
 
-    def _tell_result(self, outcome: ToolOutcome, turn: _Running) -> None:
+    def _tell_result(self, outcome: ToolOutcome, turn: _RunningTurn) -> None:
         call, ready = outcome.call, turn.in_order()
         prompt = self._prompt(ready, turn.endpoint) if ready and turn.left else None
         self._signal(ToolResultReady(self.session, call.server, call.tool, outcome.seconds, turn.left, prompt))
@@ -260,7 +394,7 @@ class Conversation:
         results = self.history.results_of(ready) if ready else []
         messages = [*self.history.messages(), *(results or [_PLACEHOLDER])]
         shown: list[Message] = (
-            KeepResults(self._settings.keep_tool_result, self._settings.stride).view(messages).messages
+            ToolResultTrimmer(self._settings.keep_tool_result, self._settings.stride).view(messages).messages
         )
         body = self._settings.sampling.extra_body | self._body()
         if (model := self._parts.llm.known_model) is not None:
@@ -279,7 +413,7 @@ class Conversation:
         """Run a call, or give back what it gave in a turn that was taken back since."""
         if self._parts.catalog.find(call.server, call.tool) is None:
             return ToolOutcome(call, f"Unknown tool: {call.tool}")  # hidden ones, too
-        if (spare := self._spare.get(_key(call))) is not None:
+        if (spare := self._spare.get(_call_key(call))) is not None:
             return ToolOutcome(call, spare.text, started_early=early)
         self._parts.journal.call_started(turn, call, early=early)
         async with self._parts.watch.calling(call) as ended:
@@ -292,7 +426,7 @@ class Conversation:
 _PLACEHOLDER: Message = {"role": "tool", "content": ""}
 
 
-class _Running:
+class _RunningTurn:
     """A turn under way: what it called, what came back, and whether it is worth anything."""
 
     def __init__(self, conversation: Conversation, *, may_go_back: bool) -> None:
@@ -361,5 +495,5 @@ class _Running:
         return ready
 
 
-def _key(call: ToolCall) -> tuple[str, str, str]:
+def _call_key(call: ToolCall) -> tuple[str, str, str]:
     return call.server, call.tool, repr(sorted(call.arguments.items(), key=lambda item: item[0]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 Json = dict[str, Any]
 Message = dict[str, Any]
@@ -48,7 +49,7 @@ class Usage:
     cached_tokens: int | None = None
 
 
-def added(one: Usage, other: Usage) -> Usage:
+def add_usage(one: Usage, other: Usage) -> Usage:
     """The tokens of both; cached tokens stay unknown only if neither tells them."""
     known = [usage.cached_tokens for usage in (one, other) if usage.cached_tokens is not None]
     return Usage(
@@ -90,3 +91,43 @@ class Completion:
     waited: float = 0.0
     endpoint: str = ""
     attempts: int = 1
+
+
+StopReason = Literal["answered", "max_turns", "context", "no_progress", "llm_failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One question. files: paths the question refers to; the tools must be able to reach them.
+
+    ground_truth: only written into the log. attempt: which of several runs over the same question, from 1.
+    """
+
+    id: str
+    question: str
+    files: tuple[str, ...] = ()
+    ground_truth: str | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How a task ended.
+
+    answer: the boxed one, or `answer.NO_ANSWER`. summary: the whole final text. fresh_starts: attempts that were thrown
+    away before this one. usage: of all requests together, sub-agents included. seconds: of the whole task.
+    """
+
+    task: Task
+    status: Literal["success", "failed"]
+    answer: str
+    summary: str
+    stopped: StopReason
+    turns: int
+    tool_calls: int
+    rollbacks: int = 0
+    fresh_starts: int = 0
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    log: Path | None = None
+    error: str | None = None

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolhub_agent.context.keep import OMITTED
-from toolhub_agent.context.serial import encoded
-from toolhub_agent.model import Json, Message, Usage
+from toolhub_agent.history import encoded
+from toolhub_agent.trimming import OMITTED
+from toolhub_agent.types import Json, Message, Usage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,7 +61,7 @@ class PrefixTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompt:
+class _SentPrompt:
     messages: list[bytes]
     body: dict[str, bytes]
     tokens: Sequence[int] | None
@@ -74,7 +74,7 @@ class PrefixReport:
 
     def __init__(self, tokenizer: Tokenizer | None = None) -> None:
         self._tokenizer = tokenizer
-        self._last: _Prompt | None = None
+        self._last: _SentPrompt | None = None
         self.turns: list[PrefixTurn] = []
 
     def __repr__(self) -> str:
@@ -93,12 +93,12 @@ class PrefixReport:
         self.turns.append(PrefixTurn(turn, usage.prompt_tokens, reusable, cached, computed, place, reason))
         return self.turns[-1]
 
-    def _read(self, messages: Sequence[Message], body: Mapping[str, Any], usage: Usage) -> _Prompt:
+    def _read(self, messages: Sequence[Message], body: Mapping[str, Any], usage: Usage) -> _SentPrompt:
         written = [encoded(message) for message in messages]
         shape = {name: encoded(body[name]) for name in _SHAPING if body.get(name) is not None}
         tokens = self._tokenizer(messages) if self._tokenizer else None
         size = sum(map(len, written)) + len(shape.get("tools", b""))
-        return _Prompt(written, shape, tokens, size, usage.prompt_tokens or len(tokens or ()))
+        return _SentPrompt(written, shape, tokens, size, usage.prompt_tokens or len(tokens or ()))
 
     def as_json(self) -> Json:
         """``{"turns": [fields of PrefixTurn], "total": {"prompt", "reusable", "cached", "computed"}}``"""
@@ -131,7 +131,7 @@ class PrefixReport:
         return table
 
 
-def _broken(last: _Prompt, now: _Prompt, messages: Sequence[Message]) -> tuple[int | None, str | None]:
+def _broken(last: _SentPrompt, now: _SentPrompt, messages: Sequence[Message]) -> tuple[int | None, str | None]:
     """Where the prompt before is not continued, and why."""
     if last.body.get("tools") != now.body.get("tools"):
         return None, TOOLS_CHANGED
@@ -147,14 +147,14 @@ def _broken(last: _Prompt, now: _Prompt, messages: Sequence[Message]) -> tuple[i
     return place, SYSTEM_PROMPT_CHANGED if messages[place].get("role") == "system" else MESSAGE_CHANGED
 
 
-def _re_rendered(last: _Prompt, now: _Prompt) -> str | None:
+def _re_rendered(last: _SentPrompt, now: _SentPrompt) -> str | None:
     if last.tokens is None or now.tokens is None:
         return None
     lost = len(last.tokens) - _common(last.tokens, now.tokens)
     return TEMPLATE_RE_RENDERED if lost > _GENERATION_PROMPT else None
 
 
-def _reusable(last: _Prompt, now: _Prompt, place: int | None, reason: str | None) -> int:
+def _reusable(last: _SentPrompt, now: _SentPrompt, place: int | None, reason: str | None) -> int:
     if reason in (TOOLS_CHANGED, REQUEST_CHANGED):
         return 0  # templates put the tools before everything else
     if last.tokens is not None and now.tokens is not None:
@@ -165,7 +165,7 @@ def _reusable(last: _Prompt, now: _Prompt, place: int | None, reason: str | None
     return min(last.prompt_tokens * same // max(last.size, 1), now.prompt_tokens)
 
 
-def _lost(last: _Prompt, now: _Prompt, reusable: int, cached: int | None) -> str | None:
+def _lost(last: _SentPrompt, now: _SentPrompt, reusable: int, cached: int | None) -> str | None:
     """Why a server computed again what the prompt left as it was; None if it did not, or does not say."""
     slack = _BLOCK_SLACK + (0 if now.tokens is not None else int(reusable * _ESTIMATE_SLACK))
     if cached is None or cached >= reusable - slack:

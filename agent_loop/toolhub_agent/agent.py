@@ -1,0 +1,531 @@
+"""The agent: one task from its question to its answer.
+
+`Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have conversations of
+their own. An attempt that ran out of turns or context without an answer is discarded as a whole while retries are left
+(`discard_retries`). The last attempt is asked for its answer whatever happened.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import anyio
+import anyio.to_thread
+
+from toolhub.config import AgentSettings, SubAgentSettings
+from toolhub_agent import prompts
+from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmError, LlmRefused
+from toolhub_agent.events import AgentCallbacks, AgentReporter, NoCallbacks
+from toolhub_agent.history import History
+from toolhub_agent.kv_hints.signals import HintSink, NullHints
+from toolhub_agent.prefix_report import PrefixReport
+from toolhub_agent.prompts import system_prompt
+from toolhub_agent.tasklog import MAIN, Replay, StreamEvents, TaskLog
+from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX, ToolCatalog
+from toolhub_agent.tools import ToolExecutor, ToolSource
+from toolhub_agent.turn import AskedQueries, ChatModel, Conversation, ConversationDeps, TurnResult
+from toolhub_agent.types import Json, StopReason, Task, TaskResult, Usage, add_usage
+
+# --- The boxed answer -------------------------------------------------------------------------------------------------
+# Finding the answer in a text: the last `\boxed{...}` with something in it.
+
+NO_ANSWER = "No \\boxed{} content found in the final answer."
+"""Stands for an answer where there is none; evaluation runners compare with it."""
+
+_OPENING = "\\boxed{"
+# What models write into the box when they have nothing to say.
+_PLACEHOLDERS = frozenset({"?", "??", "???", "？", "…", "……", "...", "unknown"})
+
+
+def boxed_contents(text: str) -> list[str]:
+    """Every boxed content in its order, braces matched; boxes that are never closed are left out."""
+    found = []
+    start = text.find(_OPENING)
+    while start >= 0:
+        begin = start + len(_OPENING)
+        end = _closing_brace(text, begin)
+        if end < 0:
+            break  # nothing after this can be closed either
+        found.append(text[begin:end].strip())
+        start = text.find(_OPENING, end)
+    return found
+
+
+def boxed_answer(text: str) -> str | None:
+    """The last boxed content that is an answer, or None."""
+    answers = [content for content in boxed_contents(text) if content and content.lower() not in _PLACEHOLDERS]
+    return answers[-1] if answers else None
+
+
+def _closing_brace(text: str, begin: int) -> int:
+    depth = 1
+    for place in range(begin, len(text)):
+        if text[place] == "{":
+            depth += 1
+        elif text[place] == "}":
+            depth -= 1
+            if depth == 0:
+                return place
+    return -1
+
+
+# --- Tools and system prompt ------------------------------------------------------------------------------------------
+# What an agent begins with: the tools it may use, its system prompt, its conversation.
+
+SUB_AGENT_TOOL = "search_and_browse"
+
+
+def definitions_for(definitions: Iterable[Json], servers: Sequence[str] | None) -> list[Json]:
+    """Those of some servers, in the order of the definitions; None: all."""
+    return [entry for entry in definitions if servers is None or entry["name"] in servers]
+
+
+def sub_agent_definitions(sub_agents: Mapping[str, SubAgentSettings]) -> list[Json]:
+    """Sub-agents as the main agent sees them: servers with one tool."""
+    return [
+        {
+            "name": SUB_AGENT_PREFIX + name,
+            "tools": [
+                {
+                    "name": SUB_AGENT_TOOL,
+                    "description": settings.description,
+                    "schema": {
+                        "properties": {"subtask": {"title": "Subtask", "type": "string"}},
+                        "required": ["subtask"],
+                        "title": f"{SUB_AGENT_TOOL}Arguments",
+                        "type": "object",
+                    },
+                }
+            ],
+        }
+        for name, settings in sub_agents.items()
+    ]
+
+
+def catalog_for(definitions: Iterable[Json], settings: AgentSettings) -> ToolCatalog:
+    return ToolCatalog.of(definitions, read_only=settings.read_only_tools, hidden=settings.hidden_tools)
+
+
+def system_prompt_for(catalog: ToolCatalog, settings: AgentSettings, objective: str, date: datetime.date) -> str:
+    """date: of the task's start, the same for all of its conversations."""
+    return system_prompt(catalog, date=date, objective=objective, protocol=settings.protocol)
+
+
+# --- The loop ---------------------------------------------------------------------------------------------------------
+# One agent at work: turn after turn until it has finished, or may not go on; then its last word.
+
+# Turns that were taken back do not count, but there is an end to them: MiroFlow's number.
+_MAX_ROLLED_BACK = 200
+# In a row. Each has tried again for as long as `llm.total_timeout_s` allows.
+_MAX_FAILURES = 3
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResult:
+    """How far an agent got. answers: what it put into boxes on the way. error: why it stopped, if that was a fault."""
+
+    stopped: StopReason
+    turns: int
+    tool_calls: int
+    answers: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class AgentLoop:
+    """Drives one conversation. Make a new one for a fresh start."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        watch: AgentReporter,
+        *,
+        max_turns: int,
+        final_request: str,
+        pause: float,
+    ) -> None:
+        """final_request: what will be asked at the end, for which there must be room. pause: after a failure."""
+        self.conversation = conversation
+        self._watch = watch
+        self._max_turns = max_turns
+        self._final_request = final_request
+        self._pause = pause
+        self._answers: list[str] = []
+        self._tool_calls = 0
+        self._failures = 0
+        self._error: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        total = Usage()
+        for usage in self.conversation.usage:
+            total = add_usage(total, usage)
+        return total
+
+    async def work(self) -> LoopResult:
+        """Take turns until the model has finished or must stop. Raises nothing but cancellation."""
+        stopped = await self._take_turns()
+        turns = self.conversation.history.turns
+        return LoopResult(stopped, turns, self._tool_calls, tuple(self._answers), self._error)
+
+    async def _take_turns(self) -> StopReason:
+        for _ in range(self._max_turns + _MAX_ROLLED_BACK):
+            if self.conversation.history.turns >= self._max_turns:
+                return "max_turns"
+            stopped = await self._take_turn()
+            if stopped is not None:
+                return stopped
+        return "no_progress"
+
+    async def _take_turn(self) -> StopReason | None:
+        try:
+            turn = await self.conversation.take_turn()
+        except ContextTooLong as exc:
+            self._error = str(exc)
+            self.conversation.history.pop_turn()  # makes room for the request for an answer
+            return "context"
+        except (LlmError, AnswerUnreadable) as exc:
+            return await self._note_failure(exc)
+        self._failures, self._error = 0, None
+        await self._watch.answered(self.conversation.history.turns, turn.completion, turn.taken_back)
+        return self._judge(turn)
+
+    def _judge(self, turn: TurnResult) -> StopReason | None:
+        if turn.completion is not None and (answer := boxed_answer(turn.completion.text)) is not None:
+            self._answers.append(answer)
+        if turn.taken_back is not None:
+            logger.info("%s: turn taken back: %s", self.conversation.session, turn.taken_back)
+            return None
+        self._tool_calls += len(turn.outcomes)
+        if turn.is_last:
+            return "answered"
+        if not self.conversation.fits(self._final_request):
+            self.conversation.history.pop_turn()
+            return "context"
+        return None
+
+    async def _note_failure(self, exc: Exception) -> StopReason | None:
+        self._failures += 1
+        self._error = str(exc)
+        logger.warning("%s: no answer from the model: %s", self.conversation.session, exc)
+        if isinstance(exc, LlmRefused) or self._failures >= _MAX_FAILURES:
+            return "llm_failed"
+        await anyio.sleep(self._pause)
+        return None
+
+    async def last_word(self, *, attempts: int, boxed: bool) -> str:
+        """Ask for the final text, several times if its box is missing; "" if the model cannot be asked."""
+        text = ""
+        for _ in range(attempts):
+            try:
+                completion = await self.conversation.answer(self._final_request)
+            except (LlmError, AnswerUnreadable) as exc:
+                self._error = str(exc)
+                logger.warning("%s: no final answer: %s", self.conversation.session, exc)
+                continue
+            text = completion.text
+            await self._watch.answered(self.conversation.history.turns, completion, None)
+            if not boxed or boxed_answer(text) is not None:
+                break
+            self.conversation.history.pop_turn()
+            self.conversation.history.pop_results()
+        return text
+
+
+# --- Sub-agents -------------------------------------------------------------------------------------------------------
+# Agents that the main agent calls like tools: each call is a conversation of its own, with a report at its end.
+
+NO_REPORT = "The sub-agent could not be asked for its report."
+
+
+class SubAgents:
+    """Runs the sub-agents of one task. usage: of all of them so far."""
+
+    def __init__(
+        self,
+        llm: ChatModel,
+        settings: AgentSettings,
+        hints: HintSink,
+        viewer: AgentCallbacks,
+        tools: ToolSource,
+        definitions: list[Json],
+        *,
+        log: TaskLog,
+        events: StreamEvents,
+        session: str,
+        date: datetime.date,
+    ) -> None:
+        """definitions: of all servers; each sub-agent sees those of its own. session: of the main agent."""
+        self.usage = Usage()
+        self._llm = llm
+        self._settings = settings
+        self._hints = hints
+        self._viewer = viewer
+        self._tools = tools
+        self._definitions = definitions
+        self._log = log
+        self._events = events
+        self._session = session
+        self._date = date
+
+    async def run(self, server: str, subtask: str) -> str:
+        """Have a subtask worked on; returns the report. Raises ValueError for an agent that there is not."""
+        settings = self._settings.sub_agents.get(server.removeprefix(SUB_AGENT_PREFIX))
+        if settings is None:
+            raise ValueError(f"there is no agent {server!r}")
+        if not subtask.strip():
+            raise ValueError("the argument 'subtask' is missing")
+        name = self._log.sub_agent_started(server, subtask)
+        worker = self._worker(name, server, settings.servers, settings.max_turns, subtask)
+        try:
+            async with AgentReporter(server, self._events, self._viewer).working():
+                await worker.work()
+                return await worker.last_word(attempts=self._settings.answer_attempts, boxed=False) or NO_REPORT
+        finally:
+            self.usage = add_usage(self.usage, worker.usage)
+            worker.conversation.close()
+            self._log.sub_agent_ended(name, server)
+
+    def _worker(self, name: str, server: str, servers: list[str], max_turns: int, subtask: str) -> AgentLoop:
+        catalog = catalog_for(definitions_for(self._definitions, servers), self._settings)
+        system = system_prompt_for(catalog, self._settings, prompts.SUB_AGENT_OBJECTIVE, self._date)
+        journal = self._log.conversation(name, system)
+        history = History(
+            system, protocol=self._settings.protocol, result_chars=self._settings.result_chars, journal=journal
+        )
+        history.append_user(subtask)
+        watch = AgentReporter(server, self._events, self._viewer)
+        parts = ConversationDeps(
+            session=f"{self._session}-{name}-{uuid.uuid4().hex[:8]}",
+            llm=self._llm,
+            catalog=catalog,
+            settings=self._settings,
+            history=history,
+            journal=journal,
+            execute=ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s),
+            hints=self._hints,
+            watch=watch,
+        )
+        return AgentLoop(
+            Conversation(parts),
+            watch,
+            max_turns=max_turns,
+            final_request=prompts.report_request(subtask),
+            pause=self._settings.pause_after_failure_s,
+        )
+
+
+# --- The agent --------------------------------------------------------------------------------------------------------
+# The agent: one task from its question to its answer.
+#
+# `Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have conversations of
+# their own. An attempt that ran out of turns or context without an answer is thrown away whole while fresh starts are
+# left (`discard_retries`); the last one is asked for its answer whatever happened.
+
+# Stops after which another attempt may do better.
+_RETRYABLE_STOPS = ("max_turns", "context", "no_progress")
+
+
+@dataclass(frozen=True)
+class AgentDeps:
+    """What an agent works with, the same for all its tasks. today: asked once per task."""
+
+    llm: ChatModel
+    settings: AgentSettings
+    hints: HintSink = field(default_factory=NullHints)
+    viewer: AgentCallbacks = field(default_factory=NoCallbacks)
+    today: Callable[[], datetime.date] = datetime.date.today
+
+
+class Agent:
+    """Answers tasks with one set of tools.
+
+    agent = Agent(Surroundings(llm, settings), HubTools(task))
+    result = await agent.run(Task("t1", "Who ...?"), log=TaskLog.create(folder, "t1", description="..."))
+    """
+
+    def __init__(self, surroundings: AgentDeps, tools: ToolSource) -> None:
+        self._around = surroundings
+        self._settings = surroundings.settings
+        self._tools = tools
+        self._prefix = PrefixReport()
+
+    def prefix_report(self) -> PrefixReport:
+        """What of each prompt of the main agent's last attempt was reusable, and what broke it."""
+        return self._prefix
+
+    async def run(
+        self, task: Task, *, log: TaskLog, events: StreamEvents | None = None, replay: Replay | None = None
+    ) -> TaskResult:
+        """Answer one task. replay: what `log` said when it was resumed; the task goes on from there.
+
+        Raises nothing but cancellation: what goes wrong is in the result.
+        """
+        events = events or StreamEvents()
+        run = _TaskRun(self._around, self._tools, task, log, events, replay)
+        began = anyio.current_time()
+        workflow = await events.start_of_workflow(task.question)
+        try:
+            result = await run.result()
+            self._prefix = run.prefix
+        except Exception as exc:
+            await events.show_error(str(exc) or repr(exc))
+            log.finished("failed", NO_ANSWER, error=str(exc) or repr(exc))
+            raise
+        log.finished(result.status, result.answer, summary=result.summary, error=result.error or "")
+        await events.end_of_workflow(workflow)
+        await events.end()
+        document = await anyio.to_thread.run_sync(log.write_miroflow)
+        return replace(result, seconds=anyio.current_time() - began, log=document or log.path)
+
+
+class _TaskRun:
+    """One task under way."""
+
+    def __init__(
+        self,
+        around: AgentDeps,
+        tools: ToolSource,
+        task: Task,
+        log: TaskLog,
+        events: StreamEvents,
+        replay: Replay | None,
+    ) -> None:
+        self._around = around
+        self._settings = around.settings
+        self._tools = tools
+        self._task = task
+        self._log = log
+        self._events = events
+        self._replay = replay
+        self._date = around.today()
+        self._watch = AgentReporter(MAIN, events, around.viewer)
+        self._final_request = prompts.final_answer_request(task, boxed=self._settings.boxed_answer)
+        self._sub_agents: SubAgents | None = None
+        self.prefix = PrefixReport()
+        self._usage = replay.usage if replay is not None else Usage()
+        self._fresh_starts = len(replay.attempts) if replay is not None else 0
+        self._rollbacks = 0
+
+    async def result(self) -> TaskResult:
+        definitions = await self._tools.get_all_tool_definitions()
+        while True:
+            is_last = self._fresh_starts >= self._settings.discard_retries
+            result = await self._attempt(definitions, is_last=is_last)
+            if result is not None:
+                return result
+            self._log.attempt_ended(self._fresh_starts + 1, "no answer within its limits")
+            self._fresh_starts += 1
+            self._replay = None
+
+    async def _attempt(self, definitions: Iterable[Json], *, is_last: bool) -> TaskResult | None:
+        worker = self._worker(list(definitions))
+        try:
+            async with self._watch.working():
+                work = await worker.work()
+                if work.stopped in _RETRYABLE_STOPS and not is_last:
+                    return None
+                text = await self._final_text(worker, work)
+        finally:
+            self._usage = add_usage(self._usage, worker.usage)
+            self._rollbacks += worker.conversation.rollbacks.total
+            self.prefix = worker.conversation.prefix
+            worker.conversation.close()
+        return self._judged(work, text)
+
+    async def _final_text(self, worker: AgentLoop, work: LoopResult) -> str:
+        """The answer the model gave by itself if it is complete, else the one it is asked for."""
+        last = worker.conversation.history.messages()[-1]
+        if work.stopped == "answered" and (not self._settings.boxed_answer or boxed_answer(str(last["content"]))):
+            return str(last["content"])
+        if work.stopped == "llm_failed":
+            return ""
+        return await worker.last_word(attempts=self._settings.answer_attempts, boxed=self._settings.boxed_answer)
+
+    def _judged(self, work: LoopResult, text: str) -> TaskResult:
+        answer = boxed_answer(text) if self._settings.boxed_answer else (text.strip() or None)
+        if answer is None and work.answers:
+            answer = work.answers[-1]
+        return TaskResult(
+            task=self._task,
+            status="success" if answer is not None else "failed",
+            answer=answer if answer is not None else NO_ANSWER,
+            summary=text,
+            stopped=work.stopped,
+            turns=work.turns,
+            tool_calls=work.tool_calls,
+            rollbacks=self._rollbacks,
+            fresh_starts=self._fresh_starts,
+            usage=add_usage(self._usage, self._sub_agents.usage) if self._sub_agents else self._usage,
+            error=work.error,
+        )
+
+    # --- setting up -------------------------------------------------------------------------------------------------
+
+    def _worker(self, definitions: list[Json]) -> AgentLoop:
+        own = definitions_for(definitions, self._settings.servers)
+        catalog = catalog_for([*own, *sub_agent_definitions(self._settings.sub_agents)], self._settings)
+        session = f"{self._task.id}-{uuid.uuid4()}"
+        self._sub_agents = SubAgents(
+            self._around.llm,
+            self._settings,
+            self._around.hints,
+            self._around.viewer,
+            self._tools,
+            definitions,
+            log=self._log,
+            events=self._events,
+            session=session,
+            date=self._date,
+        )
+        executor = ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s, run_sub_agent=self._sub_agents.run)
+        objective = self._settings.system_prompt or prompts.MAIN_OBJECTIVE
+        history, asked = self._history(system_prompt_for(catalog, self._settings, objective, self._date))
+        parts = ConversationDeps(
+            session=session,
+            llm=self._around.llm,
+            catalog=catalog,
+            settings=self._settings,
+            history=history,
+            journal=self._log.continued(MAIN),
+            execute=executor,
+            hints=self._around.hints,
+            watch=self._watch,
+            asked=asked,
+        )
+        return AgentLoop(
+            Conversation(parts),
+            self._watch,
+            max_turns=self._settings.max_turns,
+            final_request=self._final_request,
+            pause=self._settings.pause_after_failure_s,
+        )
+
+    def _history(self, system: str) -> tuple[History, AskedQueries]:
+        """A new conversation, or the one a log had, cut back to its last whole turn."""
+        asked = AskedQueries()
+        settings = self._settings
+        before = self._replay.main if self._replay is not None else None
+        resumes = before is not None and bool(before.messages)
+        if before is not None and resumes:
+            system = before.system  # with the date it began on
+        history = History(
+            system,
+            protocol=settings.protocol,
+            result_chars=settings.result_chars,
+            journal=self._log.continued(MAIN) if resumes else self._log.conversation(MAIN, system),
+            restored=before.messages if before is not None else (),
+        )
+        if before is None or not resumes:
+            history.append_user(prompts.task_message(self._task, boxed=settings.boxed_answer))
+            return history, asked
+        if before.is_mid_turn:
+            history.pop_turn()
+        for call in before.calls:
+            asked.note(call)
+        return history, asked

@@ -1,0 +1,176 @@
+"""What the model is shown of a history: which tool results stay, and whether the next turn still fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolhub_agent.history import encoded
+from toolhub_agent.types import Message, Usage
+
+# --- Leaving out old tool results -------------------------------------------------------------------------------------
+# Which results of tools the model is still shown, and what that costs in the server's prefix cache.
+#
+# Exact keep-K replaces one more result at every turn, in the middle of the prompt, and everything after that place has
+# to be computed again. In strides the prompt grows from K to K + s results untouched and is then cut back to K at once:
+# s of s + 1 turns only append. Which results are left out depends on their number alone, so a resumed task is shown the
+# same prompt.
+
+OMITTED = "Tool result is omitted to save tokens."
+ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedPrompt:
+    """A prompt. kept: how many of its first messages are those of the view before. omitted: turns without results.
+
+    is_rewritten: the view before was not just continued, so that a server's cache of it ends after `kept` messages.
+    """
+
+    messages: list[Message]
+    kept: int
+    omitted: int
+    is_rewritten: bool
+
+
+class ToolResultTrimmer:
+    """One conversation's views. The system prompt, the first user message and the model's answers always stay."""
+
+    def __init__(self, keep: int, stride: int = 0) -> None:
+        """keep: turns whose results stay, ALL for every one. stride: turns that are added before the next cut.
+
+        0 for keep means 1: a result the model has not seen even once would be no result.
+        """
+        if keep < ALL or stride < 0:
+            raise ValueError(f"keep must be at least -1 and stride at least 0, not {keep} and {stride}")
+        self._keep = keep if keep == ALL else max(keep, 1)
+        self._stride = stride
+        self._last: list[Message] = []
+
+    def __repr__(self) -> str:
+        return f"<ToolResultTrimmer {'all' if self._keep == ALL else self._keep}, stride {self._stride}>"
+
+    def view(self, messages: Sequence[Message]) -> TrimmedPrompt:
+        """What the model is shown of a history. The messages themselves are not changed."""
+        turns = result_turns(messages)
+        omitted = self._omitted(len(turns))
+        shown = list(messages)
+        for place in (place for turn in turns[:omitted] for place in turn):
+            shown[place] = {**messages[place], "content": OMITTED}
+        last, self._last = self._last, shown
+        kept = _common_prefix(last, shown)
+        return TrimmedPrompt(list(shown), kept, omitted, kept < len(last))
+
+    def _omitted(self, turns: int) -> int:
+        if self._keep == ALL:
+            return 0
+        step = self._stride + 1
+        return max(turns - self._keep, 0) // step * step
+
+
+def result_turns(messages: Sequence[Message]) -> list[list[int]]:
+    """The places of each turn's results. The first user message is the task, all others and those of tools are results.
+
+    A request for a summary counts as one too: it takes the last result's place, and counting it keeps the prefix.
+    """
+    turns: list[list[int]] = []
+    seen_task = False
+    previous = ""
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role == "user" and not seen_task:
+            seen_task = True
+        elif role == "tool" and previous == "tool":
+            turns[-1].append(place)
+        elif role in ("user", "tool"):
+            turns.append([place])
+        previous = role
+    return turns
+
+
+def _common_prefix(old: Sequence[Message], new: Sequence[Message]) -> int:
+    for place, (was, now) in enumerate(zip(old, new, strict=False)):
+        if was is not now and was != now:
+            return place
+    return min(len(old), len(new))
+
+
+# --- The context budget -----------------------------------------------------------------------------------------------
+# Whether the next turn still leaves room for an answer.
+#
+# The rule is MiroFlow's: after every turn, the prompt and answer just counted by the server, the new results, the request
+# for a summary and a full answer to it must fit the context. The new texts are not counted yet; they are estimated from
+# their size in UTF-8 and the bytes per token of this very conversation. A tokenizer would count with another model's
+# vocabulary, and must be downloaded. Bytes vary less than characters: four per token in English, three to five in
+# Chinese, where a character is three.
+
+# Of texts not counted yet: prose, code and tables differ by about this much. MiroFlow has the same factor.
+SAFETY_FACTOR = 1.5
+RESERVE_TOKENS = 1000
+# Before the server counted anything; English has about four, program text about three.
+FIRST_BYTES_PER_TOKEN = 3.0
+# A token of a byte-level vocabulary is at least one byte. The other end is for texts of blanks.
+_FEWEST, _MOST = 1.0, 8.0
+# In shorter additions the template's own tokens outweigh the text.
+_TELLING_BYTES = 2000
+
+
+class ContextBudget:
+    """One conversation's. Sizes are tokens."""
+
+    def __init__(self, *, max_context_tokens: int, max_answer_tokens: int) -> None:
+        self._limit = max_context_tokens
+        self._answer = max_answer_tokens
+        self._last = Usage()
+        self._last_size = 0
+        self._whole = FIRST_BYTES_PER_TOKEN
+        self._latest: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<ContextBudget {self._last.prompt_tokens} of {self._limit}, {self.bytes_per_token:.2f} bytes a token>"
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the prompt so far or of its latest growth, whichever makes more tokens."""
+        return self._whole if self._latest is None else min(self._whole, self._latest)
+
+    def note(self, prompt: Sequence[Message], usage: Usage) -> None:
+        """Learn from an answered request: what was sent, and what the server counted."""
+        size = sum(len(encoded(message)) for message in prompt)
+        if usage.prompt_tokens:
+            self._whole = _bounded(size / usage.prompt_tokens)
+            grown = size - self._last_size, usage.prompt_tokens - self._last.prompt_tokens
+            if self._last.prompt_tokens and grown[0] >= _TELLING_BYTES and grown[1] > 0:
+                self._latest = _bounded(grown[0] / grown[1])
+        else:  # a server that does not count
+            usage = Usage(math.ceil(size / self.bytes_per_token), usage.completion_tokens)
+        self._last, self._last_size = usage, size
+
+    def estimate(self, text: str) -> int:
+        """Tokens of a text nobody counted, without a margin."""
+        return math.ceil(len(text.encode("utf-8", "replace")) / self.bytes_per_token)
+
+    def needed(self, results: Sequence[Message], summary: str) -> int:
+        """Tokens up to the end of the final answer, if a summary were asked for after these results."""
+        new = sum(self.estimate(str(message["content"])) for message in results)
+        counted = self._last.prompt_tokens + self._last.completion_tokens
+        return counted + math.ceil(SAFETY_FACTOR * (new + self.estimate(summary))) + self._answer + RESERVE_TOKENS
+
+    def fits(self, history: Sequence[Message], summary: str) -> bool:
+        """Whether the loop may go on. If not: take the last turn back and ask for the summary.
+
+        history: with the results of the turn at its end. summary: the request that would be sent.
+        """
+        return self.needed(_after_last_answer(history), summary) < self._limit
+
+
+def _after_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
+    place = len(messages)
+    while place and messages[place - 1]["role"] != "assistant":
+        place -= 1
+    return messages[place:]
+
+
+def _bounded(ratio: float) -> float:
+    return min(max(ratio, _FEWEST), _MOST)
