@@ -24,7 +24,7 @@ from toolhub_agent.history import History
 from toolhub_agent.kv_hints.signals import HintSink, NullHints
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.prompts import system_prompt
-from toolhub_agent.tasklog import MAIN, Replay, StreamEvents, TaskLog
+from toolhub_agent.tasklog import MAIN, StreamEvents, TaskLog, TaskRecord
 from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX, ToolCatalog
 from toolhub_agent.tools import ToolExecutor, ToolSource
 from toolhub_agent.turn import AskedQueries, ChatModel, Conversation, ConversationDeps, TurnResult
@@ -360,7 +360,7 @@ class Agent:
         return self._prefix
 
     async def run(
-        self, task: Task, *, log: TaskLog, events: StreamEvents | None = None, replay: Replay | None = None
+        self, task: Task, *, log: TaskLog, events: StreamEvents | None = None, replay: TaskRecord | None = None
     ) -> TaskResult:
         """Answer one task. replay: what `log` said when it was resumed; the task goes on from there.
 
@@ -394,7 +394,7 @@ class _TaskRun:
         task: Task,
         log: TaskLog,
         events: StreamEvents,
-        replay: Replay | None,
+        replay: TaskRecord | None,
     ) -> None:
         self._around = around
         self._settings = around.settings

@@ -15,7 +15,7 @@ from llm_stand_in.model_server import ModelServer
 from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.kv_hints.signals import NullHints, Signal
 from toolhub_agent.llm import open_llm
-from toolhub_agent.tasklog import Replay, StreamEvents, TaskLog
+from toolhub_agent.tasklog import StreamEvents, TaskLog, TaskRecord
 from toolhub_agent.types import Task, TaskResult
 
 from toolhub.config import AgentSettings, LlmSettings
@@ -91,7 +91,7 @@ class Stage:
     log: TaskLog | None = None
 
     async def run(
-        self, question: str = "Who?", *, log: TaskLog | None = None, replay: Replay | None = None
+        self, question: str = "Who?", *, log: TaskLog | None = None, replay: TaskRecord | None = None
     ) -> TaskResult:
         with anyio.fail_after(30):
             async with self.agent() as agent:

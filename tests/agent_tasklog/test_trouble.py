@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from toolhub_agent.history import History
-from toolhub_agent.tasklog import MAIN, TaskLog, read_log, writer
+from toolhub_agent.tasklog import MAIN, TaskLog, log, read_log
 from written_log import a_turn
 
 PROGRAM = Path(__file__).with_name("endless_task.py")
@@ -104,8 +104,8 @@ def test_on_a_full_disk_the_task_goes_on_with_one_warning_and_nothing_is_missing
 
 
 def test_a_disk_that_stays_full_costs_a_bounded_amount_of_memory(monkeypatch, caplog):
-    monkeypatch.setattr(writer, "BACKLOG_BYTES", 1000)
-    lines = writer.LineWriter(Path("/dev/full"), os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(log, "BACKLOG_BYTES", 1000)
+    lines = log.LineWriter(Path("/dev/full"), os.open("/dev/full", os.O_WRONLY))
     for _ in range(100):
         lines.append(b"x" * 99 + b"\n")
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2

@@ -20,7 +20,7 @@ from toolhub_agent.agent import NO_ANSWER, Agent
 from toolhub_agent.llm.client import group_by_prefix
 from toolhub_agent.run.results import Results, Row, row_of
 from toolhub_agent.run.session import Session
-from toolhub_agent.tasklog import LogUnreadable, Replay, TaskLog, read_log
+from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, read_log
 from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Task, TaskResult
 
@@ -103,7 +103,7 @@ class Sweep:
         finally:
             log.close()
 
-    def _log(self, run: int, task: Task) -> tuple[TaskLog, Replay | None]:
+    def _log(self, run: int, task: Task) -> tuple[TaskLog, TaskRecord | None]:
         """The log of a task that was under way, with what it says; else a new one."""
         folder, fingerprint = self._plan.folder_of(run), self._session.fingerprint()
         path = unfinished_log(folder, task.id, fingerprint)
@@ -154,7 +154,7 @@ def unfinished_log(folder: Path, task_id: str, fingerprint: str) -> Path | None:
     return newest
 
 
-def _is_of(replay: Replay, task_id: str) -> bool:
+def _is_of(replay: TaskRecord, task_id: str) -> bool:
     return replay.task_id == task_id or replay.task_id.startswith(f"{task_id}_attempt-")
 
 

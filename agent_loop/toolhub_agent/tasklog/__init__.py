@@ -3,9 +3,7 @@
 from toolhub_agent.events import EventSink, StreamEvents
 from toolhub_agent.tasklog.log import ConversationLog, TaskLog
 from toolhub_agent.tasklog.miroflow import miroflow_document, write_miroflow
-from toolhub_agent.tasklog.names import MAIN
-from toolhub_agent.tasklog.replay import Conversation, LogUnreadable, Replay, read_log
-from toolhub_agent.tasklog.steps import Step
+from toolhub_agent.tasklog.reader import MAIN, LoggedConversation, LogUnreadable, Step, TaskRecord, read_log
 
 __all__ = [
     "MAIN",

@@ -1,13 +1,16 @@
 """The log of one task: JSON lines, one per event, each written when it happens.
 
-A record costs what it says and no more, however long the task has run; nothing is ever written again. `replay.read_log`
-makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
-has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
+A record costs what it says and no more, however long the task has run; nothing is written again. `reader.read_log` makes
+of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record has
+`kind` and `at`, seconds since the epoch. The kinds are the methods of `TaskLog` and `ConversationLog`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,30 +19,129 @@ from typing import Any, Literal
 from toolhub.config.redact import long_enough, redact
 from toolhub_agent.history import dumps, encoded
 from toolhub_agent.tasklog.miroflow import write_miroflow
-from toolhub_agent.tasklog.names import clock_text, file_stem, full_id
-from toolhub_agent.tasklog.replay import LOST, Replay, read_log
-from toolhub_agent.tasklog.writer import LineWriter, create, reopen
+from toolhub_agent.tasklog.reader import LOST, TaskRecord, clock_text, file_stem, full_id, read_log
 from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome
+
+# --- The file ---------------------------------------------------------------------------------------------------------
+# Appends lines to a file; whatever becomes of the disk, the caller goes on.
+
+# What waits for a full disk to have room again; a long task writes less than this.
+BACKLOG_BYTES = 64 * 2**20
+
+logger = logging.getLogger(__name__)
+
+
+class LineWriter:
+    """One file, opened for this process alone. Each line is one `write`, so a killed process loses at most the last.
+
+    Nothing is synced: a line outlives the process, not a power cut. A line the disk refused is kept and written before
+    the next one, so that the file never has a gap. There is one warning when that begins.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None) -> None:
+        """descriptor: None for a file that could not be made; nothing is written then."""
+        self.path = path
+        self._lock = threading.Lock()  # steps of tools may come from other threads
+        self._fd: int | None = descriptor
+        self._waiting = bytearray()
+        self._warned = False
+        self.written = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._fd is None else f"{len(self._waiting)} bytes waiting"
+        return f"<LineWriter {self.path} {state}>"
+
+    def append(self, line: bytes) -> None:
+        """Write a line, which ends with a newline and has no other. Never raises OSError."""
+        with self._lock:
+            if self._fd is None:
+                return
+            self._waiting += line
+            try:
+                self._flush(self._fd)
+            except OSError as exc:
+                self._warn(exc)
+                if len(self._waiting) > BACKLOG_BYTES:
+                    self._give_up()
+
+    def _flush(self, descriptor: int) -> None:
+        while self._waiting:
+            count = os.write(descriptor, self._waiting)
+            self.written += count
+            del self._waiting[:count]
+
+    def _give_up(self) -> None:
+        logger.warning("log %s: given up; it ends here, the task goes on", self.path)
+        self._waiting.clear()
+        self.close()
+
+    def _warn(self, exc: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("log %s cannot be written (%s): the task goes on, but may not be resumable", self.path, exc)
+
+    def cut(self, size: int) -> None:
+        """Remove what follows the first `size` bytes: the line a killed process was writing. Raises OSError."""
+        if self._fd is not None and (rest := os.fstat(self._fd).st_size - size) > 0:
+            logger.warning("log %s: its last %d bytes are no whole record and are removed", self.path, rest)
+            os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def create_file(folder: Path, stem: str, suffix: str) -> LineWriter:
+    """A new file, for its owner's eyes only; another task of the same second gets a number. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1
+    while True:
+        path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return LineWriter(path, descriptor)
+
+
+def reopen_file(path: Path) -> LineWriter:
+    """An existing file, to append to. Raises OSError; BlockingIOError while another process writes it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return LineWriter(path, descriptor)
+
+
+# --- The log ----------------------------------------------------------------------------------------------------------
+# The log of one task: JSON lines, one per event, each written when it happens.
+#
+# A record costs what it says and no more, however long the task has run; nothing is ever written again. `replay.read_log`
+# makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
+# has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
 
 VERSION = 1
 # Of an error's text in a record; the whole of it is in the message to the model.
 _ERROR_CHARS = 300
 
-Level = Literal["info", "warning", "error", "debug"]
-Status = Literal["success", "failed"]
-
-logger = logging.getLogger(__name__)
+StepLevel = Literal["info", "warning", "error", "debug"]
+TaskStatus = Literal["success", "failed"]
 
 
 class TaskLog:
-    """One task's log. Make it with `create` or `resume`. After that nothing here raises because of the disk."""
+    """One task's log. Make it with `create_file` or `resume`. After that nothing here raises because of the disk."""
 
     def __init__(
         self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
     ) -> None:
         """secrets: never written, whatever text they stand in. clock: seconds since the epoch."""
         self._writer = writer
-        self._forms = _written_forms(secrets)
+        self._forms = _secret_forms(secrets)
         self._clock = clock
         self._sub_agents = 0
 
@@ -72,7 +174,7 @@ class TaskLog:
         full = full_id(task_id, attempt=attempt, format_retry=format_retry)
         stem = file_stem(full, clock_text(now))
         try:
-            writer = create(folder, stem, ".jsonl")
+            writer = create_file(folder, stem, ".jsonl")
         except OSError as exc:
             writer = LineWriter(folder / f"{stem}.jsonl", None)
             logger.warning("no log at %s (%s): the task goes on and cannot be resumed", writer.path, exc)
@@ -94,12 +196,12 @@ class TaskLog:
     @classmethod
     def resume(
         cls, path: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
-    ) -> tuple[TaskLog, Replay]:
+    ) -> tuple[TaskLog, TaskRecord]:
         """Go on with a log, and what it says so far.
 
         Raises OSError if it cannot be opened (BlockingIOError: another process is at it), LogUnreadable if it is none.
         """
-        writer = reopen(path)
+        writer = reopen_file(path)
         try:
             replay = read_log(path)
             writer.cut(replay.size)
@@ -140,7 +242,7 @@ class TaskLog:
         self._record("sub_agent_ended", session=session, name=name)
 
     def log_step(
-        self, info_level: Level, step_name: str, message: str, metadata: Mapping[str, Any] | None = None
+        self, info_level: StepLevel, step_name: str, message: str, metadata: Mapping[str, Any] | None = None
     ) -> None:
         """A step of MiroFlow's log; a `ToolManager` takes this log for its own (`set_task_log`).
 
@@ -153,7 +255,7 @@ class TaskLog:
         """An attempt came to nothing and another follows. experience: a summary of it for the next one."""
         self._record("attempt_ended", number=number, reason=reason, experience=experience)
 
-    def finished(self, status: Status, answer: str, *, summary: str = "", error: str = "") -> None:
+    def finished(self, status: TaskStatus, answer: str, *, summary: str = "", error: str = "") -> None:
         """The result. answer: the boxed one. summary: the text it stood in."""
         self._record("result", status=status, answer=answer, summary=summary, error=error)
 
@@ -221,7 +323,7 @@ class ConversationLog:
         )
 
     def call_started(self, turn: int, call: ToolCall, *, early: bool = False) -> None:
-        self._log._record("call_started", session=self.session, turn=turn, early=early, **_call(call))
+        self._log._record("call_started", session=self.session, turn=turn, early=early, **_call_fields(call))
 
     def call_finished(self, turn: int, outcome: ToolOutcome) -> None:
         """The result's text is not here: what the model reads of it is a message."""
@@ -238,7 +340,7 @@ class ConversationLog:
         )
 
 
-def _call(call: ToolCall) -> Json:
+def _call_fields(call: ToolCall) -> Json:
     return {
         "index": call.index,
         "server": call.server,
@@ -249,7 +351,7 @@ def _call(call: ToolCall) -> Json:
     }
 
 
-def _written_forms(secrets: Iterable[str]) -> frozenset[str]:
+def _secret_forms(secrets: Iterable[str]) -> frozenset[str]:
     """Every secret as it may stand in a text: as it is, inside JSON, and inside JSON inside JSON (native arguments)."""
     forms = set(long_enough(secrets))
     for _ in range(2):

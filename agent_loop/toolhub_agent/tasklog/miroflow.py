@@ -7,13 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from toolhub_agent.tasklog.names import MAIN, clock_text
-from toolhub_agent.tasklog.replay import Conversation, Replay
-from toolhub_agent.tasklog.steps import Step, icon_of, without_doubles
+from toolhub_agent.tasklog.reader import (
+    MAIN,
+    LoggedConversation,
+    Step,
+    TaskRecord,
+    clock_text,
+    icon_of,
+    without_doubles,
+)
 from toolhub_agent.types import Json
 
 
-def miroflow_document(replay: Replay) -> Json:
+def miroflow_document(replay: TaskRecord) -> Json:
     """The document, with every key in MiroFlow's order; `status` is `running` until there is a result."""
     task, result, verdict = replay.task, replay.result or {}, replay.verdict or {}
     sub_agents = {name: said for name, said in replay.conversations.items() if name != MAIN}
@@ -37,14 +43,14 @@ def miroflow_document(replay: Replay) -> Json:
         "current_sub_agent_session_id": current,
         "env_info": task.get("env_info", {}),
         "log_dir": task.get("log_dir", ""),
-        "main_agent_message_history": _history(replay.main),
-        "sub_agent_message_history_sessions": {name: _history(said) for name, said in sub_agents.items()},
-        "step_logs": [_step(step) for step in without_doubles(replay.steps)],
-        "trace_data": _trace(replay),
+        "main_agent_message_history": _history_json(replay.main),
+        "sub_agent_message_history_sessions": {name: _history_json(said) for name, said in sub_agents.items()},
+        "step_logs": [_step_json(step) for step in without_doubles(replay.steps)],
+        "trace_data": _trace_json(replay),
     }
 
 
-def write_miroflow(replay: Replay, path: Path) -> None:
+def write_miroflow(replay: TaskRecord, path: Path) -> None:
     """Write it, readable for its owner; others find the document before or this one, never a part. Raises OSError."""
     text = json.dumps(miroflow_document(replay), ensure_ascii=False, indent=2)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -59,11 +65,11 @@ def write_miroflow(replay: Replay, path: Path) -> None:
         raise
 
 
-def _history(conversation: Conversation) -> Json:
+def _history_json(conversation: LoggedConversation) -> Json:
     return {"system_prompt": conversation.system, "message_history": conversation.messages}
 
 
-def _step(step: Step) -> Json:
+def _step_json(step: Step) -> Json:
     return {
         "step_name": icon_of(step.level, step.name) + step.name,
         "message": step.message,
@@ -73,6 +79,6 @@ def _step(step: Step) -> Json:
     }
 
 
-def _trace(replay: Replay) -> dict[str, Any]:
+def _trace_json(replay: TaskRecord) -> dict[str, Any]:
     summaries = [attempt["experience"] for attempt in replay.attempts if attempt.get("experience")]
     return {"failure_experience_summary": summaries[-1]} if summaries else {}
