@@ -18,10 +18,9 @@ from demo_words import QUESTION, WORDS
 from toolhub_agent.events import NoCallbacks
 from toolhub_agent.history import encoded
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.replay import included
-from toolhub_agent.replay.llm import Pace, ReplayLlm
-from toolhub_agent.replay.session import play
-from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory
+from toolhub_agent.replay import player
+from toolhub_agent.replay.player import play
+from toolhub_agent.replay.recording import PlaybackPace, RecordedAnswer, RecordedConversation, ReplayLlm, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
 from toolhub_agent.types import Usage
 
@@ -35,20 +34,20 @@ FIRST_TTFT_S, TTFT_S = 0.45, 0.25
 def trajectory() -> Trajectory:
     """The words as a recording, without counts."""
     answers = tuple(
-        Answer(text, ttft=ttft, seconds=round(ttft + len(text) / CHARS_PER_SECOND, 2))
+        RecordedAnswer(text, ttft=ttft, seconds=round(ttft + len(text) / CHARS_PER_SECOND, 2))
         for text, ttft in zip(WORDS, [FIRST_TTFT_S] + [TTFT_S] * len(WORDS), strict=False)
     )
-    return Trajectory(TASK, QUESTION, (Recorded(MAIN, "", answers),))
+    return Trajectory(TASK, QUESTION, (RecordedConversation(MAIN, "", answers),))
 
 
 class CountingLlm(ReplayLlm):
     """Says the words and counts tokens as a server with a prefix cache might: what it has seen before is cached."""
 
     def __init__(self) -> None:
-        super().__init__(trajectory(), Pace(0, 0))
+        super().__init__(trajectory(), PlaybackPace(0, 0))
         self._seen: Counter[str] = Counter()
 
-    def _answer(self, request: LlmRequest) -> Answer:
+    def _answer(self, request: LlmRequest) -> RecordedAnswer:
         answer = super()._answer(request)
         prompt = sum(len(encoded(message)) for message in request.messages) // BYTES_PER_TOKEN
         written = len(answer.text.encode()) // BYTES_PER_TOKEN
@@ -59,9 +58,9 @@ class CountingLlm(ReplayLlm):
 
 async def record(workdir: Path) -> str:
     """Run the task; returns the log's text, without the folder it was made in."""
-    log = TaskLog.create(workdir / "log", TASK, description=QUESTION, env_info={"note": included.NOTE})
+    log = TaskLog.create(workdir / "log", TASK, description=QUESTION, env_info={"note": player.DEMO_NOTE})
     try:
-        result = await play(trajectory(), CountingLlm(), included.config(workdir), NoCallbacks(), log)
+        result = await play(trajectory(), CountingLlm(), player.demo_config(workdir), NoCallbacks(), log)
     finally:
         log.close()
     assert result.status == "success", result.error
@@ -71,8 +70,8 @@ async def record(workdir: Path) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="toolhub-record-") as folder:
         text = anyio.run(record, Path(folder))
-    included.LOG.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{included.LOG}: {len(text.splitlines())} records\n")
+    player.DEMO_LOG.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{player.DEMO_LOG}: {len(text.splitlines())} records\n")
 
 
 if __name__ == "__main__":

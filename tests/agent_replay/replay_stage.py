@@ -7,33 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from toolhub_agent.events import AgentCallbacks, NoCallbacks
-from toolhub_agent.replay.llm import Pace, ReplayLlm
-from toolhub_agent.replay.session import play
-from toolhub_agent.replay.trajectory import Answer, Recorded, Trajectory
+from toolhub_agent.replay.player import play
+from toolhub_agent.replay.recording import PlaybackPace, RecordedAnswer, RecordedConversation, ReplayLlm, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
 from toolhub_agent.types import TaskResult, Usage
 
 from toolhub.config import Config, parse_config
 
 CLOCK = {"clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"}}
-AT_ONCE = Pace(0, 0)
+AT_ONCE = PlaybackPace(0, 0)
 
 
 def config_in(folder: Path, **agent: Any) -> Config:
     return parse_config({"hub": {"state_dir": str(folder / "state")}, "servers": CLOCK, "agent": agent})
 
 
-def say(text: str, **fields: Any) -> Answer:
-    return Answer(text, usage=Usage(100, 10, 50), ttft=0.01, seconds=0.02, **fields)
+def say(text: str, **fields: Any) -> RecordedAnswer:
+    return RecordedAnswer(text, usage=Usage(100, 10, 50), ttft=0.01, seconds=0.02, **fields)
 
 
 def script(
-    main: Sequence[Answer | str], others: Mapping[str, tuple[str, Sequence[str]]] | None = None, **fields: Any
+    main: Sequence[RecordedAnswer | str], others: Mapping[str, tuple[str, Sequence[str]]] | None = None, **fields: Any
 ) -> Trajectory:
     """others: a sub-agent's conversation -> its subtask and what it says."""
-    said = tuple(answer if isinstance(answer, Answer) else say(answer) for answer in main)
-    rest = [Recorded(name, task, tuple(map(say, texts))) for name, (task, texts) in (others or {}).items()]
-    return Trajectory("t", "What time is it?", (Recorded(MAIN, "", said), *rest), **fields)
+    said = tuple(answer if isinstance(answer, RecordedAnswer) else say(answer) for answer in main)
+    rest = [RecordedConversation(name, task, tuple(map(say, texts))) for name, (task, texts) in (others or {}).items()]
+    return Trajectory("t", "What time is it?", (RecordedConversation(MAIN, "", said), *rest), **fields)
 
 
 async def perform(

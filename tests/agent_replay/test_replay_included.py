@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from demo_words import QUESTION, WORDS
 from record_demo import record
-from toolhub_agent.replay import included
-from toolhub_agent.replay.trajectory import Trajectory
+from toolhub_agent.replay import player
+from toolhub_agent.replay.recording import Trajectory
 
 # Of a record: what is the same in every run. Times, counts of tokens and results differ.
 STABLE = {
@@ -32,19 +32,19 @@ def stable(text: str) -> list[Any]:
 
 @pytest.mark.anyio
 async def test_the_included_recording_is_current(tmp_path: Path):
-    now, shipped = await record(tmp_path), included.LOG.read_text(encoding="utf-8")
+    now, shipped = await record(tmp_path), player.DEMO_LOG.read_text(encoding="utf-8")
     assert stable(shipped) == stable(now), "run: python tests/agent_replay/record_demo.py"
 
 
 def test_its_words_are_ours_and_its_first_line_says_so():
-    first = json.loads(included.LOG.read_text(encoding="utf-8").splitlines()[0])
+    first = json.loads(player.DEMO_LOG.read_text(encoding="utf-8").splitlines()[0])
     assert "written by hand" in first["env_info"]["note"] and first["description"] == QUESTION
-    (main,) = Trajectory.read(included.LOG).conversations
+    (main,) = Trajectory.read(player.DEMO_LOG).conversations
     assert tuple(answer.text for answer in main.answers) == WORDS
 
 
 def test_no_call_in_it_failed_and_no_folder_of_its_maker_is_in_it():
-    text = included.LOG.read_text(encoding="utf-8")
+    text = player.DEMO_LOG.read_text(encoding="utf-8")
     finished = [record for record in map(json.loads, text.splitlines()) if record["kind"] == "call_finished"]
     assert len(finished) == 11 and not any(record["error"] for record in finished)
     assert "/tmp" not in text and str(Path.home()) not in text and str(Path(__file__).parents[2]) not in text

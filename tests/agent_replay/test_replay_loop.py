@@ -10,9 +10,8 @@ from replay_stage import AT_ONCE, call, call_clock, config_in, perform, say, scr
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.events import NoCallbacks
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.replay import included
-from toolhub_agent.replay.llm import Pace, ReplayLlm
-from toolhub_agent.replay.trajectory import Answer, Trajectory
+from toolhub_agent.replay import player
+from toolhub_agent.replay.recording import PlaybackPace, RecordedAnswer, ReplayLlm, Trajectory
 from toolhub_agent.tasklog import MAIN, read_log
 from toolhub_agent.types import Completion, Delta, Usage
 
@@ -34,7 +33,7 @@ async def asked(llm: ReplayLlm, request: LlmRequest) -> tuple[list[Delta], Compl
 
 
 async def test_an_answer_comes_in_small_pieces_that_make_it_whole():
-    answer = Answer("word " * 20, "thought " * 9, (NATIVE,), Usage(5, 6, 3), ttft=0.125, seconds=9.0)
+    answer = RecordedAnswer("word " * 20, "thought " * 9, (NATIVE,), Usage(5, 6, 3), ttft=0.125, seconds=9.0)
     deltas, completion = await asked(ReplayLlm(script([answer]), AT_ONCE), prompt("user"))
     assert max(len(delta.text) for delta in deltas) <= 8 and len(deltas) > 20
     assert "".join(delta.text for delta in deltas) == answer.text == completion.text
@@ -45,9 +44,9 @@ async def test_an_answer_comes_in_small_pieces_that_make_it_whole():
 
 
 async def test_recorded_minutes_take_no_longer_than_the_pace():
-    answer = Answer("word " * 20, ttft=600.0, seconds=6000.0)
+    answer = RecordedAnswer("word " * 20, ttft=600.0, seconds=6000.0)
     with anyio.fail_after(30):
-        _, completion = await asked(ReplayLlm(script([answer]), Pace(0.01, 0.01)), prompt("user"))
+        _, completion = await asked(ReplayLlm(script([answer]), PlaybackPace(0.01, 0.01)), prompt("user"))
     assert completion.seconds == 6000.0
 
 
@@ -113,9 +112,11 @@ async def test_sub_agents_are_told_apart_in_whatever_order_they_start(tmp_path: 
 
 
 async def test_the_included_task_goes_on_where_no_sandbox_can_be_made(tmp_path: Path):
-    config = included.config(tmp_path).model_copy(update={"sandbox": SandboxSettings(python=str(tmp_path / "absent"))})
+    config = player.demo_config(tmp_path).model_copy(
+        update={"sandbox": SandboxSettings(python=str(tmp_path / "absent"))}
+    )
     watched = Watch()
-    result, _ = await perform(Trajectory.read(included.LOG), config, tmp_path, viewer=watched)
+    result, _ = await perform(Trajectory.read(player.DEMO_LOG), config, tmp_path, viewer=watched)
     assert result.status == "success" and result.turns == 7
     told = [outcome.text for outcome in watched.outcomes if outcome.call.server == "stateless_python"]
     assert len(told) == 2 and not any("burning" in text for text in told), told

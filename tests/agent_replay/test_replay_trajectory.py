@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from toolhub_agent.history import History
-from toolhub_agent.replay.trajectory import Answer, Trajectory
+from toolhub_agent.replay.recording import RecordedAnswer, Trajectory
 from toolhub_agent.tasklog import MAIN, LogUnreadable, TaskLog
 from toolhub_agent.types import Completion, ToolCall, ToolOutcome, Usage
 
@@ -39,8 +39,8 @@ class Writer:
         return Trajectory.read(self.log.path)
 
 
-def expected(text: str, **fields) -> Answer:
-    return Answer(text, usage=Usage(9, len(text), 4), ttft=0.25, seconds=2.0, **fields)
+def expected(text: str, **fields) -> RecordedAnswer:
+    return RecordedAnswer(text, usage=Usage(9, len(text), 4), ttft=0.25, seconds=2.0, **fields)
 
 
 def test_answers_come_with_what_they_cost_and_thought(tmp_path: Path):

@@ -7,9 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from toolhub_agent.run.results import Results, row_of, summary
-from toolhub_agent.run.sweep import Plan, hub_task_id
-from toolhub_agent.run.tasks import read_tasks
+from toolhub_agent.sweep import ResultFile, SweepPlan, read_tasks, row_of, summary
 from toolhub_agent.types import Task, TaskResult
 
 from toolhub.errors import ConfigError
@@ -70,22 +68,22 @@ def test_answers_are_compared_but_for_case_blanks_and_a_full_stop(truth, answer,
 
 
 def test_results_are_read_back_and_half_a_line_is_run_again(tmp_path):
-    results = Results(tmp_path)
+    results = ResultFile(tmp_path)
     results.add(row_of(1, a_result()))
     results.close()
     with results.path.open("a") as file:
         file.write('{"run": 2, "id": "a"')
-    again = Results(tmp_path)
+    again = ResultFile(tmp_path)
     assert again.done() == {(1, "a")}
     again.add(row_of(2, a_result()))
     again.close()
-    last = Results(tmp_path)
+    last = ResultFile(tmp_path)
     assert last.done() == {(1, "a"), (2, "a")}
     last.close()
 
 
 def test_a_task_that_the_model_could_not_be_asked_about_runs_again_and_counts_once(tmp_path):
-    results = Results(tmp_path)
+    results = ResultFile(tmp_path)
     results.add(row_of(1, a_result(status="failed", stopped="llm_failed")))
     assert results.done() == set()
     results.add(row_of(1, a_result()))
@@ -96,7 +94,7 @@ def test_a_task_that_the_model_could_not_be_asked_about_runs_again_and_counts_on
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="results cannot be kept in .*file"):
-        Results(tmp_path / "file")
+        ResultFile(tmp_path / "file")
 
 
 def test_the_summary_counts_what_is_known():
@@ -109,7 +107,7 @@ def test_the_summary_counts_what_is_known():
 
 
 def test_runs_of_one_question_start_together(tmp_path):
-    plan = Plan((Task("a", "A"), Task("b", "B"), Task("c", "A")), tmp_path, runs=2)
+    plan = SweepPlan((Task("a", "A"), Task("b", "B"), Task("c", "A")), tmp_path, runs=2)
     assert [(run, task.id) for run, task in plan.pairs()] == [
         (1, "a"), (1, "c"), (2, "a"), (2, "c"), (1, "b"), (2, "b"),
     ]  # fmt: skip

@@ -6,9 +6,9 @@ import io
 
 import pytest
 from rich.console import Console
-from toolhub_agent.run.results import row_of, summary
-from toolhub_agent.run.view import TaskView, result_panel, summary_table
+from toolhub_agent.sweep import row_of, summary
 from toolhub_agent.types import Completion, Task, TaskResult, ToolCall, ToolOutcome, Usage
+from toolhub_agent.view import TaskView, result_panel, summary_table
 
 pytestmark = pytest.mark.quick
 

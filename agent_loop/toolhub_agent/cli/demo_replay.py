@@ -15,20 +15,18 @@ from toolhub import Config
 from toolhub.cli.shared import console, log_to_stderr, print_json, read_config
 from toolhub.cli.shared import run as run_async
 from toolhub.errors import ConfigError, MissingExtra
-from toolhub_agent.replay import included
-from toolhub_agent.replay.llm import ReplayLlm
-from toolhub_agent.replay.session import play
-from toolhub_agent.replay.trajectory import Trajectory
-from toolhub_agent.replay.view import NOTICE, ReplayView, banner
-from toolhub_agent.run.results import row_of
-from toolhub_agent.run.view import result_panel
+from toolhub_agent.replay import player
+from toolhub_agent.replay.player import NOTICE, ReplayView, banner, play
+from toolhub_agent.replay.recording import ReplayLlm, Trajectory
+from toolhub_agent.sweep import row_of
 from toolhub_agent.tasklog import LogUnreadable, TaskLog
 from toolhub_agent.types import TaskResult
+from toolhub_agent.view import result_panel
 
 
 def replay(as_json: bool, log: Path | None, config: Path | None) -> None:
     """Play a log and print what came of it; exit 1 if the task ends without an answer. See `toolhub_agent.replay`."""
-    trajectory = _trajectory(log or included.LOG)
+    trajectory = _trajectory(log or player.DEMO_LOG)
     log_to_stderr("error")
     out = Console(stderr=True, highlight=False) if as_json else console()
     llm = ReplayLlm(trajectory)
@@ -62,7 +60,7 @@ def _config(log: Path | None, config: Path | None, workdir: Path) -> Config:
         return read_config(config)
     if importlib.util.find_spec("markdown_it") is None:
         raise MissingExtra("hub,servers,agent", "demo --replay")
-    return included.config(workdir)
+    return player.demo_config(workdir)
 
 
 async def _play(trajectory: Trajectory, llm: ReplayLlm, config: Config, view: ReplayView, workdir: Path) -> TaskResult:

@@ -16,13 +16,11 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
 from toolhub_agent.agent import Agent
-from toolhub_agent.run.results import Results, row_of, summary
-from toolhub_agent.run.session import llm_settings, open_session
-from toolhub_agent.run.sweep import Plan, Sweep, new_log
-from toolhub_agent.run.tasks import read_tasks
-from toolhub_agent.run.view import SweepView, TaskView, result_panel, summary_table
+from toolhub_agent.session import llm_settings, open_session
+from toolhub_agent.sweep import ResultFile, Sweep, SweepPlan, new_log, read_tasks, row_of, summary
 from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Task, TaskResult
+from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
 
 
 def run(
@@ -49,7 +47,7 @@ def run(
     reach = _Reach(loaded, settings, hub, token)
     console = Console(stderr=True, highlight=False)
     if tasks is not None:
-        plan = Plan(tuple(read_tasks(tasks)), out, runs, concurrency)
+        plan = SweepPlan(tuple(read_tasks(tasks)), out, runs, concurrency)
         is_success = _sweep(reach, plan, console, as_json)
     else:
         assert question is not None
@@ -92,8 +90,8 @@ async def _answer(reach: _Reach, task: Task, out: Path, console: Console, prefix
         return result
 
 
-def _sweep(reach: _Reach, plan: Plan, console: Console, as_json: bool) -> bool:
-    results = Results(plan.folder)
+def _sweep(reach: _Reach, plan: SweepPlan, console: Console, as_json: bool) -> bool:
+    results = ResultFile(plan.folder)
     try:
         run_async(functools.partial(_run_sweep, reach, plan, results, console))
     except KeyboardInterrupt:
@@ -113,7 +111,7 @@ def _sweep(reach: _Reach, plan: Plan, console: Console, as_json: bool) -> bool:
     return bool(totals["failed"] == 0)
 
 
-async def _run_sweep(reach: _Reach, plan: Plan, results: Results, console: Console) -> None:
+async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, console: Console) -> None:
     async with reach.open() as session:
         sweep = Sweep(session, plan, results)
         total, left = len(plan.pairs()), len(sweep.left())

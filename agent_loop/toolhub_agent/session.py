@@ -26,7 +26,7 @@ OpenTask = Callable[[str, str], AbstractAsyncContextManager[HubTask]]
 
 
 @dataclass(frozen=True)
-class Session:
+class RunSession:
     """What a command's tasks share."""
 
     llm: LlmClient
@@ -67,7 +67,7 @@ def shared_prefix(
 @asynccontextmanager
 async def open_session(
     config: Config, llm: LlmSettings, *, hub: str | None = None, token: str | None = None
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[RunSession]:
     """Open everything; nothing is sent to a model server yet. hub: the address of one that runs already."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(open_llm(llm))
@@ -81,16 +81,16 @@ async def open_session(
             )
         )
         if hub is not None:
-            open_task = _opener(await stack.enter_async_context(connect(hub, token=token)))
+            open_task = _task_opener(await stack.enter_async_context(connect(hub, token=token)))
         else:
             local = await stack.enter_async_context(Hub(config))
             local.observers.append(hints.durations)
-            open_task = _opener(local)
-        secrets = config.secrets.union(llm.secrets, [token] if token else [])
-        yield Session(client, hints, config.agent, open_task, secrets)
+            open_task = _task_opener(local)
+        secrets = frozenset({llm.api_key.get_secret_value()} if llm.api_key else ())
+        yield RunSession(client, hints, config.agent, open_task, secrets)
 
 
-def _opener(hub: Any) -> OpenTask:
+def _task_opener(hub: Any) -> OpenTask:
     """hub: a `Hub` of this process, or one that `connect()` reaches."""
     return lambda task_id, run: hub.task(task_id, run=run)
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-from toolhub_agent.run.results import Row
+from toolhub_agent.sweep import ResultRow
 from toolhub_agent.tasklog import MAIN
 from toolhub_agent.types import Completion, Delta, Json, TaskResult, ToolCall, ToolOutcome, Usage
 
@@ -40,27 +40,27 @@ class TaskView:
         if self._status is None:
             return
         self._tail = (self._tail + delta.reasoning + delta.text)[-_WIDTH:]
-        self._status.update(f"[dim]{shown(one_line(self._tail))}[/]")
+        self._status.update(f"[dim]{markup_text(one_line(self._tail))}[/]")
 
     def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
         self._tail = ""
-        who = "" if agent == MAIN else f"{shown(agent)} "
+        who = "" if agent == MAIN else f"{markup_text(agent)} "
         if taken_back is not None:
-            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {shown(taken_back[:_WIDTH])}")
+            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {markup_text(taken_back[:_WIDTH])}")
         elif completion is not None:
-            self._console.print(f"{who}[bold]turn {turn}[/]  {shown(costs(completion))}")
+            self._console.print(f"{who}[bold]turn {turn}[/]  {markup_text(cost_text(completion))}")
             if text := one_line(completion.text):
-                self._console.print(f"  [dim]{shown(shortened(text))}[/]")
+                self._console.print(f"  [dim]{markup_text(shortened(text))}[/]")
 
     def calling(self, agent: str, call: ToolCall) -> None:
         if self._status is not None:
-            self._status.update(f"[cyan]{shown(shown_call(call))}[/]")
+            self._status.update(f"[cyan]{markup_text(call_text(call))}[/]")
 
     def called(self, agent: str, outcome: ToolOutcome) -> None:
         mark = "[red]✗[/]" if outcome.is_error else "[green]→[/]"
         early = ", begun while the model wrote" if outcome.started_early else ""
         self._console.print(
-            f"  {mark} {shown(shown_call(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
+            f"  {mark} {markup_text(call_text(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
             f"{len(outcome.text):,} characters{early}[/]"
         )
 
@@ -88,13 +88,13 @@ class SweepView:
     def __exit__(self, *exc: object) -> None:
         self._progress.stop()
 
-    def done(self, row: Row) -> None:
+    def done(self, row: ResultRow) -> None:
         self._success += row.status == "success"
         self._failed += row.status != "success"
         note = f"{self._success} answered, {self._failed} failed"
         self._progress.update(self._bar, advance=1, note=note)
         if row.error is not None:
-            self._console.print(f"[red]{shown(row.id)}[/]: {shown(row.error[:300])}")
+            self._console.print(f"[red]{markup_text(row.id)}[/]: {markup_text(row.error[:300])}")
 
 
 def result_panel(result: TaskResult) -> Table:
@@ -103,14 +103,14 @@ def result_panel(result: TaskResult) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     color = "green" if result.status == "success" else "red"
-    table.add_row("answer", f"[{color}]{shown(result.answer)}[/]")
+    table.add_row("answer", f"[{color}]{markup_text(result.answer)}[/]")
     if result.error:
-        table.add_row("error", shown(result.error))
+        table.add_row("error", markup_text(result.error))
     table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} taken back")
-    table.add_row("tokens", shown(tokens(result.usage)))
+    table.add_row("tokens", markup_text(usage_text(result.usage)))
     table.add_row("time", f"{result.seconds:.1f} s")
     if result.log is not None:
-        table.add_row("log", shown(str(result.log)))
+        table.add_row("log", markup_text(str(result.log)))
     return table
 
 
@@ -130,7 +130,7 @@ def summary_table(summary: Json) -> Table:
     return table
 
 
-def costs(completion: Completion) -> str:
+def cost_text(completion: Completion) -> str:
     usage = completion.usage
     cached = "" if usage.cached_tokens is None else f", {usage.cached_tokens:,} cached"
     waited = f", waited {completion.waited:.1f} s" if completion.waited >= 0.1 else ""
@@ -140,14 +140,14 @@ def costs(completion: Completion) -> str:
     )
 
 
-def tokens(usage: Usage) -> str:
+def usage_text(usage: Usage) -> str:
     if usage.cached_tokens is None or not usage.prompt_tokens:
         return f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
     share = usage.cached_tokens / usage.prompt_tokens
     return f"{usage.prompt_tokens:,} in ({share:.0%} from the server's cache), {usage.completion_tokens:,} out"
 
 
-def shown_call(call: ToolCall) -> str:
+def call_text(call: ToolCall) -> str:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return shortened(f"{call.server}/{call.tool} {arguments}")
 
@@ -160,6 +160,6 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def shown(text: str) -> str:
+def markup_text(text: str) -> str:
     """For rich's markup. What a model or a page wrote must neither be markup nor move the terminal's cursor."""
     return escape("".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text))

@@ -1,0 +1,149 @@
+"""Plays a recording: the real loop and a real hub, with the recording in the model's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from toolhub import Config, Hub
+from toolhub.config import AgentSettings, Config, parse_config
+from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.events import AgentCallbacks
+from toolhub_agent.replay.recording import ReplayLlm, Trajectory
+from toolhub_agent.tasklog import MAIN, TaskLog
+from toolhub_agent.tools import HubTools
+from toolhub_agent.types import Completion, Json, Task, TaskResult, ToolOutcome
+from toolhub_agent.view import TaskView, markup_text
+
+# --- The recording that ships -----------------------------------------------------------------------------------------
+# The recording that ships, and the tools its agent uses: no key, no network.
+#
+# The lighthouse is invented, the six documents were written for this. The words are a person's, not a model's: they show
+# what a task looks like, not what a model can do.
+
+_DEMO_FOLDER = Path(__file__).parent / "demo"
+DEMO_LOG = _DEMO_FOLDER / "trajectory.jsonl"
+DEMO_DOCUMENTS = _DEMO_FOLDER / "documents"
+DEMO_NOTE = (
+    "The model's words were written by hand for this demo, and its token counts, TTFT and seconds are not of any "
+    "model: tokens are counted as four bytes each, times are the pace of the demo."
+)
+
+
+def demo_config(workdir: Path) -> Config:
+    """Search over the documents, reading them, a sandbox per call, a clock, a plan. workdir: for what they keep."""
+    return parse_config(
+        {
+            "hub": {"state_dir": str(workdir / "state")},
+            "agent": {"read_only_tools": ["tool-google-search/google_search"]},
+            "servers": {
+                "tool-google-search": {
+                    "builtin": "toolhub_servers.google_search:create_server",
+                    "share": "hub",
+                    "options": {
+                        "backends": ["local"],
+                        "local": {
+                            "folder": str(DEMO_DOCUMENTS),
+                            "base_url": "https://archive.example",  # not fetched by anyone: names instead of paths
+                            "cache_dir": str(workdir / "index"),
+                        },
+                    },
+                    "tools": {"policy": {"google_search": {"read_only": True}}},
+                },
+                "files": {
+                    "builtin": "toolhub_servers.files:create_server",
+                    "share": "hub",
+                    "options": {"root": str(DEMO_DOCUMENTS)},
+                },
+                "stateless_python": {
+                    "builtin": "toolhub_servers.stateless_python:create_server",
+                    "stateful": False,
+                },
+                "task_planner": {
+                    "builtin": "toolhub_servers.task_planner:create_server",
+                    "options": {"data_dir": str(workdir / "plans")},
+                },
+                "clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"},
+            },
+        }
+    )
+
+
+# --- What people see --------------------------------------------------------------------------------------------------
+# What people see of a replay: the live view of `toolhub run`, with a mark on what is not of now.
+
+NOTICE = "a replay: the model's words are recorded, every tool call below is real"
+
+
+def banner(trajectory: Trajectory) -> str:
+    """Markup. What is played, and what of it is recorded."""
+    lines = [f"[bold]toolhub demo --replay[/], {NOTICE}."]
+    if trajectory.note:
+        lines.append(f"[dim]{markup_text(trajectory.note)}[/]")
+    if not trajectory.is_finished:
+        lines.append("[yellow]The recorded task did not reach its end; neither will the replay.[/]")
+    lines.append(f"\n[bold]Task[/]  {markup_text(trajectory.question)}\n")
+    return "\n".join(lines)
+
+
+class ReplayView(TaskView):
+    """Says `recorded` before every turn: its TTFT, seconds and tokens are the recording's. calls: made just now."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.calls: list[Json] = []
+
+    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+        super().answered("recorded" if agent == MAIN else f"{agent} recorded", turn, completion, taken_back)
+
+    def called(self, agent: str, outcome: ToolOutcome) -> None:
+        super().called(agent, outcome)
+        self.calls.append(
+            {
+                "agent": agent,
+                "server": outcome.call.server,
+                "tool": outcome.call.tool,
+                "seconds": round(outcome.seconds, 4),
+                "chars": len(outcome.text),
+                "error": outcome.text[:300] if outcome.is_error else None,
+                "begun_while_the_model_wrote": outcome.started_early,
+            }
+        )
+
+
+# --- Playing ----------------------------------------------------------------------------------------------------------
+# Playing a trajectory: the real loop and a real hub, with the recording in the model's place.
+
+# More than any recorded prompt: what did not stop the recorded task must not stop its replay.
+_ANY_CONTEXT = 1 << 40
+
+
+def replay_settings(trajectory: Trajectory, settings: AgentSettings) -> AgentSettings:
+    """Those of an agent whose turns stand as they were recorded, whatever the tools say today."""
+    return settings.model_copy(
+        update={
+            "protocol": trajectory.protocol,
+            "max_rollbacks": 1,
+            "discard_retries": 0,
+            "max_context_tokens": _ANY_CONTEXT,
+        }
+    )
+
+
+async def play(
+    trajectory: Trajectory, llm: ReplayLlm, config: Config, viewer: AgentCallbacks, log: TaskLog
+) -> TaskResult:
+    """Play a task to its end, calling the config's tools. log: of this replay; the caller closes it.
+
+    Raises what the hub raises when it cannot start. That the recording was too short is in the result's `error`.
+    """
+    settings = replay_settings(trajectory, config.agent)
+    surroundings = AgentDeps(llm, settings, viewer=viewer)
+    async with Hub(config) as hub, hub.task("replay") as tools:
+        agent = Agent(surroundings, HubTools(tools, timeout=settings.tool_timeout_s))
+        result = await agent.run(Task(trajectory.task_id, trajectory.question), log=log)
+    if result.status == "failed" and llm.ended:
+        result = replace(result, error=llm.ended[-1])
+    return result

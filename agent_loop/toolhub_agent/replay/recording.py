@@ -1,0 +1,300 @@
+"""A recorded task: what its model said, read from the task's log, and a stand-in for the model that says it again.
+
+The stand-in gives the answer that stood at the same place of the recorded conversation: the one after as many answers as
+the prompt has. So a turn that the loop rolls back, because a tool behaves differently today, does not shift the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+
+from toolhub_agent.errors import LlmRefused
+from toolhub_agent.llm.client import LlmRequest
+from toolhub_agent.tasklog import MAIN, read_log
+from toolhub_agent.types import Completion, Delta, Json, Message, Usage
+
+# --- The recording ----------------------------------------------------------------------------------------------------
+# What a model said in a task, read from the task's log.
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """One answer that stood, and what it cost when it was recorded. Times are seconds."""
+
+    text: str
+    reasoning: str = ""
+    tool_calls: tuple[Json, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    ttft: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedConversation:
+    """One conversation. opening: the first message of its user. name: `main`, or `agent-<name>_<n>`."""
+
+    name: str
+    opening: str
+    answers: tuple[RecordedAnswer, ...]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A task as its model went through it. note: what the log says of itself. is_finished: it has a result."""
+
+    task_id: str
+    question: str
+    conversations: tuple[RecordedConversation, ...]
+    protocol: Literal["xml", "native"] = "xml"
+    note: str = ""
+    is_finished: bool = True
+
+    @classmethod
+    def read(cls, path: Path) -> Trajectory:
+        """Read what `TaskLog` wrote. Turns that were taken back are left out, and attempts that were thrown away.
+
+        Raises OSError, LogUnreadable.
+        """
+        replay = read_log(path)
+        scribe = _LogReader()
+        for line in path.read_bytes()[: replay.size].splitlines():
+            scribe.take(json.loads(line))
+        info = replay.task.get("env_info") or {}
+        return cls(
+            task_id=replay.task_id,
+            question=str(replay.task.get("description", "")),
+            conversations=tuple(scribe.recorded()),
+            protocol="native" if scribe.is_native else "xml",
+            note=str(info.get("note", "")),
+            is_finished=replay.result is not None,
+        )
+
+    @property
+    def turns(self) -> int:
+        """Answers of the main agent."""
+        return sum(len(recorded.answers) for recorded in self.conversations if recorded.name == MAIN)
+
+
+@dataclass
+class _ConversationReader:
+    """One conversation while it is read; `costs` has the record of usage beside each answer."""
+
+    messages: list[Message] = field(default_factory=list)
+    costs: list[Json | None] = field(default_factory=list)
+    last_cost: Json | None = None
+
+    def append(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            is_answer = message["role"] == "assistant"
+            self.messages.append(message)
+            self.costs.append(self.last_cost if is_answer else None)
+            self.last_cost = None if is_answer else self.last_cost
+
+    def pop(self, count: int) -> None:
+        left = max(len(self.messages) - count, 0)
+        del self.messages[left:], self.costs[left:]
+
+
+class _LogReader:
+    """Takes the records of a log in their order."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, _ConversationReader] = {}
+
+    def take(self, record: Json) -> None:
+        kind, session = record["kind"], record.get("session", "")
+        if kind == "conversation":
+            self._pages[session] = _ConversationReader()
+        elif kind == "messages":
+            self._of(session).append(record["messages"])
+        elif kind == "popped":
+            self._of(session).pop(record["count"])
+        elif kind == "usage":
+            self._of(session).last_cost = record
+
+    @property
+    def is_native(self) -> bool:
+        return any(message.get("tool_calls") for pages in self._pages.values() for message in pages.messages)
+
+    def recorded(self) -> Iterable[RecordedConversation]:
+        for name, pages in self._pages.items():
+            opening = next((content_text(message) for message in pages.messages if message["role"] == "user"), "")
+            pairs = zip(pages.messages, pages.costs, strict=True)
+            answers = tuple(
+                _recorded_answer(message, cost or {}) for message, cost in pairs if message["role"] == "assistant"
+            )
+            yield RecordedConversation(name, opening, answers)
+
+    def _of(self, session: str) -> _ConversationReader:
+        return self._pages.setdefault(session, _ConversationReader())
+
+
+def content_text(message: Message) -> str:
+    return str(message.get("content") or "")
+
+
+def _recorded_answer(message: Message, cost: Json) -> RecordedAnswer:
+    return RecordedAnswer(
+        text=content_text(message),
+        reasoning=str(message.get("reasoning_content") or ""),
+        tool_calls=tuple(message.get("tool_calls") or ()),
+        usage=Usage(_count(cost, "prompt_tokens"), _count(cost, "completion_tokens"), cost.get("cached_tokens")),
+        ttft=float(cost.get("ttft") or 0.0),
+        seconds=float(cost.get("seconds") or 0.0),
+    )
+
+
+def _count(cost: Json, name: str) -> Any:
+    return cost.get(name) or 0
+
+
+# --- The model's stand-in ---------------------------------------------------------------------------------------------
+# A recorded model in the place of the loop's client of model servers.
+#
+# It gives the answer that stood at the same place of the recorded conversation: the one after as many answers as the
+# prompt has. So a turn that the loop takes back, because a tool behaves in another way today, does not shift the rest.
+
+ENDPOINT = "recording"
+# About two tokens; a call is seen to start while the rest is still coming.
+_PIECE_CHARS = 8
+# How the loop names the conversation of a sub-agent, behind the name of the main agent's.
+_SUB_AGENT = re.compile(r"-(agent-.+)_(\d+)-[0-9a-f]{8}$")
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackPace:
+    """Recorded times are kept up to these, in seconds: nobody wants to sit through a model's minutes again."""
+
+    longest_ttft: float = 0.5
+    longest_writing: float = 3.0
+
+
+class ReplayLlm:
+    """What a `Conversation` uses of `LlmClient`. ended: what was asked for and had not been recorded."""
+
+    known_model: str | None = None
+
+    def __init__(self, trajectory: Trajectory, pace: PlaybackPace | None = None) -> None:
+        self.ended: list[str] = []
+        self._trajectory = trajectory
+        self._pace = pace or PlaybackPace()
+        self._playing: dict[str, RecordedConversation] = {}
+        self._left = list(trajectory.conversations)
+
+    def __repr__(self) -> str:
+        return f"<ReplayLlm {self._trajectory.task_id}, {len(self._left)} conversations not begun>"
+
+    @asynccontextmanager
+    async def stream(self, request: LlmRequest) -> AsyncIterator[RecordedStream]:
+        """The recorded answer, piece by piece. Raises LlmRefused where the recording has none."""
+        yield RecordedStream(self._answer(request), self._pace)
+
+    def endpoint_of(self, session: str) -> str:
+        return ENDPOINT
+
+    def forget(self, session: str) -> None:
+        self._playing.pop(session, None)
+
+    def _answer(self, request: LlmRequest) -> RecordedAnswer:
+        place: int = sum(message["role"] == "assistant" for message in request.messages)
+        recorded = self._playing.get(request.session) or self._begin(request)
+        if recorded is None or place >= len(recorded.answers):
+            raise self._end(request, place)
+        return recorded.answers[place]
+
+    def _begin(self, request: LlmRequest) -> RecordedConversation | None:
+        """Sub-agents of one name are told apart by what they were asked: they may start in another order today."""
+        found = _SUB_AGENT.search(request.session)
+        agent = found.group(1) if found else MAIN
+        left = [one for one in self._left if _agent_name(one) == agent]
+        opening = next((content_text(message) for message in request.messages if message["role"] == "user"), "")
+        same = [one for one in left if one.opening == opening]
+        # An interrupted one has a complete one of the same task after it.
+        chosen = max(same, key=lambda one: len(one.answers), default=left[0] if left and agent == MAIN else None)
+        if chosen is not None:
+            self._left.remove(chosen)
+            self._playing[request.session] = chosen
+        return chosen
+
+    def _end(self, request: LlmRequest, place: int) -> LlmRefused:
+        found = _SUB_AGENT.search(request.session)
+        who = found.group(1) if found else "the agent"
+        message = f"the recording ends here: it has no answer number {place + 1} of {who}"
+        if not self._trajectory.is_finished:
+            message += "; the recorded task did not reach its end"
+        self.ended.append(message)
+        return LlmRefused(message, endpoint=ENDPOINT)
+
+
+class RecordedStream:
+    """One answer again, no slower than the pace allows. Iterate over it once; then there is a `completion`."""
+
+    def __init__(self, answer: RecordedAnswer, pace: PlaybackPace) -> None:
+        pieces = list(_deltas(answer))
+        self._answer = answer
+        self._first = min(answer.ttft, pace.longest_ttft)
+        self._step = min(max(answer.seconds - answer.ttft, 0.0), pace.longest_writing) / max(len(pieces) - 1, 1)
+        self._pieces = enumerate(pieces)
+        self._began = anyio.current_time()
+        self.is_finished = False
+
+    def __aiter__(self) -> RecordedStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        number, delta = next(self._pieces, (0, None))
+        if delta is None:
+            self.is_finished = True
+            raise StopAsyncIteration
+        await anyio.sleep_until(self._began + self._first + number * self._step)
+        return delta
+
+    @property
+    def completion(self) -> Completion:
+        """With the figures of the recording."""
+        if not self.is_finished:
+            raise RuntimeError("the answer has not ended; iterate over the stream first")
+        answer = self._answer
+        return Completion(
+            text=answer.text,
+            reasoning=answer.reasoning,
+            tool_calls=answer.tool_calls,
+            finish_reason="tool_calls" if answer.tool_calls else "stop",
+            usage=answer.usage,
+            ttft=answer.ttft,
+            seconds=answer.seconds,
+            endpoint=ENDPOINT,
+        )
+
+
+def _agent_name(recorded: RecordedConversation) -> str:
+    return recorded.name if recorded.name == MAIN else recorded.name.rpartition("_")[0]
+
+
+def _deltas(answer: RecordedAnswer) -> Iterator[Delta]:
+    for piece in _cut(answer.reasoning):
+        yield Delta(reasoning=piece)
+    for piece in _cut(answer.text):
+        yield Delta(text=piece)
+    for index, call in enumerate(answer.tool_calls):
+        function = call["function"]
+        yield _call_delta(index, {"name": function["name"], "arguments": ""}, id=call["id"], type="function")
+        for piece in _cut(function["arguments"]):
+            yield _call_delta(index, {"arguments": piece})
+
+
+def _call_delta(index: int, function: Json, **more: str) -> Delta:
+    return Delta(tool_calls=({"index": index, **more, "function": function},))
+
+
+def _cut(text: str) -> Iterator[str]:
+    for begin in range(0, len(text), _PIECE_CHARS):
+        yield text[begin : begin + _PIECE_CHARS]
