@@ -6,7 +6,7 @@ import anyio
 import pytest
 from llm_stand_in.answers import Answer, Fault, stalled
 from llm_stand_in.model_server import ModelServer
-from toolhub_agent.checkup import Finding, Report, examine
+from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 
 from toolhub.config import LlmSettings
@@ -14,21 +14,21 @@ from toolhub.config import LlmSettings
 pytestmark = pytest.mark.anyio
 
 
-async def examined(server: ModelServer) -> Report:
+async def examined(server: ModelServer) -> DoctorReport:
     settings = LlmSettings(endpoints=[server.url])
     with anyio.fail_after(20):
         async with open_endpoint_pool(settings) as fleet:
-            return await examine(fleet.client(server.url), server.url, settings)
+            return await run_checks(fleet.client(server.url), server.url, settings)
 
 
-def of(report: Report, check: str) -> Finding:
+def of(report: DoctorReport, check: str) -> CheckResult:
     return next(finding for finding in report.findings if finding.check == check)
 
 
 async def test_requests_that_are_never_answered_are_given_up(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub_agent.checkup.server.PATIENCE_S", 0.2)
+    monkeypatch.setattr("toolhub_agent.doctor.probe.REQUEST_TIMEOUT_S", 0.2)
     server.usual = lambda seen: stalled(after=0)
     report = await examined(server)
     assert report.is_reachable and of(report, "engine").status == "ok"
@@ -39,7 +39,7 @@ async def test_requests_that_are_never_answered_are_given_up(
 async def test_the_whole_is_bounded_and_says_what_was_left_out(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub_agent.checkup.examination.LONGEST_S", 0.5)
+    monkeypatch.setattr("toolhub_agent.doctor.checks.TOTAL_TIMEOUT_S", 0.5)
     server.usual = lambda seen: stalled(after=0)
     report = await examined(server)
     assert "not all was looked at" in of(report, "time").detail and of(report, "metrics").status == "ok"

@@ -6,23 +6,23 @@ import shlex
 from pathlib import Path
 
 import pytest
-from toolhub_agent.profiles import Line, command_lines, front_url, load_profile, profile_names
+from toolhub_agent.profiles import LaunchCommand, command_lines, front_url, load_profile, profile_names
 
 from toolhub.errors import ConfigError
 
 pytestmark = pytest.mark.quick
 
 
-def lines_of(name: str, *overrides: str) -> list[Line]:
+def lines_of(name: str, *overrides: str) -> list[LaunchCommand]:
     return command_lines(load_profile(name, overrides))
 
 
-def one(name: str, *overrides: str) -> Line:
+def one(name: str, *overrides: str) -> LaunchCommand:
     (line,) = lines_of(name, *overrides)
     return line
 
 
-def value(line: Line, flag: str) -> str:
+def value(line: LaunchCommand, flag: str) -> str:
     return line.argv[line.argv.index(flag) + 1]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from toolhub_agent.profiles import Line, command_lines, load_profile, profile_names
+from toolhub_agent.profiles import LaunchCommand, command_lines, load_profile, profile_names
 
 from benchmarks.engine.install import VLLM, installed
 from benchmarks.engine.server import EngineOptions, EngineServer, open_engine
@@ -49,7 +49,7 @@ def refused(commands: dict[str, list[str]]) -> dict[str, str]:
     return found
 
 
-def serve_arguments(line: Line) -> list[str]:
+def serve_arguments(line: LaunchCommand) -> list[str]:
     if line.argv[:2] == ("vllm", "serve"):
         return list(line.argv[2:])
     words = list(line.argv[3:])

@@ -7,27 +7,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.vllm_plugin.wishes import LONGEST_SESSION, Wish, pin_wish, released_key, session_key
+from toolhub_agent.vllm_plugin.pin_requests import MAX_SESSION_CHARS, PinRequest, pin_request, released_key, session_key
 
 
-def wish(**extra: Any) -> Wish | None:
-    return pin_wish(extra, "request-1", max_ttl=100)
+def wish(**extra: Any) -> PinRequest | None:
+    return pin_request(extra, "request-1", max_ttl=100)
 
 
 def test_a_pin_is_for_its_session() -> None:
-    assert wish(pin_ttl_s=20, session_id="task-7") == Wish(("session", "task-7"), 20)
+    assert wish(pin_ttl_s=20, session_id="task-7") == PinRequest(("session", "task-7"), 20)
 
 
 def test_without_a_session_it_is_the_requests_own() -> None:
-    assert wish(pin_ttl_s=0.5) == Wish(("request", "request-1"), 0.5)
+    assert wish(pin_ttl_s=0.5) == PinRequest(("request", "request-1"), 0.5)
 
 
 def test_a_long_one_is_cut() -> None:
-    assert wish(pin_ttl_s=1e9, session_id="a") == Wish(("session", "a"), 100)
+    assert wish(pin_ttl_s=1e9, session_id="a") == PinRequest(("session", "a"), 100)
 
 
 def test_an_operator_can_forbid_pins() -> None:
-    assert pin_wish({"pin_ttl_s": 5}, "request-1", max_ttl=0) is None
+    assert pin_request({"pin_ttl_s": 5}, "request-1", max_ttl=0) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_no_time_is_no_pin(ttl: object) -> None:
     assert wish(pin_ttl_s=ttl, session_id="a") is None
 
 
-@pytest.mark.parametrize("session", ["", "x" * (LONGEST_SESSION + 1), "a\nb", "\x00", 7, None, ["a"]])
+@pytest.mark.parametrize("session", ["", "x" * (MAX_SESSION_CHARS + 1), "a\nb", "\x00", 7, None, ["a"]])
 def test_what_is_no_name_is_no_session(session: object) -> None:
     assert wish(pin_ttl_s=5, session_id=session) is None
     assert released_key({"release_session": session}) is None
@@ -46,7 +46,7 @@ def test_what_is_no_name_is_no_session(session: object) -> None:
 
 def test_a_stock_request_asks_for_nothing() -> None:
     for extra in (None, {}, {"session_id": "a"}):
-        assert pin_wish(extra, "request-1", max_ttl=100) is None and released_key(extra) is None
+        assert pin_request(extra, "request-1", max_ttl=100) is None and released_key(extra) is None
 
 
 def test_a_request_that_releases_is_never_pinned() -> None:
@@ -67,7 +67,7 @@ ANYTHING = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["pin_ttl_s", "session_id", "release_session", "other"]), ANYTHING))
 def test_nothing_that_is_sent_raises_or_exceeds_the_limit(extra: dict[str, Any]) -> None:
-    found = pin_wish(extra, "request-1", max_ttl=100)
+    found = pin_request(extra, "request-1", max_ttl=100)
     assert found is None or 0 < found.ttl <= 100
     released_key(extra)
     session_key(extra)

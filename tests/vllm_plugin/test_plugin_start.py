@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import toolhub_agent
 from toolhub_agent import vllm_plugin
-from toolhub_agent.vllm_plugin.settings import PinSettings
-from toolhub_agent.vllm_plugin.support import UnsupportedVllm, check_features, is_supported
+from toolhub_agent.vllm_plugin.support import PinSettings, UnsupportedVllm, check_features, is_supported
 
 # What vLLM's environment need not have.
 FOREIGN = ("toolhub", "anyio", "httpx2", "openai", "pydantic", "json_repair", "starlette")

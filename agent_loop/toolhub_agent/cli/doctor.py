@@ -18,7 +18,7 @@ from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, LlmSettings, load_config, parse_config
 from toolhub.errors import ConfigError
-from toolhub_agent.checkup import Finding, Report, examine
+from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 from toolhub_agent.llm.transport import engine_root
 
@@ -62,11 +62,11 @@ def _config(path: Path | None) -> Config | None:
     return load_config(found)
 
 
-async def _examine(settings: LlmSettings, wanted_context: int | None) -> Report:
+async def _examine(settings: LlmSettings, wanted_context: int | None) -> DoctorReport:
     (url,) = settings.endpoints
     async with open_endpoint_pool(settings) as fleet:
         with _progress() as status:
-            return await examine(
+            return await run_checks(
                 fleet.client(url),
                 url,
                 settings,
@@ -83,7 +83,7 @@ def _progress() -> Iterator[Any]:
         yield status
 
 
-def _as_data(report: Report) -> dict[str, Any]:
+def _as_data(report: DoctorReport) -> dict[str, Any]:
     return {
         "url": report.url,
         "ok": report.is_reachable,
@@ -93,7 +93,7 @@ def _as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def _print(out: Console, report: Report) -> None:
+def _print(out: Console, report: DoctorReport) -> None:
     if not report.is_reachable:
         out.print(f"[red]{escape(report.url)}[/]: {escape(report.error)}", soft_wrap=True)
         out.print(f"  [bold]fix:[/] {escape(report.fix)}", soft_wrap=True)
@@ -114,5 +114,5 @@ def _print(out: Console, report: Report) -> None:
     out.print(f"\n{escape(report.url)}: {said}", soft_wrap=True)
 
 
-def _status(finding: Finding) -> str:
+def _status(finding: CheckResult) -> str:
     return f"[{_STYLES[finding.status]}]{finding.status}[/]"

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolhub.cli.shared import console, print_json
-from toolhub_agent.profiles import Line, Profile, command_lines, front_url, load_profile, profile_names
+from toolhub_agent.profiles import LaunchCommand, Profile, command_lines, front_url, load_profile, profile_names
 
 
 def run(name: str | None, *, overrides: list[str], as_json: bool) -> None:
@@ -39,7 +39,7 @@ def _list(as_json: bool) -> None:
     console().print(table)
 
 
-def _script(profile: Profile, lines: list[Line]) -> str:
+def _script(profile: Profile, lines: list[LaunchCommand]) -> str:
     head = _comment(profile.description, f"Flags checked against: {profile.checked}")
     commands = [f"{_comment(f'{line.title} (on {line.node})', *line.notes)}\n{line.pretty()}" for line in lines]
     return "\n\n".join([head, *commands, _comment(*_afterwards(profile))]) + "\n"
@@ -58,7 +58,7 @@ def _afterwards(profile: Profile) -> list[str]:
     return said
 
 
-def _as_data(name: str, profile: Profile, lines: list[Line]) -> dict[str, Any]:
+def _as_data(name: str, profile: Profile, lines: list[LaunchCommand]) -> dict[str, Any]:
     commands = [{**asdict(line), "env": dict(line.env), "shell": line.shell()} for line in lines]
     return {
         "profile": name,

@@ -6,9 +6,7 @@ for line in command_lines(load_profile("vllm", ["model=Qwen/Qwen3-8B"])):
 
 from __future__ import annotations
 
-from toolhub_agent.profiles.line import Line
-from toolhub_agent.profiles.load import load_profile, profile_names
-from toolhub_agent.profiles.render import command_lines, front_url
-from toolhub_agent.profiles.settings import Profile
+from toolhub_agent.profiles.commands import LaunchCommand, command_lines, front_url
+from toolhub_agent.profiles.profile import Profile, load_profile, profile_names
 
 __all__ = ["Line", "Profile", "command_lines", "front_url", "load_profile", "profile_names"]

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from toolhub_agent.vllm_plugin.pins import EVENTS, PinStatistics
+from toolhub_agent.vllm_plugin.pins import PIN_EVENTS, PinStatistics
 
 # As often as vLLM's own line of statistics.
-LOG_S = 10.0
+LOG_EVERY_S = 10.0
 # Below vLLM's, whose handlers and level it so has.
 _log = logging.getLogger("vllm.toolhub_pins")
 
@@ -26,7 +26,7 @@ class PinMetrics:
     def __init__(self, *, engine: int, clock: Callable[[], float], registry: CollectorRegistry = REGISTRY) -> None:
         self._clock = clock
         self._logged = float("-inf")
-        self._last = PinStatistics(0, 0, dict.fromkeys(EVENTS, 0))
+        self._last = PinStatistics(0, 0, dict.fromkeys(PIN_EVENTS, 0))
         self._in_log = self._last
         name, number = ["engine"], str(engine)
         # The newest value counts: a restarted engine's is not added to that of the one before.
@@ -38,7 +38,7 @@ class PinMetrics:
             ]
         )
         events = Counter("toolhub_pin_events", "What happened to pins.", [*name, "event"], registry=registry)
-        self._events = {event: events.labels(number, event) for event in EVENTS}
+        self._events = {event: events.labels(number, event) for event in PIN_EVENTS}
 
     def publish(self, now: PinStatistics, *, final: bool = False) -> None:
         """Cheap where nothing has changed: it runs in every step. final: log what was not logged yet."""
@@ -48,13 +48,13 @@ class PinMetrics:
             for event, count in now.events.items():
                 self._events[event].inc(count - self._last.events[event])
             self._last = now
-        if now != self._in_log and (final or self._clock() - self._logged >= LOG_S):
+        if now != self._in_log and (final or self._clock() - self._logged >= LOG_EVERY_S):
             self._logged, self._in_log = self._clock(), now
             counts = ", ".join(f"{count} {event}" for event, count in now.events.items() if count)
             _log.info("Pins: %d of %d blocks; so far %s", now.pins, now.blocks, counts)
 
 
-def say_limits(*, cap_blocks: int, all_blocks: int, max_ttl: float) -> None:
+def log_limits(*, cap_blocks: int, all_blocks: int, max_ttl: float) -> None:
     """Log at the start what pins may take and where their metrics are."""
     where = "in /metrics" if os.environ.get("PROMETHEUS_MULTIPROC_DIR") else "here (set PROMETHEUS_MULTIPROC_DIR)"
     _log.info("Pins may hold %d of %d blocks, %g s at most; counts are %s", cap_blocks, all_blocks, max_ttl, where)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
-Event = Literal["held", "replaced", "expired", "released", "yielded", "refused", "reset"]
-EVENTS: tuple[Event, ...] = ("held", "replaced", "expired", "released", "yielded", "refused", "reset")
+PinEvent = Literal["held", "replaced", "expired", "released", "yielded", "refused", "reset"]
+PIN_EVENTS: tuple[PinEvent, ...] = ("held", "replaced", "expired", "released", "yielded", "refused", "reset")
 
 
 class Block(Protocol):
@@ -52,7 +52,7 @@ class PinStatistics:
 
     pins: int
     blocks: int
-    events: Mapping[Event, int]
+    events: Mapping[PinEvent, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Pins(Generic[B]):
         self._clock = clock
         self._pins: dict[Hashable, _Pin[B]] = {}
         self._holders: Counter[int] = Counter()
-        self._events: Counter[Event] = Counter()
+        self._events: Counter[PinEvent] = Counter()
         self._earliest = float("inf")
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Pins(Generic[B]):
         return key in self._pins
 
     def statistics(self) -> PinStatistics:
-        return PinStatistics(len(self._pins), len(self._holders), {event: self._events[event] for event in EVENTS})
+        return PinStatistics(len(self._pins), len(self._holders), {event: self._events[event] for event in PIN_EVENTS})
 
     def hold(self, key: Hashable, blocks: Iterable[B], ttl: float) -> bool:
         """Keep blocks for ttl seconds, in place of what the key held. First the ones that matter longest: the prefix.
@@ -155,7 +155,7 @@ class Pins(Generic[B]):
         gone = {block.block_id for block in old.blocks if self._holders[block.block_id] == 1} - new
         return len(self._holders) - len(gone) + sum(number not in self._holders for number in new) <= self._cap
 
-    def _drop(self, keys: Iterable[Hashable], event: Event) -> None:
+    def _drop(self, keys: Iterable[Hashable], event: PinEvent) -> None:
         for key in keys:
             self._remove(self._pins.pop(key))
             self._events[event] += 1

@@ -20,16 +20,15 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[im
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.request import RequestStatus  # type: ignore[import-not-found,unused-ignore]
 
-from toolhub_agent.vllm_plugin.metrics import PinMetrics, say_limits
+from toolhub_agent.vllm_plugin.metrics import PinMetrics, log_limits
+from toolhub_agent.vllm_plugin.pin_requests import pin_request, released_key, session_key
 from toolhub_agent.vllm_plugin.pins import Pins
-from toolhub_agent.vllm_plugin.settings import PinSettings
-from toolhub_agent.vllm_plugin.support import Needs, UnsupportedVllm, check_features
-from toolhub_agent.vllm_plugin.wishes import pin_wish, released_key, session_key
+from toolhub_agent.vllm_plugin.support import PinSettings, RequiredMethods, UnsupportedVllm, check_features
 
 _ANSWERED = frozenset(
     {RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION}
 )
-_NEEDS: dict[type, Needs] = {
+_NEEDS: dict[type, RequiredMethods] = {
     Scheduler: {
         "add_request": ["request"],
         "schedule": [],
@@ -69,7 +68,7 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
         self._free_then = 0
         self._allocate_slots = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_or_yield
-        say_limits(cap_blocks=cap, all_blocks=blocks, max_ttl=settings.max_ttl)
+        log_limits(cap_blocks=cap, all_blocks=blocks, max_ttl=settings.max_ttl)
 
     def add_request(self, request: Any) -> None:
         self._pins.expire()
@@ -96,7 +95,7 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
     def _free_request_blocks(self, request: Any) -> None:
         """Called when a request has finished, and when it is preempted."""
         self._frees += 1
-        wish = pin_wish(_extra(request), request.request_id, max_ttl=self._max_ttl)
+        wish = pin_request(_extra(request), request.request_id, max_ttl=self._max_ttl)
         if wish is not None and _is_answered(request):
             self._pins.hold(wish.key, self._full_blocks(request.request_id), wish.ttl)
         super()._free_request_blocks(request)

@@ -6,7 +6,7 @@ async with open_fleet(settings) as fleet:
 
 from __future__ import annotations
 
-from toolhub_agent.checkup.examination import Report, examine
-from toolhub_agent.checkup.finding import Finding
+from toolhub_agent.doctor.checks import DoctorReport, run_checks
+from toolhub_agent.doctor.probe import CheckResult
 
 __all__ = ["Finding", "Report", "examine"]

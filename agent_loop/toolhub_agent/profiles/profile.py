@@ -1,15 +1,29 @@
-"""What a profile says: the meaning, not the flags of an engine. Unknown keys are errors; sizes are tokens or GiB."""
+"""Model server profiles: what a profile may say, and how one is found and read.
+
+A profile says what a server shall do, not the flags of an engine. Unknown keys are errors. Sizes are tokens or GiB.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import AfterValidator, Field, model_validator
 
+from toolhub.config.document import read_document
+from toolhub.config.explain import validate
+from toolhub.config.problems import Problem, did_you_mean, first_of_each_key, kind_of
 from toolhub.config.section import Count, Length, Section, Text
+from toolhub.errors import ConfigError
 
-Engine = Literal["vllm", "sglang", "dynamo", "llamacpp"]
+# --- Settings ---------------------------------------------------------------------------------------------------------
+# What a profile says: the meaning, not the flags of an engine. Unknown keys are errors; sizes are tokens or GiB.
+
+ProfileEngine = Literal["vllm", "sglang", "dynamo", "llamacpp"]
 """`dynamo`: vLLM as a worker of NVIDIA Dynamo."""
 RouterKind = Literal["sgl-model-gateway", "vllm-router", "dynamo"]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -62,10 +76,10 @@ class Disaggregation(Section):
     ib_device: Word | None = None
 
 
-class Server(Section):
+class ServerProfile(Section):
     """One model server. nodes: the hosts that it spans; the first one answers requests."""
 
-    engine: Engine
+    engine: ProfileEngine
     program: Word | None = None
     """Instead of `vllm`, `python3` or `llama-server` on the PATH."""
     nodes: list[Word] = Field(default=["127.0.0.1"], min_length=1)
@@ -122,7 +136,7 @@ class Server(Section):
         return self.disaggregation.role if self.disaggregation else None
 
 
-class Router(Section):
+class RouterProfile(Section):
     """What stands in front of several servers and keeps a conversation where its prefix is."""
 
     kind: RouterKind
@@ -156,8 +170,8 @@ class Profile(Section):
     model: Word
     served_name: Word | None = None
     """What requests call it; None: the same."""
-    servers: dict[str, Server] = Field(min_length=1)
-    router: Router | None = None
+    servers: dict[str, ServerProfile] = Field(min_length=1)
+    router: RouterProfile | None = None
 
 
 def is_loopback(host: str) -> bool:
@@ -165,3 +179,108 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+# --- Reading a profile ------------------------------------------------------------------------------------------------
+# Finding a profile, putting `--set` values into it, and reading it.
+
+_HERE = Path(__file__).parent
+# In a wheel they lie beside this file, in a checkout among the examples.
+FOLDERS = (_HERE / "known", _HERE.parents[2] / "configs" / "llm")
+_ONLY_SERVER = "server"
+
+
+def profile_names() -> list[str]:
+    return sorted(path.stem for path in _files())
+
+
+def load_profile(name: str, overrides: Iterable[str] = ()) -> Profile:
+    """name: of a profile that comes with toolhub, or the path of a YAML file.
+
+    overrides: `key=value` with YAML values. `model=...` and `router.port=...` set what they name, `NAME.key=...` a key
+    of one server, any other key that of all servers.
+    Raises ConfigError, naming file and line, for what is wrong.
+    """
+    document = read_document(_path_of(name))
+    if not isinstance(document.data, Mapping):
+        raise document.source.error([Problem((), f"expected a mapping, found {kind_of(document.data)}")])
+    data = copy.deepcopy(dict(document.data))
+    servers = data.get("servers") or {_ONLY_SERVER: {}}
+    data["servers"] = {key: dict(value or {}) for key, value in servers.items()} if _is_nested(servers) else servers
+    for override in overrides:
+        _apply_override(data, override)
+    profile, problems = validate(Profile, _merged(data))
+    if profile is None:
+        raise document.source.error(first_of_each_key(problems))
+    return profile
+
+
+def _files() -> list[Path]:
+    return [path for folder in FOLDERS if folder.is_dir() for path in folder.glob("*.yaml")]
+
+
+def _path_of(name: str) -> Path:
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return Path(name)
+    known = {path.stem: path for path in _files()}
+    if name not in known:
+        raise ConfigError(
+            f"no profile {name!r};{did_you_mean(name, list(known))} there are: {', '.join(sorted(known))}"
+        )
+    return known[name]
+
+
+def _is_nested(servers: Any) -> bool:
+    return isinstance(servers, Mapping) and all(
+        value is None or isinstance(value, Mapping) for value in servers.values()
+    )
+
+
+def _merged(data: dict[str, Any]) -> dict[str, Any]:
+    """Every server with what is common to all of them."""
+    common = data.pop("common", None) or {}
+    if not isinstance(common, Mapping):
+        raise ConfigError(f"expected a mapping, found {kind_of(common)}", key="common")
+    if _is_nested(data["servers"]):
+        data["servers"] = {name: {**common, **own} for name, own in data["servers"].items()}
+    return data
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, found, text = override.partition("=")
+    if not found or not key:
+        raise ConfigError(f"expected KEY=VALUE, found {override!r}", key="--set")
+    path, value = key.split("."), _parsed(key, text)
+    servers: Any = data["servers"] if _is_nested(data["servers"]) else {}
+    if path[0] in servers and len(path) > 1:
+        _put(servers, path, value)
+    elif path[0] in ("common", "router") or path[0] in Profile.model_fields:
+        _put(data, path, value)
+    else:
+        _put(data, ["common", *path], value)
+        for own in servers.values():
+            _drop(own, path)
+
+
+def _parsed(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text) if text else None
+    except yaml.YAMLError as exc:
+        raise ConfigError("the value is not valid YAML", key=f"--set {key}") from exc
+
+
+def _put(data: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        inner = data.get(part)
+        data[part] = inner = dict(inner) if isinstance(inner, Mapping) else {}
+        data = inner
+    data[path[-1]] = value
+
+
+def _drop(data: dict[str, Any], path: list[str]) -> None:
+    """A server's own value would win over the one for all."""
+    for part in path[:-1]:
+        data = data.get(part) or {}
+        if not isinstance(data, dict):
+            return
+    data.pop(path[-1], None)

@@ -1,0 +1,313 @@
+"""Asks a model server: which server it is, and requests of one conversation, timed, each with a timeout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+from uuid import uuid4
+
+import anyio
+import httpx2
+
+from toolhub.config.llm import LlmSettings
+from toolhub_agent.kv_hints.engines import SGLANG_INFO_PAGES, EngineAdapter, adapter_for, get_json, identify
+from toolhub_agent.kv_hints.signals import Prompt
+from toolhub_agent.llm.accumulator import usage_of
+from toolhub_agent.llm.errors import error_message, sanitize
+from toolhub_agent.llm.transport import session_headers
+from toolhub_agent.types import Json, Message, Usage
+
+CheckStatus = Literal["ok", "weaker", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """status: `weaker` costs an agent time or tokens, `note` is only good to know. advice: what to do about it."""
+
+    check: str
+    status: CheckStatus
+    detail: str
+    advice: str = ""
+
+
+# --- Requests ---------------------------------------------------------------------------------------------------------
+# Asking a model server: requests of one conversation, timed, each within a bound.
+
+# The largest prefill that a check asks for takes seconds on one core; a server that is that busy tells nothing else.
+REQUEST_TIMEOUT_S = 60.0
+# Of one answer: a check asks for a few tokens.
+MAX_STREAM_BYTES = 4 << 20
+
+
+class RequestFailed(Exception):
+    """A request came to nothing. status: of a refusal; None if there was no proper answer."""
+
+    def __init__(self, what: str, status: int | None = None) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class TimedAnswer:
+    """ttft: seconds to the first piece; of the whole answer where it is not streamed."""
+
+    usage: Usage
+    ttft: float
+    message: Json = field(default_factory=dict)
+
+
+class ModelServer:
+    """One endpoint. adapter: what it is. secrets: never shown, whatever the server repeats."""
+
+    def __init__(
+        self, http: httpx2.AsyncClient, url: str, *, model: str, adapter: EngineAdapter, secrets: Sequence[str] = ()
+    ) -> None:
+        self.http = http
+        self.url = url
+        self.model = model
+        self.adapter = adapter
+        self.session = f"toolhub-doctor-{uuid4().hex[:12]}"
+        self._secrets = tuple(secrets)
+
+    async def stream(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
+        """One streamed token. Raises Unanswered."""
+        asked = {**self._body(messages, body), "stream": True, "stream_options": {"include_usage": True}}
+        with self._bounded():
+            began = anyio.current_time()
+            async with self.http.stream("POST", self._chat, json=asked, headers=self.headers()) as response:
+                if response.status_code != 200:
+                    self._refuse(response.status_code, await _start_of(response))
+                return await _read_stream(response, began)
+
+    async def whole(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
+        """The same without streaming; `max_tokens` and anything else as in `body`. Raises Unanswered."""
+        with self._bounded():
+            began = anyio.current_time()
+            answer = await self.http.post(self._chat, json=self._body(messages, body), headers=self.headers())
+            if answer.status_code != 200:
+                self._refuse(answer.status_code, answer.text)
+            return _read_whole(answer, anyio.current_time() - began)
+
+    async def prefetch(self, prompt: Prompt) -> None:
+        """A prefill-ahead as the hints send it. Raises Unanswered."""
+        request_id = f"toolhub-warm-{uuid4().hex}"
+        with self._bounded():
+            for is_last in (False, True):
+                command = self.adapter.prefetch(self.session, prompt, request_id, self.headers())
+                answer = await self.http.request(
+                    command.method, command.url, json=command.body, headers=dict(command.headers)
+                )
+                if answer.status_code == 200:
+                    return
+                if is_last or not self.adapter.refused(answer.status_code, answer.text):
+                    self._refuse(answer.status_code, answer.text)
+
+    def headers(self) -> dict[str, str]:
+        return session_headers(self.session)
+
+    def prompt(self, messages: Sequence[Message], **body: Any) -> Prompt:
+        return Prompt(tuple(messages), {"model": self.model, **body}, self.url)
+
+    @property
+    def _chat(self) -> str:
+        return f"{self.url}/chat/completions"
+
+    def _body(self, messages: Sequence[Message], body: Mapping[str, Any]) -> Json:
+        return {"model": self.model, "messages": list(messages), "max_tokens": 1, "temperature": 0, **body}
+
+    def _refuse(self, status: int, text: str) -> NoReturn:
+        try:
+            said, _code = error_message(json.loads(text))
+        except ValueError:
+            said = ""
+        raise RequestFailed(f"HTTP {status}: {sanitize(said or text, self._secrets)}".rstrip(": "), status)
+
+    @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        try:
+            with anyio.fail_after(REQUEST_TIMEOUT_S):
+                yield
+        except TimeoutError as exc:
+            raise RequestFailed(f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from exc
+        except (httpx2.HTTPError, httpx2.StreamError) as exc:
+            raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}", self._secrets)) from exc
+
+
+async def _read_stream(response: httpx2.Response, began: float) -> TimedAnswer:
+    usage, ttft = Usage(), None
+    async for chunk in _events(response):
+        if ttft is None and any(_has_begun(choice) for choice in chunk.get("choices") or ()):
+            ttft = anyio.current_time() - began
+        if isinstance(found := chunk.get("usage"), dict):
+            usage = usage_of(found, chunk)
+    if ttft is None:
+        raise RequestFailed("the stream had no answer in it")
+    return TimedAnswer(usage, ttft)
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[Json]:
+    read = 0
+    async for line in response.aiter_lines():
+        read += len(line)
+        if read > MAX_STREAM_BYTES:
+            raise RequestFailed("the answer has no end")
+        text = line.removeprefix("data:").strip()
+        if line.startswith("data:") and text != "[DONE]":
+            try:
+                found = json.loads(text)
+            except ValueError:
+                raise RequestFailed("the stream has an event that is no JSON") from None
+            if isinstance(found, dict):
+                yield found
+
+
+def _has_begun(choice: Any) -> bool:
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta") or {}
+    said = any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls"))
+    return said or choice.get("finish_reason") is not None
+
+
+def _read_whole(answer: httpx2.Response, seconds: float) -> TimedAnswer:
+    try:
+        found = answer.json()
+        message = found["choices"][0]["message"]
+    except (ValueError, LookupError, TypeError):
+        raise RequestFailed("the answer is no chat completion") from None
+    usage = found.get("usage")
+    return TimedAnswer(usage_of(usage, found) if isinstance(usage, dict) else Usage(), seconds, message)
+
+
+async def _start_of(response: httpx2.Response) -> str:
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > 1 << 16:
+            break
+    return content.decode(errors="replace")
+
+
+# --- Which server it is -----------------------------------------------------------------------------------------------
+# Which server it is: the models it serves, its engine and version, how long a prompt may be.
+
+# For a page that costs the server nothing.
+PAGE_TIMEOUT_S = 10.0
+_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "dynamo": "Dynamo", "llamacpp": "llama.cpp"}
+
+
+@dataclass(frozen=True)
+class ServerIdentity:
+    """context_tokens: None if the server does not tell."""
+
+    model: str
+    models: tuple[str, ...]
+    adapter: EngineAdapter
+    version: str = ""
+    context_tokens: int | None = None
+
+
+async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSettings) -> ServerIdentity:
+    """Raises Unanswered if nothing answers, or nothing that serves models."""
+    try:
+        with anyio.fail_after(settings.connect_timeout_s + 4 * PAGE_TIMEOUT_S):
+            entries = await _served_models(http, url)
+            model, chosen = _choose(entries, settings.model)
+            engine = settings.engine if settings.engine != "auto" else await identify(http, url)
+            adapter = adapter_for(engine, url, pin=settings.hints.pin)
+            await adapter.probe(http)
+            version, context = await _details(http, adapter, chosen)
+    except TimeoutError as exc:
+        raise RequestFailed("no answer in time") from exc
+    except (httpx2.HTTPError, httpx2.StreamError) as exc:
+        raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), _secrets(settings))) from exc
+    names = tuple(str(entry["id"]) for entry in entries)
+    return ServerIdentity(model, names, adapter, version, context)
+
+
+def identity_results(identity: ServerIdentity, *, wanted_context: int | None) -> list[CheckResult]:
+    """wanted_context: tokens that the configured agent uses at most; None where no agent is configured."""
+    return [_engine_result(identity), _model_result(identity), _context_result(identity, wanted_context)]
+
+
+def _engine_result(identity: ServerIdentity) -> CheckResult:
+    name = _ENGINE_NAMES.get(identity.adapter.name)
+    if name is None:
+        return CheckResult(
+            "engine", "note", "not recognised", "if you know better, set `llm: engine:`; hints are prefill-ahead only"
+        )
+    return CheckResult("engine", "ok", f"{name} {identity.version}".strip())
+
+
+def _model_result(identity: ServerIdentity) -> CheckResult:
+    others = [name for name in identity.models if name != identity.model]
+    if not others:
+        return CheckResult("model", "ok", identity.model)
+    shown_others = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+    return CheckResult(
+        "model", "note", f"{identity.model}; also {shown_others}", "set `llm: model:` to the one you mean"
+    )
+
+
+def _context_result(identity: ServerIdentity, wanted: int | None) -> CheckResult:
+    has = identity.context_tokens
+    if has is None:
+        return CheckResult(
+            "context", "note", "the server does not tell", "set `agent: max_context_tokens:` by its model card"
+        )
+    if wanted is not None and has < wanted:
+        advice = f"set `agent: max_context_tokens: {has}`, or serve the model with more"
+        return CheckResult("context", "weaker", f"{has} tokens, and agent.max_context_tokens is {wanted}", advice)
+    return CheckResult("context", "ok", f"{has} tokens")
+
+
+async def _served_models(http: httpx2.AsyncClient, url: str) -> list[Mapping[str, Any]]:
+    answer = await http.get(f"{url}/models")
+    if answer.status_code in (401, 403):
+        raise RequestFailed(f"HTTP {answer.status_code}: it wants a key, or another one", answer.status_code)
+    if answer.status_code != 200:
+        raise RequestFailed(f"{url}/models answered HTTP {answer.status_code}", answer.status_code)
+    try:
+        entries = answer.json()["data"]
+        found: list[Mapping[str, Any]] = [entry for entry in entries if isinstance(entry, dict) and entry.get("id")]
+    except (ValueError, LookupError, TypeError):
+        found = []
+    if not found:
+        raise RequestFailed(f"{url}/models lists no models")
+    return found
+
+
+def _choose(entries: list[Mapping[str, Any]], wanted: str | None) -> tuple[str, Mapping[str, Any]]:
+    by_name = {str(entry["id"]): entry for entry in entries}
+    name = wanted or next(iter(by_name))
+    if name not in by_name:
+        raise RequestFailed(f"it does not serve {name!r} (llm.model), but {', '.join(by_name)}")
+    return name, by_name[name]
+
+
+async def _details(
+    http: httpx2.AsyncClient, adapter: EngineAdapter, entry: Mapping[str, Any]
+) -> tuple[str, int | None]:
+    context = entry.get("max_model_len")
+    match adapter.name:
+        case "vllm":
+            version = (await get_json(http, f"{adapter.root}/version")).get("version")
+        case "sglang":
+            version = None
+            for page in SGLANG_INFO_PAGES:
+                version = version or (await get_json(http, adapter.root + page)).get("version")
+        case "llamacpp":
+            properties = await get_json(http, f"{adapter.root}/props")
+            version = properties.get("build_info")
+            context = (properties.get("default_generation_settings") or {}).get("n_ctx", context)
+        case _:
+            version = None
+    is_count = isinstance(context, int) and not isinstance(context, bool) and context > 0
+    return str(version or "")[:60], context if is_count else None
+
+
+def _secrets(settings: LlmSettings) -> list[str]:
+    return [*([settings.api_key.get_secret_value()] if settings.api_key else []), *settings.headers.values()]
