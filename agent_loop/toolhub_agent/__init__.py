@@ -1,12 +1,12 @@
-"""An agent loop on a prefix-cached model server (design section 11).
+"""An agent loop on a prefix-cached model server.
 
     from toolhub import Hub, load_config
     from toolhub.config import AgentSettings, LlmSettings
-    from toolhub_agent import Agent, HubTools, Surroundings, Task, TaskLog, open_llm
+    from toolhub_agent import Agent, HubTools, AgentDeps, Task, TaskLog, open_llm
 
     model = LlmSettings(endpoints=["http://127.0.0.1:8000/v1"])
     async with Hub(load_config("hub.yaml")) as hub, hub.task("t1") as tools, open_llm(model) as llm:
-        agent = Agent(Surroundings(llm, AgentSettings()), HubTools(tools))
+        agent = Agent(AgentDeps(llm, AgentSettings()), HubTools(tools))
         result = await agent.run(Task("t1", "Who ...?"), log=TaskLog.create(Path("logs"), "t1", description="Who ...?"))
 
 Its parts work alone, too: `Dispatcher` starts tool calls out of any LLM stream, `open_hints` tells a model server what
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolhub_agent.agent import Agent as Agent
-    from toolhub_agent.agent import AgentDeps as Surroundings
+    from toolhub_agent.agent import AgentDeps as AgentDeps
     from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
     from toolhub_agent.llm import LlmRequest as LlmRequest
@@ -31,20 +31,24 @@ if TYPE_CHECKING:
     from toolhub_agent.tools import HubTools as HubTools
     from toolhub_agent.types import Task as Task
     from toolhub_agent.types import TaskResult as TaskResult
+    from toolhub_agent.types import ToolCall as ToolCall
+    from toolhub_agent.types import ToolOutcome as ToolOutcome
 
 # Imported when used: the vLLM plugin lives in an environment that has nothing of toolhub.
 _LAZY = {
-    "Agent": "loop.agent",
-    "Dispatcher": "dispatch",
+    "Agent": "agent",
+    "AgentDeps": "agent",
+    "Dispatcher": "tool_calls",
     "HubTools": "tools",
     "LlmClient": "llm",
     "LlmRequest": "llm",
-    "Surroundings": "loop.agent",
-    "Task": "loop.task",
+    "Task": "types",
     "TaskLog": "tasklog",
-    "TaskResult": "loop.task",
-    "ToolCatalog": "protocol.catalog",
-    "open_hints": "hints.hinter",
+    "TaskResult": "types",
+    "ToolCall": "types",
+    "ToolCatalog": "tool_calls.catalog",
+    "ToolOutcome": "types",
+    "open_hints": "kv_hints.hinter",
     "open_llm": "llm",
 }
 __all__ = [*_LAZY]

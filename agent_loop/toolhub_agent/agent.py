@@ -19,12 +19,12 @@ import anyio.to_thread
 from toolhub.config import AgentSettings, SubAgentSettings
 from toolhub_agent import prompts
 from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmError, LlmRefused
-from toolhub_agent.events import AgentCallbacks, AgentReporter, NoCallbacks
+from toolhub_agent.events import AgentCallbacks, AgentReporter, NoCallbacks, StreamEvents
 from toolhub_agent.history import History
 from toolhub_agent.kv_hints.signals import HintSink, NullHints
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.prompts import system_prompt
-from toolhub_agent.tasklog import MAIN, StreamEvents, TaskLog, TaskRecord
+from toolhub_agent.tasklog import MAIN, TaskLog, TaskRecord
 from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX, ToolCatalog
 from toolhub_agent.tools import ToolExecutor, ToolSource
 from toolhub_agent.turn import AskedQueries, ChatModel, Conversation, ConversationDeps, TurnResult
@@ -323,9 +323,9 @@ class SubAgents:
 # --- The agent --------------------------------------------------------------------------------------------------------
 # The agent: one task from its question to its answer.
 #
-# `Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have conversations of
-# their own. An attempt that ran out of turns or context without an answer is thrown away whole while fresh starts are
-# left (`discard_retries`); the last one is asked for its answer whatever happened.
+# `Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have
+# conversations of their own. An attempt that ran out of turns or context without an answer is thrown away whole while
+# fresh starts are left (`discard_retries`); the last one is asked for its answer whatever happened.
 
 # Stops after which another attempt may do better.
 _RETRYABLE_STOPS = ("max_turns", "context", "no_progress")
@@ -345,7 +345,7 @@ class AgentDeps:
 class Agent:
     """Answers tasks with one set of tools.
 
-    agent = Agent(Surroundings(llm, settings), HubTools(task))
+    agent = Agent(AgentDeps(llm, settings), HubTools(task))
     result = await agent.run(Task("t1", "Who ...?"), log=TaskLog.create(folder, "t1", description="..."))
     """
 

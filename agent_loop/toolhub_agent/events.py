@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from toolhub_agent.tasklog import StreamEvents
 from toolhub_agent.types import Completion, Delta, Json, ToolCall, ToolOutcome
 
 # --- MiroFlow's events ------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The messages of one conversation, append-only.
 
-A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message is
-built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end. What the
-model is shown of the history is decided in `trimming`.
+A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message
+is built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end.
+What the model is shown of the history is decided in `trimming`.
 """
 
 from __future__ import annotations

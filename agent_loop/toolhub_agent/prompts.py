@@ -1,8 +1,8 @@
 """Every text for the model that the loop writes itself. Changing a word here changes what trained models see.
 
-The system prompt has the structure that MiroFlow's models were trained with: headings, markers and their order, schemas
-as Python prints a dict. For the same catalog, date and objective it is the same to the byte, so that the server finds its
-KV cache again.
+The system prompt has the structure that MiroFlow's models were trained with: headings, markers and their order,
+schemas as Python prints a dict. For the same catalog, date and objective it is the same to the byte, so that the
+server finds its KV cache again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from toolhub_agent.types import Task
 # The system prompt: which tools there are, how they are called, what the agent is for.
 #
 # The structure is the one MiroFlow's models were trained with: headings, markers and their order, schemas as Python
-# prints a dict. For the same catalog, date and objective it is the same to the byte, so that its KV cache is found again.
+# prints a dict. For the same catalog, date and objective it is the same to the byte, so that its KV cache is found
+# again.
 
 _INTRO = (
     "You can use tools to answer the user's question and to carry out the task. {how_many} The result of a tool comes "

@@ -1,7 +1,7 @@
 """Many tasks, several at once, each with tools of its own. A sweep that was interrupted goes on where it stopped.
 
-A finished task is not run again. A task that was running goes on from its log, after its last whole turn, if the agent's
-settings are still the same.
+A finished task is not run again. A task that was running goes on from its log, after its last whole turn, if the
+agent's settings are still the same.
 """
 
 from __future__ import annotations

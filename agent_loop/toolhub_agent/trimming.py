@@ -99,11 +99,11 @@ def _common_prefix(old: Sequence[Message], new: Sequence[Message]) -> int:
 # --- The context budget -----------------------------------------------------------------------------------------------
 # Whether the next turn still leaves room for an answer.
 #
-# The rule is MiroFlow's: after every turn, the prompt and answer just counted by the server, the new results, the request
-# for a summary and a full answer to it must fit the context. The new texts are not counted yet; they are estimated from
-# their size in UTF-8 and the bytes per token of this very conversation. A tokenizer would count with another model's
-# vocabulary, and must be downloaded. Bytes vary less than characters: four per token in English, three to five in
-# Chinese, where a character is three.
+# The rule is MiroFlow's: after every turn, the prompt and answer just counted by the server, the new results, the
+# request for a summary and a full answer to it must fit the context. The new texts are not counted yet; they are
+# estimated from their size in UTF-8 and the bytes per token of this very conversation. A tokenizer would count with
+# another model's vocabulary, and must be downloaded. Bytes vary less than characters: four per token in English,
+# three to five in Chinese, where a character is three.
 
 # Of texts not counted yet: prose, code and tables differ by about this much. MiroFlow has the same factor.
 SAFETY_FACTOR = 1.5

@@ -1,7 +1,8 @@
-"""One agent's exchange with the model, a turn at a time: send the prompt, read the answer, run tools while it still comes.
+"""One agent's exchange with the model, a turn at a time: send the prompt, read the answer, run tools while it still
+comes.
 
-A turn that turns out to be worthless is rolled back: its answer leaves the history and the calls it started are cancelled.
-That can happen while the model still writes; the model is then stopped.
+A turn that turns out to be worthless is rolled back: its answer leaves the history and the calls it started are
+cancelled. That can happen while the model still writes; the model is then stopped.
 """
 
 from __future__ import annotations

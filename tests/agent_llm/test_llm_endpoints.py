@@ -101,7 +101,7 @@ def test_a_failing_endpoint_takes_no_spill(stage):
 
 
 def test_memory_of_conversations_away_is_bounded(stage, monkeypatch):
-    monkeypatch.setattr(module, "MOST_AWAY", 3)
+    monkeypatch.setattr(module, "MAX_MOVED", 3)
     stage.endpoints.failed(stage.order[0])
     for number in range(50):
         stage.endpoints.choose(f"task-{number}")

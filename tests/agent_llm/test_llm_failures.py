@@ -40,21 +40,21 @@ def test_other_refusals_are_not_about_length(text):
 
 
 @pytest.mark.parametrize(
-    ("status", "text", "verdict"),
+    ("status", "text", "kind"),
     [
         (400, "bad parameter", FailureKind.REFUSED),
         (401, "wrong key", FailureKind.REFUSED),
         (307, "elsewhere", FailureKind.REFUSED),
         (400, "maximum context length", FailureKind.TOO_LONG),
         (413, "prompt is too long", FailureKind.TOO_LONG),
-        (408, "", FailureKind.AGAIN),
-        (429, "", FailureKind.AGAIN),
-        (500, "the maximum context length of the cache crashed", FailureKind.AGAIN),
-        (None, "an error without a number", FailureKind.AGAIN),
+        (408, "", FailureKind.RETRYABLE),
+        (429, "", FailureKind.RETRYABLE),
+        (500, "the maximum context length of the cache crashed", FailureKind.RETRYABLE),
+        (None, "an error without a number", FailureKind.RETRYABLE),
     ],
 )
-def test_a_status_and_its_text_decide(status, text, verdict):
-    assert failure_from_status(status, text).verdict is verdict
+def test_a_status_and_its_text_decide(status, text, kind):
+    assert failure_from_status(status, text).kind is kind
 
 
 @pytest.mark.parametrize(

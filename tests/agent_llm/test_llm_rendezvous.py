@@ -33,7 +33,10 @@ def test_conversations_spread_evenly():
 
 
 def test_every_process_gives_the_same_order():
-    code = "from toolhub_agent.llm.routing import rendezvous_order; print(*rendezvous_order('task', ['http://a/v1', 'http://b/v1', 'c']))"
+    code = (
+        "from toolhub_agent.llm.routing import rendezvous_order as order; "
+        "print(*order('task', ['http://a/v1', 'http://b/v1', 'c']))"
+    )
     told = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

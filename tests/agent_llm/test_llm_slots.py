@@ -153,7 +153,7 @@ async def test_endpoints_do_not_share_slots():
 
 
 async def test_the_queue_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "LONGEST_QUEUE", 0)
+    monkeypatch.setattr(module, "MAX_QUEUE", 0)
     slots = ConcurrencyLimiter(1)
     async with slots.hold(URL, deadline=soon()):
         with pytest.raises(LlmUnavailable, match="already wait"):

@@ -13,9 +13,10 @@ from typing import Any
 import anyio
 from llm_stand_in.model_server import ModelServer
 from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.events import StreamEvents
 from toolhub_agent.kv_hints.signals import NullHints, Signal
 from toolhub_agent.llm import open_llm
-from toolhub_agent.tasklog import StreamEvents, TaskLog, TaskRecord
+from toolhub_agent.tasklog import TaskLog, TaskRecord
 from toolhub_agent.types import Task, TaskResult
 
 from toolhub.config import AgentSettings, LlmSettings

@@ -6,7 +6,7 @@ import asyncio
 import queue
 
 import pytest
-from toolhub_agent.tasklog import StreamEvents
+from toolhub_agent.events import StreamEvents
 
 pytestmark = pytest.mark.anyio
 

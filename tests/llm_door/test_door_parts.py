@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
+from toolhub_agent.llm.transport import SseSplitter
+from toolhub_agent.proxy.forward import is_usage_only
 from toolhub_agent.proxy.http_messages import ProxyRequest, inject_engine_fields, read_object
 from toolhub_agent.proxy.message_format import AssistantMessageFormat, fingerprints_of
 from toolhub_agent.proxy.prefix_index import prefix_hashes
 from toolhub_agent.proxy.sessions import arguments_digest, pending_tool_calls
-from toolhub_agent.proxy.sse import SseSplitter, is_usage_only
 
 ENDS = ("\n\n", "\r\n\r\n", "\r\r")
 

@@ -9,4 +9,4 @@ from __future__ import annotations
 from toolhub_agent.doctor.checks import DoctorReport, run_checks
 from toolhub_agent.doctor.probe import CheckResult
 
-__all__ = ["Finding", "Report", "examine"]
+__all__ = ["CheckResult", "DoctorReport", "run_checks"]

@@ -1,8 +1,8 @@
 """One adapter per inference engine: what it can be asked, and the HTTP request for it.
 
-The methods are pure: each returns a `Command`, which the hint client sends once, within a timeout. A method returns None
-for what the engine cannot do. An adapter belongs to one endpoint. It remembers what that endpoint can do and what it
-refused. To add an engine: write an adapter, add it to `ADAPTERS`, and teach `identify` to recognise it.
+The methods are pure: each returns a `Command`, which the hint client sends once, within a timeout. A method returns
+None for what the engine cannot do. An adapter belongs to one endpoint. It remembers what that endpoint can do and what
+it refused. To add an engine: write an adapter, add it to `adapter_for`, and teach `identify` to recognise it.
 """
 
 from __future__ import annotations

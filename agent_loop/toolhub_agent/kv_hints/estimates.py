@@ -14,8 +14,8 @@ from toolhub.model import Call
 # --- Tools ------------------------------------------------------------------------------------------------------------
 # How long tools take, learned from every call: per tool, and while one is new, from its server or from all tools.
 #
-# `ToolDurations` is an observer of a hub's calls (`began`, `ended`), and can be told of single durations. Only the latest
-# durations count, so a tool that became slow is seen as slow soon.
+# `ToolDurations` is an observer of a hub's calls (`began`, `ended`), and can be told of single durations. Only the
+# latest durations count, so a tool that became slow is seen as slow soon.
 
 # Enough for a p90 that does not jump, few enough to follow a tool whose speed changes.
 KEPT_DURATIONS = 256
@@ -243,9 +243,9 @@ def _dot(left: CostRow, right: CostRow) -> float:
 # --- First token of an answer that was not streamed -------------------------------------------------------------------
 # How long it took to the first token of an answer that was not streamed: an estimate.
 #
-# Such an answer shows only its whole time, which is what the prompt's new tokens and the answer's tokens cost together.
-# Both costs are fitted to the latest answers of an endpoint (least squares, older ones count less). Hints need the first
-# part alone: they ask what a prefill costs.
+# Such an answer shows only its whole time, which is what the prompt's new tokens and the answer's tokens cost
+# together. Both costs are fitted to the latest answers of an endpoint (least squares, older ones count less). Hints
+# need the first part alone: they ask what a prefill costs.
 
 # What an answer counts for after the next one was seen.
 _DECAY = 0.97

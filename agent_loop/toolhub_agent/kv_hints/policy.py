@@ -39,7 +39,7 @@ class SkipReason(Enum):
     SHORT_WAIT = "tools return sooner than a warm"
     RESUMED_FIRST = "resumed before the planned time"
     TEMPLATE = "template rewrites history"
-    CACHED_SHARE = "nothing is evicted"
+    CACHED = "nothing is evicted"
     LOADED = "endpoint is busy"
     NO_GAIN = "no measured gain"
     CONTROL = "left out for comparison"

@@ -104,10 +104,10 @@ class ToolWait:
 # --- The session ------------------------------------------------------------------------------------------------------
 # One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
 #
-# `take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one is
-# aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where both
-# at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference for the
-# turn itself.)
+# `take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one
+# is aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where
+# both at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference
+# for the turn itself.)
 
 logger = logging.getLogger("toolhub.hints")
 

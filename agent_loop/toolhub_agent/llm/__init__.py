@@ -1,7 +1,7 @@
-"""The loop's client of the model servers (design section 11).
+"""The client of the model servers.
 
-`client` is what the loop uses; `fleet` (endpoints, slots, pools) stands on its own for whoever sends requests
-differently. Importing this does not import the `openai` SDK; `open_llm` does.
+The agent loop uses `client`. `endpoint_pool` (routing, slots, connections) works without it, for code that sends
+requests in another way, as the LLM proxy does.
 """
 
 from toolhub_agent.llm.client import LlmClient, LlmRequest, LlmStatistics, LlmStream, open_llm

@@ -113,7 +113,8 @@ class AnswerAccumulator:
         self._guards = (RepetitionGuard(), RepetitionGuard())
 
     def __repr__(self) -> str:
-        return f"<AnswerAccumulator {self._size} characters, {len(self._calls)} calls, {self.finish_reason or 'unfinished'}>"
+        state = self.finish_reason or "unfinished"
+        return f"<AnswerAccumulator {self._size} characters, {len(self._calls)} calls, {state}>"
 
     def feed(self, chunk: Any) -> Delta | None:
         """Return what a chunk adds; None if that is nothing to hand out.
@@ -211,4 +212,4 @@ def _text(value: Any) -> str:
 
 
 def _malformed(what: str) -> AttemptFailed:
-    return AttemptFailed(f"not an answer of this API: {what}", blames=False)
+    return AttemptFailed(f"not an answer of this API: {what}", is_endpoint_fault=False)

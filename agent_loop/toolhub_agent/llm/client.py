@@ -13,21 +13,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
 
 from toolhub.config.agent import Sampling
 from toolhub.config.llm import LlmSettings
-from toolhub.errors import MissingExtra
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.cache import SingleFlight
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
 from toolhub_agent.llm.errors import AttemptFailed, FailureKind, retry_pause
-from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, session_headers
+from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, ChunkStream, session_headers
 from toolhub_agent.types import Completion, Delta, Json, Message, Usage
 
 # --- A request --------------------------------------------------------------------------------------------------------
@@ -85,30 +84,6 @@ def _continues_last_message(messages: Sequence[Message]) -> bool:
 # --- One attempt ------------------------------------------------------------------------------------------------------
 # One request at one endpoint, from sending it to its last chunk.
 
-# For closing a connection in the middle of an answer; it is local work.
-CLOSE_S = 1.0
-
-
-class ChunkStream(Protocol):
-    """An open stream."""
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    async def next(self) -> Any: ...
-
-    async def aclose(self) -> None: ...
-
-
-class ChatTransport(Protocol):
-    """Sends to one endpoint; raises AttemptFailed for everything that goes wrong."""
-
-    async def open(self, body: Json, headers: Mapping[str, str]) -> ChunkStream: ...
-
-    async def ask(self, body: Json, headers: Mapping[str, str]) -> Any: ...
-
-    async def models(self) -> list[str]: ...
-
 
 class Attempt:
     """Holds its slot until `aclose`. Times are on the anyio clock."""
@@ -158,8 +133,7 @@ class Attempt:
         """Close the connection, so that the engine stops, and only then give the slot back."""
         try:
             if self._chunks is not None:
-                with anyio.move_on_after(CLOSE_S, shield=True):
-                    await self._chunks.aclose()
+                await self._chunks.aclose()
         finally:
             self._slot.release()
 
@@ -276,12 +250,12 @@ class LlmStream:
         """Get ready for another attempt, or raise what the caller shall know."""
         endpoint = self._attempt.endpoint if self._attempt else ""
         await self._drop()
-        if failure.blames:
+        if failure.is_endpoint_fault:
             self._fleet.endpoints.failed(endpoint, for_s=failure.retry_after)
         wait = self._pause(endpoint, failure)
         if self._handed_out:
             error: Exception = AnswerUnreadable(f"{endpoint}: the answer broke off: {failure}")
-        elif failure.verdict is not FailureKind.AGAIN:
+        elif failure.kind is not FailureKind.RETRYABLE:
             error = failure.refusal(endpoint)
         elif self.attempts >= self._settings.attempts:
             error = self._unavailable(endpoint, str(failure), failure.status)
@@ -297,7 +271,7 @@ class LlmStream:
     def _pause(self, endpoint: str, failure: AttemptFailed) -> float:
         """None before another endpoint is tried that nobody has anything against."""
         following = self._fleet.endpoints.of(self._session)
-        if failure.blames and following != endpoint and self._fleet.endpoints.is_healthy(following):
+        if failure.is_endpoint_fault and following != endpoint and self._fleet.endpoints.is_healthy(following):
             return 0.0
         return retry_pause(self.attempts, retry_after=failure.retry_after)
 
@@ -419,12 +393,11 @@ class LlmStatistics:
 class LlmClient:
     """Asks the model servers of one configuration. See `open_llm`."""
 
-    def __init__(self, settings: LlmSettings, fleet: EndpointPool, senders: Mapping[str, ChatTransport]) -> None:
+    def __init__(self, settings: LlmSettings, fleet: EndpointPool) -> None:
         self.fleet = fleet
         self.on_turn: list[OnTurn] = []
         """Told of every finished answer; what they raise is logged, not raised."""
         self._settings = settings
-        self._senders = senders
         self._model = settings.model
         self._asking: SingleFlight[None, str] = SingleFlight()
         self._tokens: OrderedDict[str, str] = OrderedDict()
@@ -499,17 +472,19 @@ class LlmClient:
         headers = {**session_headers(request.session, final=request.final), **request.headers}
         if (token := self._tokens.get(request.session)) is not None:
             headers[SESSION_TOKEN_HEADER] = token
-        return await self._senders[endpoint].open(body, headers)
+        return await self.fleet.transport(endpoint).stream(body, headers)
 
     async def _ask(self, endpoint: str, body: Json, headers: Mapping[str, str]) -> Any:
-        return await self._senders[endpoint].ask({"model": await self.model(endpoint), **body}, headers)
+        return await self.fleet.transport(endpoint).ask({"model": await self.model(endpoint), **body}, headers)
 
     async def _only_model(self, endpoint: str) -> str:
-        names = await self._senders[endpoint].models()
+        names = [str(model["id"]) for model in await self.fleet.transport(endpoint).models()]
         if len(names) == 1:
             return names[0]
         listed = ", ".join(repr(name) for name in names[:10]) or "none"
-        raise AttemptFailed(f"set llm.model: the endpoint serves {listed}", verdict=FailureKind.REFUSED, blames=False)
+        raise AttemptFailed(
+            f"set llm.model: the endpoint serves {listed}", kind=FailureKind.REFUSED, is_endpoint_fault=False
+        )
 
     def _done(self, request: LlmRequest, completion: Completion, attempt: Attempt) -> None:
         self._remember_token(request.session, attempt.headers.get(SESSION_TOKEN_HEADER))
@@ -538,19 +513,6 @@ class LlmClient:
 
 @asynccontextmanager
 async def open_llm(settings: LlmSettings) -> AsyncIterator[LlmClient]:
-    """A client of the configured model servers; nothing is sent until the first request.
-
-    Raises MissingExtra if the `openai` SDK is not installed.
-    """
-    try:
-        from toolhub_agent.llm.transport import SdkSender  # a second of imports that only a running loop needs
-    except ModuleNotFoundError as exc:
-        if exc.name != "openai":
-            raise
-        raise MissingExtra("agent", "the agent loop") from exc
-    key = settings.api_key.get_secret_value() if settings.api_key else None
+    """A client of the configured model servers; nothing is sent until the first request."""
     async with open_endpoint_pool(settings) as fleet:
-        senders = {
-            url: SdkSender(url, fleet.client(url), key=key, secrets=fleet.secrets) for url in fleet.endpoints.urls
-        }
-        yield LlmClient(settings, fleet, senders)
+        yield LlmClient(settings, fleet)

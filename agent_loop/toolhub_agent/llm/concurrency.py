@@ -3,8 +3,8 @@
 Each endpoint has a number of slots. A request holds a slot while it runs; the others wait here, first come, first
 served. The number follows the engine's own queue, which the engine reports at `/metrics`: additive increase and
 multiplicative decrease (AIMD), as in TCP. More requests than the engine runs would only wait inside the engine, where
-they can be neither reordered nor moved. Fewer would leave it idle. So the number goes up while all slots are used and no
-request waits in the engine, and down when more than `target_waiting` wait there.
+they can be neither reordered nor moved. Fewer would leave it idle. So the number goes up while all slots are used and
+no request waits in the engine, and down when more than `target_waiting` wait there.
 """
 
 from __future__ import annotations

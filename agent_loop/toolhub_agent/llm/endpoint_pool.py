@@ -24,6 +24,7 @@ from toolhub_agent.llm.concurrency import (
     update_limit,
 )
 from toolhub_agent.llm.routing import EndpointRouter
+from toolhub_agent.llm.transport import ChatTransport
 
 # Beside the slots: hints, warm-ups and metrics. A pool that is full would be a queue that nobody sees.
 EXTRA_CONNECTIONS = 64
@@ -52,6 +53,7 @@ class EndpointPool:
         self.secrets = _secrets(settings)
         self._settings = settings
         self._clients = clients
+        self._transports = {url: ChatTransport(url, http, secrets=self.secrets) for url, http in clients.items()}
         self._limits = dict.fromkeys(self.endpoints.urls, SlotLimit())
         self._readings: dict[str, tuple[float, EngineLoad]] = {}
 
@@ -61,6 +63,10 @@ class EndpointPool:
     def client(self, url: str) -> httpx2.AsyncClient:
         """The endpoint's pool; key and configured headers are set. Its timeouts are for connecting only."""
         return self._clients[url]
+
+    def transport(self, url: str) -> ChatTransport:
+        """Sends requests to the endpoint's API."""
+        return self._transports[url]
 
     def connector(
         self, url: str, backend: httpcore2.AsyncNetworkBackend

@@ -63,35 +63,35 @@ _CONTEXT_OVERFLOW = re.compile(
 
 
 class FailureKind(Enum):
-    """What another attempt would bring."""
+    """What another attempt of the same request would bring."""
 
-    AGAIN = "may work"
+    RETRYABLE = "may work"
     REFUSED = "is refused the same way"
     TOO_LONG = "does not fit either"
 
 
 class AttemptFailed(Exception):
-    """One attempt came to nothing. blames: the endpoint, not the answer, so another endpoint is better."""
+    """One attempt failed. is_endpoint_fault: the endpoint failed, not the answer, so another endpoint is better."""
 
     def __init__(
         self,
         cause: str,
         *,
-        verdict: FailureKind = FailureKind.AGAIN,
+        kind: FailureKind = FailureKind.RETRYABLE,
         status: int | None = None,
         retry_after: float | None = None,
-        blames: bool = True,
+        is_endpoint_fault: bool = True,
     ) -> None:
         super().__init__(cause)
-        self.verdict = verdict
+        self.kind = kind
         self.status = status
         self.retry_after = retry_after
-        self.blames = blames
+        self.is_endpoint_fault = is_endpoint_fault
 
     def refusal(self, endpoint: str) -> LlmRefused:
-        """The error for a caller. Only if the verdict is not AGAIN."""
-        kind = ContextTooLong if self.verdict is FailureKind.TOO_LONG else LlmRefused
-        return kind(f"{endpoint} refused the request: {self}", endpoint=endpoint, status=self.status)
+        """The error for a caller. Only if the failure is not retryable."""
+        error = ContextTooLong if self.kind is FailureKind.TOO_LONG else LlmRefused
+        return error(f"{endpoint} refused the request: {self}", endpoint=endpoint, status=self.status)
 
 
 def failure_from_status(
@@ -100,10 +100,10 @@ def failure_from_status(
     """An error that a server told. status: None if it did not name one. text: already fit to be shown."""
     what = f"{status}: {text}" if status is not None else text
     if is_context_overflow(f"{code} {text}") and (status is None or status < 500):
-        return AttemptFailed(what, verdict=FailureKind.TOO_LONG, status=status, blames=False)
+        return AttemptFailed(what, kind=FailureKind.TOO_LONG, status=status, is_endpoint_fault=False)
     if status is None or is_retryable(status):
         return AttemptFailed(what, status=status, retry_after=retry_after)
-    return AttemptFailed(what, verdict=FailureKind.REFUSED, status=status, blames=False)
+    return AttemptFailed(what, kind=FailureKind.REFUSED, status=status, is_endpoint_fault=False)
 
 
 def is_context_overflow(text: str) -> bool:

@@ -1,15 +1,21 @@
-"""Requests to one model server: session headers, JSON requests, streamed chunks, and what went wrong."""
+"""Requests to one model server: session headers, JSON requests, streamed chunks, and what went wrong.
+
+The loop, the doctor and the LLM proxy read streams with the same `SseSplitter`. Retries, deadlines and affinity are not
+decided here: a request is sent once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import aclosing
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
+import anyio
 import httpx2
-import openai
-from openai import AsyncOpenAI, AsyncStream, Omit
+from pydantic_core import from_json
 
 from toolhub_agent.llm.errors import AttemptFailed, error_message, failure_from_status, parse_retry_after, sanitize
 from toolhub_agent.types import Json
@@ -45,115 +51,211 @@ def engine_root(endpoint: str) -> str:
     return endpoint.rstrip("/").removesuffix("/v1")
 
 
+# --- Server-sent events -----------------------------------------------------------------------------------------------
+
+# An event ends with an empty line (WHATWG HTML, section 9.2.6: LF, CRLF or CR).
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+# No event of this API is longer. What is longer is handed out as it is, in pieces.
+MAX_EVENT_BYTES = 8 << 20
+DONE = b"[DONE]"
+
+
+class SseSplitter:
+    """Takes bytes as they come and returns whole events with their ends, so that one event can be left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._seen = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The events that this piece completes."""
+        rest = self._rest + piece if self._rest else piece
+        events: list[bytes] = []
+        begin, look = 0, max(0, self._seen - 3)
+        while (end := _EVENT_END.search(rest, look)) is not None:
+            events.append(rest[begin : end.end()])
+            begin = look = end.end()
+        self._rest = rest[begin:]
+        self._seen = len(self._rest)
+        if self._seen > MAX_EVENT_BYTES:
+            events.append(self.take_rest())
+        return events
+
+    def take_rest(self) -> bytes:
+        """The bytes after the last whole event."""
+        rest, self._rest, self._seen = self._rest, b"", 0
+        return rest
+
+
+def event_text(event: bytes) -> bytes:
+    """The `data` of an event; empty for comments and events without data."""
+    return b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+
+
+def event_data(event: bytes) -> Any:
+    """The JSON that an event carries; None for `[DONE]`, comments and events without data. Raises ValueError."""
+    text = event_text(event)
+    return from_json(text) if text and text != DONE else None
+
+
 # --- Requests ---------------------------------------------------------------------------------------------------------
-# The only module that knows the `openai` SDK: requests out, chunks and failures in.
-#
-# Retries, deadlines and affinity are this package's own; the SDK's retries are off and its timeouts unused.
 
-PATH = "/chat/completions"
-# The SDK wants one; servers without a key are sent none.
-NO_KEY = "none"
+CHAT_PATH = "/chat/completions"
+# An error's body, a list of models or an answer that is not streamed; no model writes more.
+MAX_BODY_BYTES = 64 << 20
+# For the end of a stream after its last event, and for closing a connection in the middle of an answer: local work.
+CLOSE_S = 1.0
+# What httpx2 raises when a server cannot be reached or breaks off its answer.
+HTTP_ERRORS = (httpx2.HTTPError, httpx2.StreamError)
 
 
-class SdkChunks:
-    """A stream's chunks as plain objects."""
+class ChunkStream:
+    """The chunks of one streamed answer, as plain objects."""
 
-    def __init__(self, stream: AsyncStream[object], secrets: tuple[str, ...]) -> None:
-        self._stream = stream
+    def __init__(self, response: httpx2.Response, secrets: tuple[str, ...]) -> None:
+        self._response = response
         self._secrets = secrets
+        self._pieces = response.aiter_bytes()
+        self._splitter = SseSplitter()
+        self._events: list[bytes] = []
+        self._is_read = False
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._stream.response.headers
+        return self._response.headers
 
     async def next(self) -> Any:
         """Return the next chunk, None at the end. Raises AttemptFailed."""
-        try:
-            return await self._stream.__anext__()
-        except StopAsyncIteration:
-            return None
-        except (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError) as exc:
-            raise failure_of(exc, self._secrets) from exc
+        while (event := await self._next_event()) is not None:
+            text = event_text(event)
+            if text == DONE:
+                await self._read_to_end()
+                return None
+            if text:
+                return self._chunk(text)
+        return None
 
     async def aclose(self) -> None:
-        await self._stream.close()
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await self._response.aclose()
 
+    async def _next_event(self) -> bytes | None:
+        while not self._events:
+            if self._is_read:
+                return None
+            try:
+                piece = await anext(self._pieces, None)
+            except HTTP_ERRORS as exc:
+                raise connection_failure(exc, self._secrets) from exc
+            if piece is None:
+                self._is_read = True
+                self._events = [self._splitter.take_rest()]
+            else:
+                self._events = self._splitter.feed(piece)
+        return self._events.pop(0)
 
-class SdkSender:
-    """One endpoint's SDK client over its pool."""
+    async def _read_to_end(self) -> None:
+        """Only a connection that was read to the end of its answer can be used again."""
+        with anyio.move_on_after(CLOSE_S):
+            try:
+                async for _ in self._pieces:
+                    pass
+            except HTTP_ERRORS:
+                pass  # the answer is complete
 
-    def __init__(self, endpoint: str, pool: httpx2.AsyncClient, *, key: str | None, secrets: tuple[str, ...]) -> None:
-        """pool: has the configured headers already, the key's among them."""
-        # What the environment holds for OpenAI is none of these servers' business.
-        self._own: dict[str, Any] = {
-            "OpenAI-Organization": Omit(),
-            "OpenAI-Project": Omit(),
-            "Authorization": pool.headers.get("authorization", Omit()),
-        }
-        self._secrets = secrets
-        self._sdk = AsyncOpenAI(
-            base_url=endpoint,
-            api_key=key or NO_KEY,
-            http_client=pool,
-            max_retries=0,
-            timeout=pool.timeout,
-        )
-
-    async def open(self, body: Json, headers: Mapping[str, str]) -> SdkChunks:
-        """Send a streamed request; return once its head is here. Raises AttemptFailed."""
+    def _chunk(self, text: bytes) -> Any:
         try:
-            stream = await self._sdk.post(
-                PATH,
-                cast_to=object,
-                body=body,
-                options={"headers": {**self._own, **headers}},
-                stream=True,
-                stream_cls=AsyncStream[object],
-            )
-        except (openai.OpenAIError, httpx2.HTTPError) as exc:
-            raise failure_of(exc, self._secrets) from exc
-        return SdkChunks(stream, self._secrets)
+            chunk = from_json(text)
+        except ValueError as exc:
+            raise AttemptFailed("the stream is not JSON", is_endpoint_fault=False) from exc
+        if isinstance(chunk, dict) and chunk.get("error"):
+            message, code = error_message(chunk["error"])
+            raise failure_from_status(_status_in(code), sanitize(message or "an error", self._secrets), code=code)
+        return chunk
+
+
+class ChatTransport:
+    """Sends to one endpoint's API over its connection pool; raises AttemptFailed for everything that goes wrong."""
+
+    def __init__(self, endpoint: str, http: httpx2.AsyncClient, *, secrets: tuple[str, ...] = ()) -> None:
+        """http: its key and configured headers are set. secrets: never shown, whatever the server repeats."""
+        self.endpoint = endpoint
+        self.http = http
+        self.secrets = secrets
+
+    def __repr__(self) -> str:
+        return f"<ChatTransport to {self.endpoint}>"
+
+    async def stream(self, body: Json, headers: Mapping[str, str]) -> ChunkStream:
+        """Send a streamed chat request; return once the head of its answer is here."""
+        request = self.http.build_request("POST", self.endpoint + CHAT_PATH, json=body, headers=dict(headers))
+        try:
+            response = await self.http.send(request, stream=True)
+        except HTTP_ERRORS as exc:
+            raise connection_failure(exc, self.secrets) from exc
+        if response.is_success:
+            return ChunkStream(response, self.secrets)
+        async with aclosing(response):
+            raise await self._refusal(response)
 
     async def ask(self, body: Json, headers: Mapping[str, str]) -> Any:
-        """Send a request that is not streamed; return its JSON. Raises AttemptFailed."""
-        try:
-            return await self._sdk.post(PATH, cast_to=object, body=body, options={"headers": {**self._own, **headers}})
-        except (openai.OpenAIError, httpx2.HTTPError, ValueError) as exc:
-            raise failure_of(exc, self._secrets) from exc
+        """Send a chat request that is not streamed; return its JSON."""
+        return await self._json("POST", CHAT_PATH, headers, body)
 
-    async def models(self) -> list[str]:
-        """The names of the models that are served. Raises AttemptFailed."""
-        try:
-            answer = await self._sdk.get("/models", cast_to=object, options={"headers": self._own})
-        except (openai.OpenAIError, httpx2.HTTPError, ValueError) as exc:
-            raise failure_of(exc, self._secrets) from exc
+    async def models(self) -> list[Json]:
+        """The models that are served, as `/models` lists them."""
+        answer = await self._json("GET", "/models", {})
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, list):
-            raise AttemptFailed("/models does not list models", blames=False)
-        return [model["id"] for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+            raise AttemptFailed("/models does not list models", is_endpoint_fault=False)
+        return [model for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+
+    async def _json(self, method: str, path: str, headers: Mapping[str, str], body: Json | None = None) -> Any:
+        try:
+            async with self.http.stream(method, self.endpoint + path, json=body, headers=dict(headers)) as response:
+                if not response.is_success:
+                    raise await self._refusal(response)
+                return from_json(await read_body(response, MAX_BODY_BYTES))
+        except HTTP_ERRORS as exc:
+            raise connection_failure(exc, self.secrets) from exc
+        except ValueError as exc:
+            raise AttemptFailed(f"{path} did not answer with JSON", is_endpoint_fault=False) from exc
+
+    async def _refusal(self, response: httpx2.Response) -> AttemptFailed:
+        """Why the server refused. An answer without a readable body still has its status."""
+        try:
+            content = await read_body(response, MAX_BODY_BYTES)
+        except (*HTTP_ERRORS, BodyTooLarge):
+            content = b""
+        try:
+            message, code = error_message(from_json(content))
+        except ValueError:
+            message, code = "", ""
+        text = message or content.decode(errors="replace")
+        after = parse_retry_after(response.headers.get("retry-after"))
+        return failure_from_status(response.status_code, sanitize(text, self.secrets), code=code, retry_after=after)
 
 
-def failure_of(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
-    """What an exception of the SDK, or of what is below it, means."""
-    if isinstance(exc, openai.APIStatusError):
-        text, code = error_message(exc.body if exc.body is not None else exc.response.text)
-        after = parse_retry_after(exc.response.headers.get("retry-after"))
-        return failure_from_status(exc.status_code, sanitize(text, secrets), code=code, retry_after=after)
-    if isinstance(exc, openai.APIConnectionError) or not isinstance(exc, openai.APIError):
-        return _broken(exc, secrets)
-    text, code = error_message(exc.body)
-    status = _status(code)
-    return failure_from_status(status, sanitize(text or exc.message, secrets), code=code)
+class BodyTooLarge(ValueError):
+    """A server's body has more bytes than are read."""
 
 
-def _broken(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
-    if isinstance(exc, ValueError):
-        return AttemptFailed("the stream is not JSON", blames=False)
-    below = exc.__cause__ if isinstance(exc, openai.APIConnectionError) and exc.__cause__ else exc
-    return AttemptFailed(f"{type(below).__name__}: {sanitize(str(below), secrets)}".rstrip(": "))
+async def read_body(response: httpx2.Response, limit: int) -> bytes:
+    """The whole body of a response. Raises BodyTooLarge."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > limit:
+            raise BodyTooLarge(f"the answer has more than {limit} bytes")
+    return bytes(content)
 
 
-def _status(code: str) -> int | None:
+def connection_failure(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
+    """The endpoint could not be reached or broke off its answer."""
+    return AttemptFailed(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), secrets))
+
+
+def _status_in(code: str) -> int | None:
     """An error inside a stream has its status in its code, if anywhere."""
     first = code.split(" ")[0]
     return int(first) if first.isdigit() and 400 <= int(first[:4]) < 600 else None

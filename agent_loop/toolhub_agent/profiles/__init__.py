@@ -9,4 +9,4 @@ from __future__ import annotations
 from toolhub_agent.profiles.commands import LaunchCommand, command_lines, front_url
 from toolhub_agent.profiles.profile import Profile, load_profile, profile_names
 
-__all__ = ["Line", "Profile", "command_lines", "front_url", "load_profile", "profile_names"]
+__all__ = ["LaunchCommand", "Profile", "command_lines", "front_url", "load_profile", "profile_names"]

@@ -74,15 +74,15 @@ def refuse_unsupported(name: str, server: ServerProfile, unknown: Iterable[str])
 
     Raises ConfigError for those that ask for something.
     """
-    for field in unknown:
-        asked, default = _field_value(server, field), _field_value(type(server)(engine=server.engine), field)
+    for key in unknown:
+        asked, default = _field_value(server, key), _field_value(type(server)(engine=server.engine), key)
         if asked != default:
-            raise ConfigError(f"{server.engine} has no way to do that", key=f"{name}.{field}")
+            raise ConfigError(f"{server.engine} has no flag for this setting; remove it", key=f"{name}.{key}")
 
 
-def _field_value(server: ServerProfile, field: str) -> Any:
+def _field_value(server: ServerProfile, key: str) -> Any:
     found: Any = server
-    for part in field.split("."):
+    for part in key.split("."):
         found = getattr(found, part, None)
     return found
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolhub import Hub
-    from toolhub.extensions import Frontend
+    from toolhub.hosting import Frontend
 
-__all__ = ["open_llm_door"]
+__all__ = ["open_llm_proxy"]
 
 
 @asynccontextmanager
-async def open_llm_proxy(hub: Hub) -> AsyncIterator[Door | None]:
+async def open_llm_proxy(hub: Hub) -> AsyncIterator[Frontend | None]:
     """The door of a running hub, for as long as the block lasts; None where its config names no model servers."""
     settings = hub.config.llm
     if settings is None:

@@ -179,7 +179,7 @@ PATH = "/llm"
 
 
 class LlmProxy:
-    """A `toolhub.hosting.Door`."""
+    """A `toolhub.hosting.Frontend`."""
 
     path = PATH
 
@@ -198,7 +198,7 @@ class LlmProxy:
         await self._exchange.aclose()
 
     def announcement(self) -> str:
-        return "LLM door"
+        return "LLM proxy"
 
     def collect(self) -> Iterator[Metric]:
         return metric_families(self._counts, self._fleet.statistics(), self._hints.statistics(), len(self._registry))

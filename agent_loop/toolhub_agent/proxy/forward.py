@@ -1,12 +1,13 @@
 """From a request to its answer: an endpoint, a slot there, and another endpoint where the first gives no answer.
 
-`Forwarder` chooses and tries endpoints. `UpstreamClient` sends one request to one endpoint and passes the answer on as it
-comes. `ResponseTap` reads along, for the hints: what it cannot read costs only the hints of that turn.
+`Forwarder` chooses and tries endpoints. `UpstreamClient` sends one request to one endpoint and passes the answer on
+as it comes. `ResponseTap` reads along, for the hints: what it cannot read costs only the hints of that turn.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,13 @@ from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
 from toolhub_agent.llm.errors import AttemptFailed, is_retryable, parse_retry_after
-from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_HEADERS, SESSION_TOKEN_HEADER
+from toolhub_agent.llm.transport import (
+    MAX_TOKEN_CHARS,
+    SESSION_HEADERS,
+    SESSION_TOKEN_HEADER,
+    SseSplitter,
+    event_data,
+)
 from toolhub_agent.proxy.connections import CoalescingBackend, ConnectionPool
 from toolhub_agent.proxy.http_messages import (
     ClientResponse,
@@ -41,7 +48,6 @@ from toolhub_agent.proxy.http_messages import (
 )
 from toolhub_agent.proxy.metrics import ProxyCounters
 from toolhub_agent.proxy.sessions import ProxySession
-from toolhub_agent.proxy.sse import SseSplitter, event_data, is_usage_only
 from toolhub_agent.types import Json, Usage
 
 # --- Reading along ----------------------------------------------------------------------------------------------------
@@ -50,6 +56,15 @@ from toolhub_agent.types import Json, Usage
 # Whatever it cannot read costs only the hints of that turn; the answer itself has long gone on.
 
 logger = logging.getLogger("toolhub.llm_door")
+
+
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+
+
+def is_usage_only(event: bytes) -> bool:
+    """The chunk that `stream_options.include_usage` adds at the end: no choices, only usage."""
+    return _USAGE.search(event) is not None and _NO_CHOICES.search(event) is not None
 
 
 @dataclass(frozen=True, slots=True)

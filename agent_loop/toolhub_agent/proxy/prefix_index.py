@@ -1,9 +1,9 @@
 """Which conversation a request belongs to: the one with which it has the longest beginning in common.
 
-Texts are not kept, only a hash for every prefix of the messages. Of each conversation the prefixes before and behind every
-answer are remembered. A request belongs where it holds the same answers. Directly behind a conversation's latest request
-stands the answer that was given then, known by its fingerprints. Agents of one task are told apart in the same way
-(MiroFlow's header is the same for a main agent and its sub-agents).
+Texts are not kept, only a hash for every prefix of the messages. Of each conversation the prefixes before and behind
+every answer are remembered. A request belongs where it holds the same answers. Directly behind a conversation's
+latest request stands the answer that was given then, known by its fingerprints. Agents of one task are told apart in
+the same way (MiroFlow's header is the same for a main agent and its sub-agents).
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from toolhub_agent.proxy.sessions import ProxySession
 from toolhub_agent.types import Message
+
+if TYPE_CHECKING:
+    from toolhub_agent.proxy.sessions import ProxySession
 
 _DIGEST_BYTES = 16
 # Own to this process: hashes of texts that somebody knows tell nothing.

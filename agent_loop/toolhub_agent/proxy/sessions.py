@@ -1,8 +1,8 @@
 """The conversations that pass through the proxy, and the hub's tool calls that belong to them.
 
-A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments. That
-works also for agents that name no session (MiroFlow's tools run under ids of their own). Where arguments were corrected
-on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
+A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments.
+That works also for agents that name no session (MiroFlow's tools run under ids of their own). Where arguments were
+corrected on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from toolhub_agent.kv_hints.signals import (
     TurnFinished,
 )
 from toolhub_agent.llm.transport import SESSION_HEADERS, header_value, session_headers
-from toolhub_agent.proxy.forward import TappedAnswer
 from toolhub_agent.proxy.http_messages import Header, header_text
 from toolhub_agent.proxy.message_format import AnswerFingerprints, AssistantMessageFormat, fingerprints_of
 from toolhub_agent.proxy.prefix_index import PrefixHashes, SessionMatcher, digest_of, prefix_hashes
@@ -38,6 +37,7 @@ from toolhub_agent.types import Json, Message
 
 if TYPE_CHECKING:
     from toolhub import Hub
+    from toolhub_agent.proxy.forward import TappedAnswer
 
 # --- Calls that an answer asks for ------------------------------------------------------------------------------------
 # The tool calls that an answer asks for, so that a call of the hub can be known as one of them.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from toolhub import Config, Hub
+from toolhub import Hub
 from toolhub.config import AgentSettings, Config, parse_config
 from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.events import AgentCallbacks
@@ -20,8 +20,8 @@ from toolhub_agent.view import TaskView, markup_text
 # --- The recording that ships -----------------------------------------------------------------------------------------
 # The recording that ships, and the tools its agent uses: no key, no network.
 #
-# The lighthouse is invented, the six documents were written for this. The words are a person's, not a model's: they show
-# what a task looks like, not what a model can do.
+# The lighthouse is invented, the six documents were written for this. The words are a person's, not a model's: they
+# show what a task looks like, not what a model can do.
 
 _DEMO_FOLDER = Path(__file__).parent / "demo"
 DEMO_LOG = _DEMO_FOLDER / "trajectory.jsonl"

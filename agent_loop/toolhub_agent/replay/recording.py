@@ -1,7 +1,8 @@
 """A recorded task: what its model said, read from the task's log, and a stand-in for the model that says it again.
 
-The stand-in gives the answer that stood at the same place of the recorded conversation: the one after as many answers as
-the prompt has. So a turn that the loop rolls back, because a tool behaves differently today, does not shift the rest.
+The stand-in gives the answer that stood at the same place of the recorded conversation: the one after as many answers
+as the prompt has. So a turn that the loop rolls back, because a tool behaves differently today, does not shift the
+rest.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""What a task leaves behind: an append-only log to resume from, MiroFlow's task log made of it, and stream events."""
+"""What a task leaves behind: an append-only log to resume from, and MiroFlow's task log made of it."""
 
-from toolhub_agent.events import EventSink, StreamEvents
 from toolhub_agent.tasklog.log import ConversationLog, TaskLog
 from toolhub_agent.tasklog.miroflow import miroflow_document, write_miroflow
 from toolhub_agent.tasklog.reader import MAIN, LoggedConversation, LogUnreadable, Step, TaskRecord, read_log
 
 __all__ = [
     "MAIN",
-    "Conversation",
     "ConversationLog",
-    "EventSink",
     "LogUnreadable",
-    "Replay",
+    "LoggedConversation",
     "Step",
-    "StreamEvents",
     "TaskLog",
+    "TaskRecord",
     "miroflow_document",
     "read_log",
     "write_miroflow",

@@ -1,8 +1,8 @@
 """The log of one task: JSON lines, one per event, each written when it happens.
 
-A record costs what it says and no more, however long the task has run; nothing is written again. `reader.read_log` makes
-of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record has
-`kind` and `at`, seconds since the epoch. The kinds are the methods of `TaskLog` and `ConversationLog`.
+A record costs what it says and no more, however long the task has run; nothing is written again. `reader.read_log`
+makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
+has `kind` and `at`, seconds since the epoch. The kinds are the methods of `TaskLog` and `ConversationLog`.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def reopen_file(path: Path) -> LineWriter:
 # --- The log ----------------------------------------------------------------------------------------------------------
 # The log of one task: JSON lines, one per event, each written when it happens.
 #
-# A record costs what it says and no more, however long the task has run; nothing is ever written again. `replay.read_log`
-# makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
-# has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
+# A record costs what it says and no more, however long the task has run; nothing is ever written again.
+# `replay.read_log` makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's
+# tools read. Every record has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
 
 VERSION = 1
 # Of an error's text in a record; the whole of it is in the message to the model.

@@ -29,4 +29,4 @@ What may go wrong early, and what is done about it:
 
 from toolhub_agent.tool_calls.dispatcher import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
 
-__all__ = ["Dispatcher", "Event", "Execute", "Finished", "Started", "TurnCalls"]
+__all__ = ["CallEvent", "CallFinished", "CallStarted", "Dispatcher", "Execute", "TurnCalls"]

@@ -1,8 +1,8 @@
 """Assembles native tool calls from the deltas of the chat completions API.
 
-The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object. It
-is *sealed* when a later call begins or the stream ends. If more text follows nevertheless, the call is withdrawn and
-handed out again at the end, with all of its text. What never became an object waits for the end, too.
+The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object.
+It is *sealed* when a later call begins or the stream ends. If more text follows nevertheless, the call is withdrawn
+and handed out again at the end, with all of its text. What never became an object waits for the end, too.
 
 Servers differ. The index may be missing or always 0. The id may be missing or change with every delta. The name may be
 repeated or come in pieces. The arguments may be an object instead of its text.
@@ -85,11 +85,11 @@ class JsonObjectScanner:
 # --- Calls ------------------------------------------------------------------------------------------------------------
 # Assembles native tool calls from the deltas of the chat completions API.
 #
-# The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object;
-# it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call is withdrawn
-# and handed out anew at the end, with all of its text. What never became an object waits for the end, too.
-# Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the name may be
-# repeated or come in pieces, the arguments may be an object instead of its text.
+# The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON
+# object; it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call
+# is withdrawn and handed out anew at the end, with all of its text. What never became an object waits for the end,
+# too. Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the
+# name may be repeated or come in pieces, the arguments may be an object instead of its text.
 
 
 @dataclass(eq=False)

@@ -1,9 +1,9 @@
 """Finds calls in a streamed text: MiroFlow's XML.
 
-A call is its tags in fixed order with only white space between them. Its arguments end at the first `</arguments>` that is
-followed by `</use_mcp_tool>`, so a lone `</arguments>` inside a string does no harm. A call opens only at top level: text
-inside `<think>` is thinking, also when it is never closed. A `</think>` without an opening tag means that the prompt's
-template had opened it: everything before was thinking, and calls found there are withdrawn.
+A call is its tags in fixed order with only white space between them. Its arguments end at the first `</arguments>`
+that is followed by `</use_mcp_tool>`, so a lone `</arguments>` inside a string does no harm. A call opens only at top
+level: text inside `<think>` is thinking, also when it is never closed. A `</think>` without an opening tag means that
+the prompt's template had opened it: everything before was thinking, and calls found there are withdrawn.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def _begin_of_unfinished_tag(text: str, start: int) -> int:
 # Finds the calls in a streamed text: MiroFlow's XML.
 #
 # A call is the tags in fixed order with nothing but white space between them; its arguments end at the first
-# `</arguments>` that `</use_mcp_tool>` follows, so a lone `</arguments>` inside a string does no harm. A call opens only
-# at top level: what stands inside `<think>` is thinking, also when it is never closed. A `</think>` that nothing opened
-# tells that the prompt's template had opened it: everything before was thinking, and calls found there are withdrawn.
+# `</arguments>` that `</use_mcp_tool>` follows, so a lone `</arguments>` inside a string does no harm. A call opens
+# only at top level: what stands inside `<think>` is thinking, also when it is never closed. A `</think>` that nothing
+# opened tells that the prompt's template had opened it: everything before was thinking, and calls found there are
+# withdrawn.
 
 
 class _State(Enum):

@@ -1,7 +1,7 @@
 """Whether this vLLM is one that the scheduler was made for, and the scheduler's settings.
 
-The scheduler builds on parts of vLLM that are not public and change. A scheduler class gets no options of its own, so its
-settings are environment variables.
+The scheduler builds on parts of vLLM that are not public and change. A scheduler class gets no options of its own, so
+its settings are environment variables.
 """
 
 from __future__ import annotations
