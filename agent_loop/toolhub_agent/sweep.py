@@ -6,6 +6,7 @@ agent's settings are still the same.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -18,6 +19,7 @@ from typing import Any
 
 import anyio
 
+from toolhub.config.interpolate import is_task_value
 from toolhub.errors import ConfigError, ToolhubError
 from toolhub_agent.agent import NO_ANSWER, Agent
 from toolhub_agent.llm.client import group_by_prefix
@@ -282,7 +284,7 @@ class Sweep:
     async def _result(self, run: int, task: Task) -> TaskResult:
         log, replay = self._log(run, task)
         try:
-            async with self._session.open_task(f"{task.id}-run{run}", f"run_{run}") as tools:
+            async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
                 timeout = self._session.settings.tool_timeout_s
                 agent = Agent(self._session.surroundings(), HubTools(tools, timeout=timeout))
                 return await agent.run(task, log=log, replay=replay)
@@ -304,6 +306,15 @@ class Sweep:
             except (OSError, LogUnreadable) as exc:
                 logger.warning("%s cannot be gone on with (%s); the task is begun anew", path, exc)
         return new_log(self._session, folder, task), None
+
+
+def hub_task_id(task_id: str, run: int) -> str:
+    """The hub's id for one run of a task. A data set's id may have any characters; the hub's may not."""
+    plain = f"{task_id}-run{run}"
+    if is_task_value(plain):
+        return plain
+    digest = hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"task-{digest}-run{run}"
 
 
 def new_log(session: RunSession, folder: Path, task: Task) -> TaskLog:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from toolhub_agent.sweep import ResultFile, SweepPlan, read_tasks, row_of, summary
+from toolhub_agent.sweep import ResultFile, SweepPlan, hub_task_id, read_tasks, row_of, summary
 from toolhub_agent.types import Task, TaskResult
 
 from toolhub.errors import ConfigError

@@ -22,6 +22,8 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
+from toolhub.config.interpolate import check_task_id
+from toolhub.errors import ConfigError
 from toolhub.hosting import Frontend, find_frontends
 from toolhub.hub import Hub
 from toolhub.model import Json

@@ -12,6 +12,7 @@ from typing import Any
 import toolhub_agent
 from toolhub.errors import ConfigError
 from toolhub_agent.profiles.profile import Disaggregation, Profile, RouterProfile, ServerProfile
+from toolhub_runtime import install_command
 
 # --- A command --------------------------------------------------------------------------------------------------------
 # One command to type on one machine.
@@ -189,7 +190,9 @@ def _pin_scheduler(server: ServerProfile) -> tuple[dict[str, str], tuple[str, ..
     metrics = "for the counts of pins in /metrics also set PROMETHEUS_MULTIPROC_DIR to an empty folder"
     folder = Path(toolhub_agent.__file__).parents[1]
     if (folder / "toolhub").is_dir():
-        return {}, (f"vLLM's environment needs the scheduler: pip install --no-deps toolhub; {metrics}",)
+        return {}, (
+            f"vLLM's environment needs the scheduler: {install_command(program='pip install --no-deps')}; {metrics}",
+        )
     return {"PYTHONPATH": str(folder)}, (metrics,)
 
 
