@@ -1,7 +1,7 @@
 """The loop's real agent with a script: what the model writes is prescribed, the engine's and the loop's work is real.
 
 A random model calls no tools by itself. So every request carries the text of its answer as the only one allowed
-(structured outputs); the engine prefills and decodes as ever. The script comes in where hints do, at `turn_fields`.
+(structured outputs); the engine prefills and decodes as ever. The script comes in where hints do, at `engine_fields`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Literal
 import anyio
 from toolhub_agent.agent import Agent, AgentDeps
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
-from toolhub_agent.kv_hints.signals import EngineFields, HintSink, Signal
+from toolhub_agent.kv_hints.signals import HintSink, Signal
 from toolhub_agent.llm import LlmClient, open_llm
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.tasklog import TaskLog
 from toolhub_agent.tools import ToolSource
-from toolhub_agent.types import Completion, Task, TaskResult, ToolCall
+from toolhub_agent.types import Completion, EngineFields, Task, TaskResult, ToolCall
 
 from benchmarks.result import Json
 from toolhub.config import AgentSettings, HintSettings, LlmSettings
@@ -103,8 +103,8 @@ class Script:
     def signal(self, signal: Signal) -> None:
         self._hints.signal(signal)
 
-    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
-        found = self._hints.turn_fields(session, endpoint)
+    def engine_fields(self, session: str, endpoint: str) -> EngineFields:
+        found = self._hints.engine_fields(session, endpoint)
         number, self._asked = self._asked, self._asked + 1
         answer = self._answers[min(number, len(self._answers) - 1)]
         more = self._first if number == 0 else {}

@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
@@ -60,8 +61,6 @@ class ChatModel(Protocol):
         """The model's name, where it is known already."""
 
     def stream(self, request: LlmRequest) -> AbstractAsyncContextManager[CompletionStream]: ...
-
-    def endpoint_of(self, session: str) -> str: ...
 
     def forget(self, session: str) -> None: ...
 
@@ -328,12 +327,16 @@ class Conversation:
         if view.is_rewritten:
             self._signal(HistoryRewritten(self.session, view.kept))
         self._signal(AboutToResume(self.session))
-        endpoint = self._parts.llm.endpoint_of(self.session)
-        extra = self._parts.hints.turn_fields(self.session, endpoint)
-        body = self._body() | dict(extra.body)
+        body = self._body()
         if self._length_retries:
             body["max_tokens"] = int(self._settings.sampling.max_tokens * _MORE_ROOM**self._length_retries)
-        return LlmRequest(self.session, view.messages, body, self._settings.sampling, headers=extra.headers)
+        return LlmRequest(
+            self.session,
+            view.messages,
+            body,
+            self._settings.sampling,
+            engine_fields=partial(self._parts.hints.engine_fields, self.session),
+        )
 
     def _body(self) -> Json:
         """What shapes the prompt beside messages; the same at every turn."""

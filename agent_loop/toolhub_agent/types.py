@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +58,14 @@ def add_usage(one: Usage, other: Usage) -> Usage:
         one.completion_tokens + other.completion_tokens,
         sum(known) if known else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFields:
+    """What one engine takes beside the API's own fields. Another engine may refuse a request that has them."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ async def test_vllm_without_the_plugin_is_asked_for_nothing_but_warms():
     engine = Engine()
     await one_wait("vllm", engine)
     adapter = adapter_for("vllm", URL)
-    assert adapter.turn_fields("s", ttl=9).body == {}
+    assert adapter.engine_fields("s", ttl=9).body == {}
     assert {path for path, _, _ in engine.seen} == {"/version", "/tokenize", "/v1/chat/completions"}
 
 
@@ -108,7 +108,7 @@ async def test_a_pin_rides_on_the_turns_own_request_and_is_released_at_the_end()
     async with opened(engine, pin=True, more={"durations": durations}) as hints:
         agent = Agent(engine, hints)
         await agent.turn()
-        fields = hints.turn_fields(agent.name, URL)
+        fields = hints.engine_fields(agent.name, URL)
         # Long enough for nine of ten tools and half as long again: its pins give way to whoever needs the memory.
         assert fields.body == {"vllm_xargs": {"pin_ttl_s": 3.0 * 1.5 + 0.5, "session_id": "task-1"}}
         agent.end()
@@ -126,7 +126,7 @@ async def test_no_pin_is_longer_than_allowed():
     async with opened(engine, pin=True, max_pin_s=2, more={"durations": durations}) as hints:
         agent = Agent(engine, hints)
         await agent.turn()
-        assert hints.turn_fields(agent.name, URL).body["vllm_xargs"]["pin_ttl_s"] == 2.0
+        assert hints.engine_fields(agent.name, URL).body["vllm_xargs"]["pin_ttl_s"] == 2.0
 
 
 async def test_sglang_with_the_session_cache_knows_the_session_until_it_is_closed():
@@ -138,7 +138,7 @@ async def test_sglang_with_the_session_cache_knows_the_session_until_it_is_close
     assert "add_generation_prompt" not in warm
     assert engine.asked("/close_session") == [{"session_id": "task-1"}]
     adapter = await probed("sglang", engine)
-    assert adapter.turn_fields("s", ttl=0).body == {"session_id": "s"}
+    assert adapter.engine_fields("s", ttl=0).body == {"session_id": "s"}
 
 
 async def test_a_plain_sglang_gets_neither_session_nor_priority():
@@ -146,7 +146,7 @@ async def test_a_plain_sglang_gets_neither_session_nor_priority():
     await one_wait("sglang", engine)
     assert not {"session_id", "priority"} & set(engine.warms[0])
     assert engine.asked("/close_session") == []
-    assert (await probed("sglang", engine)).turn_fields("s", ttl=9).body == {}
+    assert (await probed("sglang", engine)).engine_fields("s", ttl=9).body == {}
 
 
 @pytest.mark.parametrize(("low_first", "turn", "default_warm"), [(False, 1, -100), (True, -1, 100)])
@@ -155,7 +155,7 @@ async def test_sglangs_priorities_follow_the_direction_of_its_scheduler(low_firs
     evicting = await probed(
         "sglang", engine_of(server_info=SGLANG | scheduling | {"radix_eviction_policy": "priority"})
     )
-    assert evicting.turn_fields("s", ttl=0).body == {"priority": turn}
+    assert evicting.engine_fields("s", ttl=0).body == {"priority": turn}
     assert evicting.warm_body("s", "r")["priority"] == turn  # else what it restores would be the first to go
     plain = await probed("sglang", engine_of(server_info=SGLANG | scheduling))
     assert "priority" not in plain.warm_body("s", "r")  # without one it is the last already
@@ -181,7 +181,7 @@ async def test_dynamos_parser_refuses_nvext_once_and_no_turn_ever_carries_it():
     async with opened(engine, kind="dynamo") as hints:
         tools_take(hints, 12.0)
         agent = Agent(engine, hints)
-        fields = hints.turn_fields(agent.name, URL)
+        fields = hints.engine_fields(agent.name, URL)
         assert (dict(fields.headers), dict(fields.body)) == ({"X-Dynamo-Session-ID": "task-1"}, {})
         await agent.turn()
         await agent.step(meanwhile=engine.cache.clear)

@@ -32,12 +32,12 @@ def test_everything_of_the_sampling_is_sent_and_the_body_wins():
     sampling = Sampling(
         temperature=None, top_p=None, top_k=20, min_p=0.1, repetition_penalty=1.05, seed=7, extra_body={"extra": 1}
     )
-    body = chat_request_body(LlmRequest("s", [USER], {"max_tokens": 99, "tools": []}, sampling, priority=-5), "m")
+    body = chat_request_body(LlmRequest("s", [USER], {"max_tokens": 99, "tools": []}, sampling), "m")
     assert list(body) == [
-        *("model", "messages", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "extra", "priority"),
+        *("model", "messages", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "extra"),
         *("tools", "stream", "stream_options"),
     ]
-    assert body["max_tokens"] == 99 and body["priority"] == -5
+    assert body["max_tokens"] == 99
 
 
 def test_a_repetition_penalty_of_one_is_left_out():
@@ -59,7 +59,6 @@ def test_the_same_request_is_the_same_text():
 
 def test_every_router_gets_its_header_and_the_last_request_says_so():
     assert session_headers("t") == dict.fromkeys(SESSION_HEADERS, "t")
-    assert session_headers("t", final=True)["X-Dynamo-Session-Final"] == "true"
 
 
 @given(st.text(max_size=400), st.text(max_size=400))

@@ -70,13 +70,12 @@ async def test_every_request_names_its_session_and_the_body_is_as_the_loop_gave_
     tools = [{"type": "function", "function": {"name": "s-t", "parameters": {}}}]
     async with open_llm(settings(server, headers={"x-team": "blue"})) as llm:
         await llm.complete(ask("task-1", body={"tools": tools}))
-        await llm.complete(ask("task-1", final=True))
+        await llm.complete(ask("task-1"))
     first, last = server.chats
     for name in ("x-upstream-session-id", "x-session-id", "x-smg-routing-key", "x-dynamo-session-id"):
         assert first.headers[name] == last.headers[name] == "task-1"
     assert first.headers["x-team"] == "blue"
     assert first.body["tools"] == tools and first.body["stream_options"] == {"include_usage": True}
-    assert ("x-dynamo-session-final" in first.headers, last.headers["x-dynamo-session-final"]) == (False, "true")
 
 
 async def test_a_routers_session_token_is_sent_back_to_it(server):

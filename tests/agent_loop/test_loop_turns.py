@@ -9,7 +9,8 @@ import pytest
 from llm_stand_in.answers import called, cut, failed, said
 from loop_stage import Stage, search, use
 from toolhub_agent.agent import NO_ANSWER
-from toolhub_agent.kv_hints.signals import EngineFields, TurnFinished
+from toolhub_agent.kv_hints.signals import TurnFinished
+from toolhub_agent.types import EngineFields
 
 pytestmark = pytest.mark.anyio
 
@@ -212,7 +213,7 @@ async def test_a_hidden_tool_is_neither_shown_nor_called(stage: Stage):
 
 async def test_what_hints_ask_to_send_along_is_sent_with_the_request(stage: Stage):
     class Adding(type(stage.hints)):
-        def turn_fields(self, session, endpoint):
+        def engine_fields(self, session, endpoint):
             return EngineFields(headers={"x-hint": "1"}, body={"vllm_xargs": {"pin_ttl_s": 5.0}})
 
     stage.hints = Adding()

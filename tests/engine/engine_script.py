@@ -26,8 +26,5 @@ class ScriptedLlm:
     def known_model(self) -> str | None:
         return self._llm.known_model
 
-    def endpoint_of(self, session: str) -> str:
-        return self._llm.endpoint_of(session)
-
     def forget(self, session: str) -> None:
         self._llm.forget(session)

@@ -23,8 +23,8 @@ class Sink:
         self.signals.append(signal)
         self.inner.signal(signal)
 
-    def turn_fields(self, session, endpoint):
-        return self.inner.turn_fields(session, endpoint)
+    def engine_fields(self, session, endpoint):
+        return self.inner.engine_fields(session, endpoint)
 
     @property
     def names(self):

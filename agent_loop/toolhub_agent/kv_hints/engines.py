@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from toolhub_agent.kv_hints.signals import EngineFields, Prompt
+from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.transport import engine_root, header_value
-from toolhub_agent.types import Json
+from toolhub_agent.types import EngineFields, Json
 
 if TYPE_CHECKING:
     import httpx2
@@ -66,7 +66,7 @@ class EngineAdapter:
     async def probe(self, http: httpx2.AsyncClient) -> None:
         """Ask the endpoint what it can do. Raises httpx2.HTTPError where it does not answer."""
 
-    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+    def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         """ttl: seconds for which the KV cache of that request should be kept; 0: no wish."""
         return EngineFields()
 
@@ -165,7 +165,7 @@ class VllmAdapter(EngineAdapter):
         self.version = version_of((await get_json(http, f"{self.root}/version")).get("version"))
         self._takes_priority = self.version >= _VLLM_TAKES_PRIORITY
 
-    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+    def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         if not self._pin or ttl <= 0:
             return EngineFields()
         return EngineFields(body={"vllm_xargs": {"pin_ttl_s": round(ttl, 3), "session_id": safe_session_id(session)}})
@@ -237,7 +237,7 @@ class SGLangAdapter(EngineAdapter):
     def _evicts_by_priority(self) -> bool:
         return self._sooner != 0 and self._arguments.get("radix_eviction_policy") == "priority"
 
-    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+    def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         body: Json = {"session_id": safe_session_id(session)} if self._protects_sessions else {}
         # A conversation that goes on is worth more than one that does not say so.
         return EngineFields(body=body | {"priority": self._sooner} if self._evicts_by_priority else body)
@@ -295,7 +295,7 @@ class DynamoAdapter(EngineAdapter):
         super().__init__(endpoint)
         self._takes_nvext = True
 
-    def turn_fields(self, session: str, *, ttl: float) -> EngineFields:
+    def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         return EngineFields(headers={"X-Dynamo-Session-ID": safe_session_id(session)})
 
     def warm_body(self, session: str, request_id: str) -> Json:

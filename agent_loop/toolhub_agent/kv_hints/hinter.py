@@ -4,7 +4,7 @@
         hints.signal(TurnFinished(...))          # at once
         hub.observers.append(hints.durations)    # optional: the hub's own measurements
 
-`turn_fields` says what to add to a conversation's own next request, so that the engine knows it and keeps its cache.
+`engine_fields` says what to add to a conversation's own next request, so that the engine knows it and keeps its cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from toolhub_agent.kv_hints.context import HintContext, HintStatistics
 from toolhub_agent.kv_hints.estimates import ToolDurations
 from toolhub_agent.kv_hints.lmcache import LMCacheClient
 from toolhub_agent.kv_hints.session import HintSession
-from toolhub_agent.kv_hints.signals import EngineFields, Signal, ToolResultReady, ToolWaitStarted, TurnFinished
+from toolhub_agent.kv_hints.signals import Signal, ToolResultReady, ToolWaitStarted, TurnFinished
+from toolhub_agent.types import EngineFields
 
 if TYPE_CHECKING:
     import httpx2
@@ -62,7 +63,7 @@ class Hinter:
             conversation = self._open(signal.session)
         conversation.take(signal)
 
-    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
+    def engine_fields(self, session: str, endpoint: str) -> EngineFields:
         """Headers and body fields for the session's next request to `endpoint`, which asks the engine to keep it.
 
         Nothing that a server could refuse: what it takes was found out first.
@@ -72,7 +73,7 @@ class Hinter:
             return EngineFields()
         conversation = self._sessions.get(session)
         ttl = self._shared.retention(found, conversation.prefix_tokens if conversation else 0)
-        fields = found.adapter.turn_fields(session, ttl=ttl)
+        fields = found.adapter.engine_fields(session, ttl=ttl)
         self._shared.tally.pins += "vllm_xargs" in fields.body
         return fields
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolhub_agent.types import Message, Usage
+from toolhub_agent.types import EngineFields, Message, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +95,10 @@ class SignalSink(Protocol):
     def signal(self, signal: Signal) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFields:
-    """What to add to a conversation's own next request."""
-
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: Mapping[str, Any] = field(default_factory=dict)
-
-
 class HintSink(SignalSink, Protocol):
     """What an agent loop needs of the hints: a place for signals, and what to send with its own requests."""
 
-    def turn_fields(self, session: str, endpoint: str) -> EngineFields: ...
+    def engine_fields(self, session: str, endpoint: str) -> EngineFields: ...
 
 
 class NullHints:
@@ -115,5 +107,5 @@ class NullHints:
     def signal(self, signal: Signal) -> None:
         pass
 
-    def turn_fields(self, session: str, endpoint: str) -> EngineFields:
+    def engine_fields(self, session: str, endpoint: str) -> EngineFields:
         return EngineFields()

@@ -25,9 +25,9 @@ from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.cache import SingleFlight
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
-from toolhub_agent.llm.errors import AttemptFailed, FailureKind, retry_pause
+from toolhub_agent.llm.errors import UNKNOWN_FIELD, AttemptFailed, FailureKind, retry_pause
 from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, ChunkStream, session_headers
-from toolhub_agent.types import Completion, Delta, Json, Message, Usage
+from toolhub_agent.types import Completion, Delta, EngineFields, Json, Message, Usage
 
 # --- A request --------------------------------------------------------------------------------------------------------
 # A request of the loop, and the JSON it becomes.
@@ -35,19 +35,17 @@ from toolhub_agent.types import Completion, Delta, Json, Message, Usage
 
 @dataclass(frozen=True, slots=True)
 class LlmRequest:
-    """One turn's question. session: the conversation, the same for all its turns; it decides the endpoint.
+    """One request of a conversation. session: the conversation's name, which decides the endpoint.
 
-    body: more fields of the request (tools, tool_choice, ...); they win over sampling. priority: in the engine's own
-    polarity; None: not sent. final: no request of this conversation follows. headers: beside those of the session.
+    body: more fields of the request (tools, tool_choice, ...); they win over sampling. engine_fields: called with the
+    endpoint each time one is chosen; returns what the engine there takes beside that.
     """
 
     session: str
     messages: Sequence[Message]
     body: Mapping[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
-    priority: int | None = None
-    final: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    engine_fields: Callable[[str], EngineFields] | None = None
 
 
 def chat_request_body(request: LlmRequest, model: str | None) -> Json:
@@ -56,9 +54,16 @@ def chat_request_body(request: LlmRequest, model: str | None) -> Json:
     body |= {"messages": list(request.messages), **sampling_fields(request.sampling)}
     if _continues_last_message(request.messages):
         body |= {"continue_final_message": True, "add_generation_prompt": False}
-    if request.priority is not None:
-        body["priority"] = request.priority
     return {**body, **request.body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def with_engine_fields(body: Json, fields: EngineFields) -> Json:
+    """A request with an engine's fields. Where both have an object under one name, the request's own keys stand."""
+    own = {name: value for name, value in body.items() if isinstance(value, dict)}
+    return body | {
+        name: {**value, **own[name]} if isinstance(value, Mapping) and name in own else value
+        for name, value in fields.body.items()
+    }
 
 
 def sampling_fields(sampling: Sampling) -> Json:
@@ -401,6 +406,8 @@ class LlmClient:
         self._model = settings.model
         self._asking: SingleFlight[None, str] = SingleFlight()
         self._tokens: OrderedDict[str, str] = OrderedDict()
+        self._without_fields: set[str] = set()
+        """Endpoints that refused fields of their own engine."""
         self._sums = LlmStatistics()
         self._warmer = PrefixPrefetcher(fleet, self._ask, timeout=settings.attempt_timeout_s)
 
@@ -421,8 +428,6 @@ class LlmClient:
             yield stream
         finally:
             await stream.aclose()
-            if request.final:
-                self.forget(request.session)
 
     async def complete(self, request: LlmRequest) -> Completion:
         """One answer at once. Raises as `LlmStream` does."""
@@ -468,11 +473,30 @@ class LlmClient:
         return self._model
 
     async def _send(self, endpoint: str, request: LlmRequest) -> ChunkStream:
+        """Send the request to an endpoint, with the fields of the engine there.
+
+        A caller must never see an error about fields that it did not write: where the engine does not understand the
+        request, it is sent again without them. If that works, the endpoint gets no more of them.
+        """
+        transport = self.fleet.transport(endpoint)
         body = chat_request_body(request, await self.model(endpoint))
-        headers = {**session_headers(request.session, final=request.final), **request.headers}
+        headers = session_headers(request.session)
         if (token := self._tokens.get(request.session)) is not None:
             headers[SESSION_TOKEN_HEADER] = token
-        return await self.fleet.transport(endpoint).stream(body, headers)
+        fields = self._engine_fields(endpoint, request)
+        try:
+            return await transport.stream(with_engine_fields(body, fields), {**headers, **fields.headers})
+        except AttemptFailed as failure:
+            if not fields.body or failure.status not in UNKNOWN_FIELD or failure.kind is FailureKind.TOO_LONG:
+                raise
+        chunks = await transport.stream(body, headers)
+        self._without_fields.add(endpoint)
+        return chunks
+
+    def _engine_fields(self, endpoint: str, request: LlmRequest) -> EngineFields:
+        if request.engine_fields is None or endpoint in self._without_fields:
+            return EngineFields()
+        return request.engine_fields(endpoint)
 
     async def _ask(self, endpoint: str, body: Json, headers: Mapping[str, str]) -> Any:
         return await self.fleet.transport(endpoint).ask({"model": await self.model(endpoint), **body}, headers)

@@ -62,6 +62,10 @@ _CONTEXT_OVERFLOW = re.compile(
 )
 
 
+# The answer of an engine that does not know a field of a request.
+UNKNOWN_FIELD = frozenset({400, 422})
+
+
 class FailureKind(Enum):
     """What another attempt of the same request would bring."""
 

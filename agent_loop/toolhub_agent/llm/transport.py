@@ -31,11 +31,9 @@ SESSION_TOKEN_HEADER = "x-session-token"  # noqa: S105
 MAX_TOKEN_CHARS = 4096
 
 
-def session_headers(session: str, *, final: bool = False) -> dict[str, str]:
-    """final: no request of this conversation follows (Dynamo frees what it kept for it)."""
-    value = header_value(session)
-    headers = dict.fromkeys(SESSION_HEADERS, value)
-    return {**headers, "X-Dynamo-Session-Final": "true"} if final else headers
+def session_headers(session: str) -> dict[str, str]:
+    """The headers of a conversation's requests."""
+    return dict.fromkeys(SESSION_HEADERS, header_value(session))
 
 
 def header_value(text: str) -> str:

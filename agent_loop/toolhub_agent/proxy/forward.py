@@ -21,11 +21,11 @@ import httpx2
 from toolhub.config.llm import LlmSettings
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
 from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
-from toolhub_agent.kv_hints.signals import EngineFields, HintSink
+from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
-from toolhub_agent.llm.errors import AttemptFailed, is_retryable, parse_retry_after
+from toolhub_agent.llm.errors import UNKNOWN_FIELD, AttemptFailed, is_retryable, parse_retry_after
 from toolhub_agent.llm.transport import (
     MAX_TOKEN_CHARS,
     SESSION_HEADERS,
@@ -48,7 +48,7 @@ from toolhub_agent.proxy.http_messages import (
 )
 from toolhub_agent.proxy.metrics import ProxyCounters
 from toolhub_agent.proxy.sessions import ProxySession
-from toolhub_agent.types import Json, Usage
+from toolhub_agent.types import EngineFields, Json, Usage
 
 # --- Reading along ----------------------------------------------------------------------------------------------------
 # A copy of an answer that passes through: its text, calls and usage, for whoever gives the hints.
@@ -138,8 +138,6 @@ class ResponseTap:
 
 # An answer that is not streamed is held until it is whole; no model writes that much.
 MAX_ANSWER_BYTES = 64 << 20
-# What an engine says that does not know a field.
-_UNKNOWN_FIELD = (400, 422)
 _SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN_HEADER.encode()})
 _HTTP_ERRORS = (
     (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError, httpcore2.TimeoutException)
@@ -211,7 +209,7 @@ class UpstreamClient:
         sent_at = perf_counter()
         async with self._response(turn, sent) as response:
             status = response.status
-            if may_be_refused and status in _UNKNOWN_FIELD:
+            if may_be_refused and status in UNKNOWN_FIELD:
                 return status
             given = [(name.lower(), value) for name, value in response.headers]
             self._note(status, given, turn.conversation)
@@ -440,6 +438,6 @@ class Forwarder:
     def _with_wishes(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
         """The request with what the hints and the door's own accounting want of the engine."""
         asked, conversation = turn.asked, turn.conversation
-        fields = EngineFields() if conversation is None else self.hints.turn_fields(conversation.name, url)
+        fields = EngineFields() if conversation is None else self.hints.engine_fields(conversation.name, url)
         content = inject_engine_fields(asked, fields.body, with_usage=True)
         return OutgoingRequest(content, fields, is_stripped=asked.is_stream and not asked.wants_usage, waited=waited)

@@ -198,9 +198,6 @@ class ReplayLlm:
         """The recorded answer, piece by piece. Raises LlmRefused where the recording has none."""
         yield RecordedStream(self._answer(request), self._pace)
 
-    def endpoint_of(self, session: str) -> str:
-        return ENDPOINT
-
     def forget(self, session: str) -> None:
         self._playing.pop(session, None)
 
