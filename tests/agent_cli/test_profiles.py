@@ -149,9 +149,9 @@ def test_what_would_be_read_as_a_flag_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "override", "message"),
     [
-        ("sglang", "pins=true", "server.pins: sglang has no way"),
-        ("vllm", "session_cache=true", "server.session_cache: vllm has no way"),
-        ("llamacpp", "tensor_parallel=2", "server.tensor_parallel: llamacpp has no way"),
+        ("sglang", "pins=true", "server.pins: sglang has no flag"),
+        ("vllm", "session_cache=true", "server.session_cache: vllm has no flag"),
+        ("llamacpp", "tensor_parallel=2", "server.tensor_parallel: llamacpp has no flag"),
         ("sglang", "chunking.dynamic=true", "need pipeline_parallel"),
         ("vllm", "chunking={dynamic: true}", "need chunking.long_prompt_tokens"),
         ("vllm", "pins=true", "not tried together with offload"),

@@ -31,7 +31,7 @@ class Stage:
     """url: of the door, as a client's base_url."""
 
     hub: Hub
-    door: LlmProxy
+    proxy: LlmProxy
     root: str
     token: str | None
 
@@ -53,7 +53,7 @@ class Stage:
         """The sum of a metric's samples that have these labels."""
         return sum(
             sample.value
-            for family in self.door.collect()
+            for family in self.proxy.collect()
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )
@@ -105,15 +105,15 @@ async def open_stage(*servers: ModelServer, folder: Path, token: str | None = No
     async with _listener() as listener, Hub(config) as hub:
         application = Application(hub, token=token, allow_inline=False)
         async with application.running(), anyio.create_task_group() as tasks:
-            (door,) = application.doors
-            assert isinstance(door, LlmProxy)
+            (proxy,) = application.frontends
+            assert isinstance(proxy, LlmProxy)
             server = _Server(uvicorn.Config(application.asgi, log_level="critical", lifespan="off", ws="none"))
             tasks.start_soon(server.serve, [listener])
             with anyio.fail_after(10):
                 while not server.started:
                     await anyio.sleep(0.001)
             try:
-                yield Stage(hub, door, f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+                yield Stage(hub, proxy, f"http://127.0.0.1:{listener.getsockname()[1]}", token)
             finally:
                 application.end_requests()
                 server.should_exit = True

@@ -133,7 +133,7 @@ async def test_a_wait_that_cannot_be_met_is_told_with_a_time_to_come_again(serve
         open_stage(server, folder=tmp_path, max_in_flight=1, total_timeout_s=0.2) as stage,
         stage.http() as http,
     ):
-        slots = stage.door._fleet.slots
+        slots = stage.proxy._fleet.slots
         async with slots.hold(server.url, deadline=anyio.current_time() + 5):
             late = await http.post("/llm/v1/chat/completions", json=chat())
             assert late.status_code == 503 and late.headers["retry-after"]
@@ -173,5 +173,5 @@ async def test_an_engine_that_never_answers_is_given_up_in_time(tmp_path):
 async def test_a_door_that_is_not_used_sends_nothing_and_follows_nothing(server, tmp_path):
     async with open_stage(server, folder=tmp_path) as stage, stage.http() as http:
         assert (await http.get("/metrics")).status_code == 200
-        assert len(stage.door._registry) == 0
+        assert len(stage.proxy._registry) == 0
     assert server.seen == []

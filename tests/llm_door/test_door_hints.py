@@ -37,7 +37,7 @@ class Sink:
 @asynccontextmanager
 async def watched(*servers, **more):
     async with open_stage(*servers, **more) as stage:
-        registry = stage.door._registry
+        registry = stage.proxy._registry
         sink = registry._sink = Sink(registry._sink)
         yield stage, sink
 
@@ -104,11 +104,11 @@ async def test_a_task_that_is_closed_ends_its_conversations_and_nothing_is_kept(
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         async with stage.hub.task("q17"):
             await ask(client, TASK, headers=MIROFLOW)
-            assert len(stage.door._registry) == 1
+            assert len(stage.proxy._registry) == 1
         with anyio.fail_after(10):
             while "SessionFinal" not in sink.names:
                 await anyio.sleep(0.01)
-        assert len(stage.door._registry) == 0
+        assert len(stage.proxy._registry) == 0
 
 
 async def test_a_main_agent_and_its_sub_agent_share_a_header_and_are_two_conversations(server, tmp_path):
@@ -133,7 +133,7 @@ async def test_runs_of_one_task_without_names_are_told_apart_by_their_answers(se
             for messages in histories:
                 text = await ask(client, messages)
                 messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
-        assert len(stage.door._registry) == 3
+        assert len(stage.proxy._registry) == 3
     keys = [seen.headers["x-smg-routing-key"] for seen in server.chats]
     assert keys == keys[:3] * 3 and len(set(keys)) == 3 and "HistoryRewritten" not in sink.names
 
@@ -146,7 +146,7 @@ async def test_history_that_was_rewritten_is_told_with_what_was_kept(server, tmp
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"result {turn}"}]
         messages[3] = {"role": "user", "content": "Tool result is omitted to save tokens."}
         await ask(client, messages)
-        assert len(stage.door._registry) == 1
+        assert len(stage.proxy._registry) == 1
     assert sink.last("HistoryRewritten").kept_messages == 3
 
 
@@ -175,7 +175,7 @@ async def test_a_conversation_that_says_nothing_for_long_is_over(server, tmp_pat
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         await ask(client, TASK)
         with anyio.fail_after(10):
-            while len(stage.door._registry):
+            while len(stage.proxy._registry):
                 await anyio.sleep(0.01)
     assert sink.names[-1] == "SessionFinal"
 
@@ -185,4 +185,4 @@ async def test_only_so_many_conversations_are_remembered(server, tmp_path, monke
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         for number in range(6):
             await ask(client, [{"role": "user", "content": str(number)}])
-        assert len(stage.door._registry) == 3 and sink.names.count("SessionFinal") == 3
+        assert len(stage.proxy._registry) == 3 and sink.names.count("SessionFinal") == 3

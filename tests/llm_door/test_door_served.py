@@ -39,7 +39,7 @@ def test_an_agent_that_knows_nothing_of_hints_gets_its_prompt_computed_ahead(con
         open_task(api) as task,
         openai.OpenAI(base_url=f"{hub.http}/llm/v1", api_key=TOKEN, http_client=_http()) as client,
     ):
-        assert "LLM door" in hub.said and "/llm" in hub.said
+        assert "LLM proxy" in hub.said and "/llm" in hub.said
         first = client.chat.completions.create(model="m", messages=TASK)
         calling = threading.Thread(target=task.call, args=("search", "tools"), kwargs={"until": str(done)})
         calling.start()
