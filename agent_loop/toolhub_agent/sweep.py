@@ -19,8 +19,8 @@ from typing import Any
 
 import anyio
 
-from toolhub.config.interpolate import is_task_value
 from toolhub.errors import ConfigError, ToolhubError
+from toolhub.task_ids import is_task_value
 from toolhub_agent.agent import NO_ANSWER, Agent
 from toolhub_agent.llm.client import group_by_prefix
 from toolhub_agent.session import RunSession

@@ -22,8 +22,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
-from toolhub.config.interpolate import check_task_id
-from toolhub.errors import ConfigError
+from toolhub.errors import ToolhubError
 from toolhub.hosting import Frontend, find_frontends
 from toolhub.hub import Hub
 from toolhub.model import Json

@@ -220,6 +220,8 @@ async def _serve_all(
             for server in ending.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
+            where = ", ".join(address for address, _ in listeners)
+            logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
             frontends = [(frontend.announcement(), frontend.path) for frontend in ending.frontends]
             on_ready([address for address, _ in listeners], frontends)
         tasks.cancel_scope.cancel()
