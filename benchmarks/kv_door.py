@@ -17,7 +17,7 @@ from benchmarks.result import Json
 from benchmarks.scripted import SERVER, TOOL, Served, open_side
 from benchmarks.served import HttpHub
 from toolhub import connect
-from toolhub.hosting import FRONTENDS
+from toolhub.extensions import FRONTENDS
 
 _PATIENCE_S = 300.0
 # Calls that the hub has seen before, so that it knows how long the tool takes.

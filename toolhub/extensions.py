@@ -1,7 +1,7 @@
 """What a builtin server gets from the hub that runs it, and what the hub wants of a sandbox package.
 
-The hub finds its sandboxes by the entry point group `toolhub.sandboxes`; `serve` finds more frontends, such as the LLM
-proxy, by `toolhub.frontends`. These protocols are all that they know of them.
+The hub finds its sandboxes by the entry point group `toolhub.sandboxes`, and `serve` more doors to it by
+`toolhub.frontends`; these protocols are all they know of them.
 """
 
 from __future__ import annotations
@@ -103,18 +103,18 @@ class Frontend(Protocol):
         """An ASGI application; `path` is its root path."""
 
     def announcement(self) -> str:
-        """What to call it in the list that `toolhub serve` prints, e.g. `LLM proxy`."""
+        """What to call it in the list that `toolhub serve` prints, e.g. `LLM door`."""
 
     def collect(self) -> Iterable[Any]:
         """Prometheus metric families."""
 
 
 FrontendOpener = Callable[[Any], AbstractAsyncContextManager[Frontend | None]]
-"""Takes the running `Hub`; None: the configuration does not ask for this frontend."""
+"""Takes the running `Hub`; None: the configuration does not ask for this door."""
 
 
 def find_frontends() -> list[FrontendOpener]:
-    """Return what opens the frontends of installed packages."""
+    """Return what opens the doors of installed packages."""
     return [entry.load() for entry in importlib.metadata.entry_points(group=FRONTENDS)]
 
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolhub import __version__
 from toolhub.errors import ToolhubError
-from toolhub.hosting import Frontend, find_frontends
+from toolhub.extensions import Frontend, find_frontends
 from toolhub.hub import Hub
 from toolhub.model import Json
 from toolhub.serve.api import TaskApi

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolhub.hosting import Frontend
+from toolhub.extensions import Frontend
 from toolhub.hub import Hub
 from toolhub.model import (
     BudgetStatistics,
@@ -52,7 +52,7 @@ class HubCollector:
         yield CounterMetricFamily("toolhub_retries", "Calls sent again after a death", value=statistics.retries)
         if statistics.sandboxes is not None:
             yield from _of_sandboxes(statistics.sandboxes)
-        yield _of_shared(self._hub.commons.statistics())
+        yield _of_shared(self._hub.resources.statistics())
         for frontend in self._frontends:
             yield from frontend.collect()
 

@@ -28,7 +28,7 @@ from toolhub.serve.guard import is_loopback
 from toolhub.serve.protocol import ConnectionLimiter, LimitedProtocol
 
 OnReady = Callable[[list[str], list[tuple[str, str]]], None]
-"""Receives the addresses, and (name, path) of every further frontend."""
+"""Receives the addresses, and (name, path) of every further door."""
 
 # What is cut short at the end of the drain still gets an answer; this is the time for it.
 ANSWER_S = 2.0
@@ -220,10 +220,10 @@ async def _serve_all(
             for server in ending.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
-            where = ", ".join(address for address, _ in listeners)
-            logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
             frontends = [(frontend.announcement(), frontend.path) for frontend in ending.frontends]
             on_ready([address for address, _ in listeners], frontends)
+            where = ", ".join(address for address, _ in listeners)
+            logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
         tasks.cancel_scope.cancel()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolhub import Hub
-    from toolhub.hosting import Frontend
+    from toolhub.extensions import Frontend
 
 __all__ = ["open_llm_proxy"]
 

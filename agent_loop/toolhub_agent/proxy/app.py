@@ -179,7 +179,7 @@ PATH = "/llm"
 
 
 class LlmProxy:
-    """A `toolhub.hosting.Frontend`."""
+    """A `toolhub.extensions.Frontend`."""
 
     path = PATH
 
