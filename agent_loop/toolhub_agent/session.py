@@ -35,6 +35,7 @@ class RunSession:
     open_task: OpenTask
     secrets: frozenset[str]
     """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
+    """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
 
     def surroundings(self, viewer: AgentCallbacks | None = None) -> AgentDeps:
         return AgentDeps(self.llm, self.settings, self.hints, viewer or NoCallbacks())
@@ -86,7 +87,7 @@ async def open_session(
             local = await stack.enter_async_context(Hub(config))
             local.observers.append(hints.durations)
             open_task = _task_opener(local)
-        secrets = frozenset({llm.api_key.get_secret_value()} if llm.api_key else ())
+        secrets = config.secrets.union(llm.secrets, [token] if token else [])
         yield RunSession(client, hints, config.agent, open_task, secrets)
 
 
