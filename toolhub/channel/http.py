@@ -35,6 +35,7 @@ _HTTP_CLOSE_S = 2.0
 # With these a conversation is over; a server that is only busy uses them for anything.
 _ENDINGS = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
 
+# A blank line ends an event; lines end with LF, CR LF or CR.
 _EVENT_END = re.compile(rb"\n\r?\n|\r\r")
 
 ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
