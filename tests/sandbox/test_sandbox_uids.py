@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from sandbox_stage import patience, settings
 from toolhub_sandbox import SandboxLimit, SandboxScope, open_sandboxes
+from toolhub_sandbox.inside.zygote import Settings, _map_uids
 from toolhub_sandbox.local import backend
 from toolhub_sandbox.local.uids import Uids
 
@@ -55,6 +59,30 @@ def test_only_root_without_an_account_for_sandboxes_lends_uids(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert (backend._own_uids(SandboxSettings(user=user)) is not None) == has_uids
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root maps uids of others")
+@pytest.mark.parametrize(
+    ("own_uids", "is_possible", "mapped"),
+    [
+        ((60578, 60580), True, [[60578, 60578, 3], [60987, 60987, 1]]),
+        ((60980, 60990), True, [[60980, 60980, 11]]),
+        ((20, 10), False, [[60987, 60987, 1]]),  # the kernel refuses it, as it does what a container does not have
+    ],
+)
+def test_where_the_uids_cannot_be_mapped_all_sandboxes_share_the_zygotes_own(
+    own_uids: tuple[int, int], is_possible: bool, mapped: list[list[int]]
+) -> None:
+    wait = "from toolhub_sandbox.inside import syscalls; syscalls.unshare(syscalls.CLONE_NEWUSER); print(); input()"
+    settings = Settings("namespaces", [], [], uid=60987, gid=60987, host_network=False, own_uids=own_uids)
+    with subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert _map_uids(process.pid, settings) == is_possible
+        for name in ("uid_map", "gid_map"):
+            lines = Path(f"/proc/{process.pid}/{name}").read_text().splitlines()
+            assert [list(map(int, line.split())) for line in lines] == mapped
+        process.kill()
 
 
 @pytest.mark.anyio
