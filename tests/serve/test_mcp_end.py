@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,4 +53,4 @@ async def test_a_client_that_listens_does_not_delay_the_end_and_its_call_is_answ
         await eventually(lambda: hub.process.poll() is not None, within=DRAIN_S / 2)
         await eventually(lambda: answers)
     assert answers == [f"begun {mode}"] and hub.process.returncode == 0
-    assert hub.said.rstrip().endswith("Ctrl-C stops the hub and every tool it started.")
+    assert not re.search("WARNING|ERROR|Traceback", hub.said), hub.said

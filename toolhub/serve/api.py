@@ -80,16 +80,15 @@ class TaskApi:
             lease=body.lease_s or self._lease,
             weight=body.weight,
         )
-        return json_response(
-            {
-                "id": scope.id,
-                "run": scope.run,
-                "servers": list(scope.servers),
-                "refused": {name: error_to_wire(exc) for name, exc in refused.items()},
-                "lease_s": _finite(scope.lease),
-            },
-            201,
-        )
+        answer: Json = {
+            "id": scope.id,
+            "run": scope.run,
+            "servers": list(scope.servers),
+            "lease_s": _finite(scope.lease),
+        }
+        if body.partial:
+            answer["refused"] = {name: error_to_wire(exc) for name, exc in refused.items()}
+        return json_response(answer, 201)
 
     def _spec(self, name: str, entry: Json | None, *, allow_inline: bool) -> ServerSpec:
         """Return the server that a client asks for: the hub's own, or the one that `entry` describes."""
