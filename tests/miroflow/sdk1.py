@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from pathlib import Path
 
@@ -22,7 +21,5 @@ def _base_venv() -> Path:
 
 
 def base_dependencies() -> tuple[str, ...]:
-    """What the base install needs, without what only the command line does."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    named = {re.match(r"[\w-]+", spec)[0]: spec for spec in project["dependencies"]}  # type: ignore[index]  # all match
-    return tuple(spec for name, spec in sorted(named.items()) if name not in ("rich", "typer"))
+    """What the base install needs."""
+    return tuple(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"])
