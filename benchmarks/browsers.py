@@ -93,7 +93,8 @@ async def _shared(host: str) -> AsyncIterator[Browse]:
 async def _browsers(host: str, *, one_driver: bool) -> AsyncIterator[Browse]:
     """Chromium with the arguments and without the hidden pages, as the shared one; one page in each."""
     from playwright.async_api import async_playwright
-    from toolhub_servers.browser.chromium import ARGUMENTS, find_chromium
+    from toolhub_servers.browser import BrowserSettings
+    from toolhub_servers.browser.chromium import ARGUMENTS, account, environment, find_chromium
     from toolhub_servers.browser.launcher import Launcher
 
     drivers: list[Any] = []
@@ -102,10 +103,12 @@ async def _browsers(host: str, *, one_driver: bool) -> AsyncIterator[Browse]:
 
     async def browse_one(driver: Any) -> None:
         folder = folders.enter_context(tempfile.TemporaryDirectory(prefix="toolhub-bench-"))
+        launcher = Launcher(Path(folder), find_chromium(None), uid=account(BrowserSettings()))
         browser = await driver.chromium.launch(
-            executable_path=Launcher(Path(folder), find_chromium(None)).path,
+            executable_path=launcher.path,
             args=ARGUMENTS,
-            chromium_sandbox=os.geteuid() != 0,
+            chromium_sandbox=True,
+            env=environment(os.environ, launcher),
         )
         browsers.append(browser)
         context = await browser.new_context(viewport={"width": 1280, "height": 720})

@@ -35,7 +35,7 @@ END_S = 10.0
 # The launcher ends a call that is late if the hub has not done so by then.
 GRACE_S = 1.0
 LARGEST_ANSWER = 64 << 20
-_OWN = ("toolhub", "toolhub_servers", "toolhub_sandbox")
+_OWN = ("toolhub", "toolhub_runtime", "toolhub_servers", "toolhub_sandbox")
 _SCRIPT = "import sys; sys.path[:0] = sys.argv[1:]; from toolhub_servers._confined_process import main; main()"
 
 

@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 from toolhub_sandbox.inside import isolate, root, seccomp, syscalls
 from toolhub_sandbox.inside.frames import FrameBuffer, encode, receive
 
-# Nobody's on common systems (Debian policy 9.2.2), and not the uid of sandboxes.
-UID = 60_986
+from toolhub_servers._unprivileged import CONFINED_UID, uid_exists
+
 LARGEST_CALL = 256 << 20
 MAX_FILES = 128
 _HUB = 0  # the socket that the hub gave it as stdin
@@ -115,7 +115,8 @@ def _confine(settings: dict[str, Any], isolation: list[str]) -> None:
         _enter_own_tree(settings["folders"], settings["writable"])
     if os.geteuid() == 0:
         _become(*_account(settings["writable"]))
-        isolation.append("uid")
+        if os.geteuid() != 0:
+            isolation.append("uid")
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, MAX_FILES),
@@ -152,12 +153,7 @@ def _account(writable: str | None) -> tuple[int, int]:
     if writable is not None:
         owner = os.stat(writable)
         return owner.st_uid, owner.st_gid
-    try:
-        rows = Path("/proc/self/uid_map").read_text().splitlines()
-    except OSError:  # not Linux
-        return UID, UID
-    exists = any(int(first) <= UID < int(first) + int(count) for first, _, count in map(str.split, rows))
-    return (UID, UID) if exists else (0, 0)
+    return (CONFINED_UID, CONFINED_UID) if uid_exists(CONFINED_UID) else (0, 0)
 
 
 def _become(uid: int, gid: int) -> None:

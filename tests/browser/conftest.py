@@ -45,6 +45,7 @@ async def site(anyio_backend: Any) -> AsyncIterator[Website]:
 def short_tmp() -> Iterator[Path]:
     """A folder for TMPDIR: pytest's own may be too long for the sockets that Chromium makes in it."""
     with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:
+        os.chmod(folder, 0o711)  # under root Chromium is another user
         yield Path(folder)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from browsing import Open
+from toolhub_servers.browser.downloads import folder_name
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +127,7 @@ async def test_a_download_by_its_address_is_kept_where_the_options_say(browser: 
         async with browser("task/7", downloads_dir=str(tmp_path)) as task:
             for _ in range(2):
                 assert "Downloaded" in await task.open("/report.csv")
-        names = sorted(path.name for path in (tmp_path / "task_7").iterdir())
+        names = sorted(path.name for path in (tmp_path / folder_name("task/7")).iterdir())
         assert len(names) == 2 and names[0].endswith(" (1).csv")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 from browsing import Open, browser_processes, chromium_roots
+from toolhub_servers._unprivileged import BROWSER_UID
+from toolhub_servers.browser import BrowserSettings
+from toolhub_servers.browser import chromium as chromium_module
 from toolhub_servers.browser import launcher as launcher_module
+from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import NEEDLESS, Launcher
 
 PATIENCE = 45
@@ -57,3 +62,43 @@ async def test_a_page_costs_no_processes_but_its_own(browser: Open) -> None:
             (features,) = [argument for argument in root.cmdline() if argument.startswith("--disable-features=")]
             assert set(NEEDLESS) < set(features.partition("=")[2].split(","))
             assert len([p for p in browser_processes() if "--type=renderer" in p.cmdline()]) <= 2
+
+
+@pytest.mark.anyio
+async def test_chromium_is_never_root_and_has_its_own_sandbox(browser: Open) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with browser(max_contexts=10) as task:  # a Chromium of its own
+            await task.open("/")
+            roots = chromium_roots()
+            assert roots and not any("--no-sandbox" in root.cmdline() for root in roots)
+            for process in browser_processes():
+                if "run-driver" not in process.cmdline():
+                    assert 0 not in process.uids(), process.cmdline()
+            (renderer, *_) = [p for p in browser_processes() if "--type=renderer" in p.cmdline()]
+            assert is_filtered(renderer.pid)
+
+
+def is_filtered(pid: int) -> bool:
+    """Whether it has a seccomp filter, which is a part of Chromium's sandbox."""
+    return "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_a_root_that_cannot_be_somebody_else_runs_chromium_only_if_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chromium_module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(chromium_module, "uid_exists", lambda uid: False)
+    with pytest.raises(BrowserUnavailable, match="run the hub as an ordinary user, .* option sandbox: false"):
+        chromium_module.account(BrowserSettings())
+    assert chromium_module.account(BrowserSettings(sandbox=False)) is None
+
+
+def test_nothing_that_root_runs_can_be_changed_by_chromium(tmp_path: Path) -> None:
+    uid = BROWSER_UID if os.geteuid() == 0 else os.geteuid()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    launcher = Launcher(folder, "/usr/bin/chromium", uid=uid)
+    own = {Path(launcher.artifacts), Path(launcher.home), Path(str(launcher.tmpdir or folder / "t"))}
+    assert {path for path in folder.iterdir() if path.stat().st_uid == uid and path.is_dir()} >= own
+    for path in (folder, Path(launcher.path), Path(launcher.programs)):
+        assert path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 0o022

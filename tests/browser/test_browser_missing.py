@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ import anyio
 import pytest
 from browser_site import Website
 from browsing import open_task
+from toolhub_servers._unprivileged import BROWSER_UID
 from toolhub_servers.browser import create_server, open_renderer
 from toolhub_servers.browser.chromium import environment, find_chromium, last_words
-from toolhub_servers.browser.downloads import fit_name
+from toolhub_servers.browser.downloads import _copy, fit_name, folder_name
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
 
@@ -109,3 +111,24 @@ def test_a_cut_says_what_is_left_out() -> None:
     assert cut("abcdef", 2, 2) == "cd\n\n[Cut: characters 2 to 4 of 6; go on with start=4.]"
     assert cut("abcdef", 2, 4) == "ef"
     assert cut("abcdef", 2, 9) == ""
+
+
+def test_tasks_whose_names_are_alike_do_not_share_a_folder() -> None:
+    names = [folder_name(owner) for owner in ("a:b", "a_b", "a/b", "a-b", "..", ".", "x" * 200, "x" * 201, "A")]
+    assert len(set(names)) == len(names)
+    assert names[1] == "a_b" and not any("/" in name or name in (".", "..") for name in names)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what Chromium cannot")
+def test_a_download_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    theirs = tmp_path / "artifacts"
+    theirs.mkdir()
+    os.chown(theirs, BROWSER_UID, BROWSER_UID)
+    (theirs / "link").symlink_to(secret)
+    (theirs / "hard").hardlink_to(secret)
+    for name in ("link", "hard"):
+        with pytest.raises(OSError):
+            _copy(theirs / name, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 import anyio
 import httpcore2
@@ -307,3 +308,30 @@ async def test_a_body_is_not_carried_to_another_host():
                 with pytest.raises(Unreachable, match="sent to nobody else"):
                     await web.request("POST", origin.url(), json={"key": "s3"}, is_safe=True)
             assert other.asked == [] and len(origin.asked) == 1
+
+
+# --- this machine and its platform ------------------------------------------------------------------------------------
+
+
+async def test_a_public_address_of_this_machine_is_refused_unless_it_is_allowed():
+    own, other = ip_address("93.184.216.34"), ip_address("1.1.1.1")
+
+    async def resolve(host, port):
+        return [own, other] if host == "both.example" else [own]
+
+    guard = Guard(resolve=resolve, is_own=lambda address: address == own)
+    with pytest.raises(Forbidden, match=r"93\.184\.216\.34"):
+        await guard.addresses("own.example", 80)
+    with pytest.raises(Forbidden):
+        await guard.addresses(str(own), 80)
+    with pytest.raises(Forbidden):
+        await guard.check_all("both.example", 80)
+    assert await guard.addresses("both.example", 80) == [other]
+    allowing = Guard(["own.example:80"], resolve=resolve, is_own=lambda address: address == own)
+    assert await allowing.addresses("own.example", 80) == [own]
+
+
+@pytest.mark.parametrize("host", ["168.63.129.16", "::ffff:168.63.129.16"])
+async def test_the_services_of_the_cloud_platform_are_refused(host):
+    with pytest.raises(Forbidden, match="is not public"):
+        await Guard().addresses(host, 80)

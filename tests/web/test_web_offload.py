@@ -16,6 +16,7 @@ import psutil
 import pytest
 import web_work
 from toolhub_servers import _confined
+from toolhub_servers.scrape.conversion import Converted, convert
 from toolhub_servers.web import TooCostly, offload
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +79,13 @@ async def test_an_exception_that_is_expected_is_raised_and_any_other_is_a_runtim
             await offload(web_work.fail, returns=str, raises=(ValueError,))
         with pytest.raises(RuntimeError, match="^fail raised ValueError: not a page$"):
             await offload(web_work.fail, returns=str)
+
+
+async def test_what_makes_text_of_pages_runs_in_a_worker():
+    with anyio.fail_after(PATIENCE_S):
+        page = b"<html><title>Lamp</title><body><p>The lamp is lit."
+        done = await offload(convert, page, "text/html", "http://a.example/", 100, returns=Converted)
+    assert (done.title, done.text) == ("Lamp", "The lamp is lit.")
 
 
 async def test_a_worker_has_nothing_of_the_hubs_environment(monkeypatch):

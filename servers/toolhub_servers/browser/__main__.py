@@ -24,7 +24,7 @@ def main() -> None:
     parser = command("browser", "Lets a model use a browser.")
     parser.add_argument("--executable", metavar="PATH", help="the Chromium to run; default: the one on PATH")
     parser.add_argument(
-        "--no-sandbox", dest="sandbox", action="store_false", default=None, help="run Chromium without its own sandbox"
+        "--no-sandbox", dest="sandbox", action="store_false", help="run Chromium without its own sandbox"
     )
     parser.add_argument("--downloads-dir", metavar="DIR", help="where files go; default: a temporary folder")
     parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
@@ -14,13 +13,12 @@ from anyio import to_thread
 from playwright.async_api import Browser, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
+from toolhub_servers._unprivileged import BROWSER_UID, uid_exists
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
 from toolhub_servers.browser.scratch import Scratch, sweep
 from toolhub_servers.browser.settings import BrowserSettings
-
-logger = logging.getLogger(__name__)
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # A cold start takes some 3 s, and many times that on a machine that is busy with other things.
@@ -43,6 +41,12 @@ ARGUMENTS = (
 # What Chromium needs of the environment; the hub's has secrets that are nobody else's business.
 _ENVIRONMENT = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "FONTCONFIG_FILE")
 _ENVIRONMENT_PREFIXES = ("LC_", "XDG_", "FONTCONFIG_")
+
+
+_WITHOUT_NAMESPACES = (
+    "; allow user namespaces to the hub, or do without Chromium's sandbox by the browser's option sandbox: false"
+)
+_AS_ROOT = f"; the hub is root, so Chromium runs as uid {BROWSER_UID}, which has to be able to read and run it"
 
 
 def find_chromium(executable: str | None) -> str:
@@ -103,7 +107,7 @@ async def open_chromium(settings: BrowserSettings) -> AsyncIterator[Chromium]:
     except ValueError as exc:
         raise BrowserUnavailable(str(exc)) from exc
     await to_thread.run_sync(sweep)
-    async with _open_launcher(path) as launcher, _running(path, launcher, settings) as browser:
+    async with _open_launcher(path, settings) as launcher, _running(path, launcher, settings) as browser:
         memory = MemoryWatch(browser, settings.max_page_bytes)
         async with anyio.create_task_group() as watching:
             watching.start_soon(memory.run)
@@ -114,14 +118,15 @@ async def open_chromium(settings: BrowserSettings) -> AsyncIterator[Chromium]:
 
 
 @asynccontextmanager
-async def _open_launcher(path: str) -> AsyncIterator[Launcher]:
+async def _open_launcher(path: str, settings: BrowserSettings) -> AsyncIterator[Launcher]:
+    uid = account(settings)
     try:
         scratch = Scratch("chromium")
     except OSError as exc:
         raise BrowserUnavailable(f"there is no folder for the browser: {exc}") from exc
     try:
         try:
-            launcher = Launcher(scratch.path, path)
+            launcher = Launcher(scratch.path, path, uid=uid)
         except OSError as exc:
             raise BrowserUnavailable(f"the folder of the browser was not filled: {exc}") from exc
         yield launcher
@@ -171,7 +176,7 @@ async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: B
             artifacts_dir=launcher.artifacts,
             args=[*ARGUMENTS, *memory_arguments(settings.max_page_bytes)],
             ignore_default_args=["--disable-popup-blocking"],  # a page could open thousands
-            chromium_sandbox=_has_sandbox(settings),
+            chromium_sandbox=settings.sandbox is not False,
             proxy={"server": NO_PROXY},
             env=environment(os.environ, launcher),
             timeout=START_S * 1000,
@@ -181,15 +186,25 @@ async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: B
             handle_sighup=False,
         )
     except PlaywrightError as exc:
-        hint = "; without user namespaces set the option sandbox to false" if "usable sandbox" in exc.message else ""
+        hint = _WITHOUT_NAMESPACES if "usable sandbox" in exc.message else _AS_ROOT if launcher.uid is not None else ""
         raise BrowserUnavailable(f"{path} did not start: {last_words(exc.message)}{hint}") from exc
 
 
-def _has_sandbox(settings: BrowserSettings) -> bool:
-    if settings.sandbox is None and os.geteuid() == 0:
-        logger.warning("Chromium runs without its own sandbox, because it is run by root; run the hub as a user")
-        return False
-    return settings.sandbox is not False
+def account(settings: BrowserSettings) -> int | None:
+    """Whom Chromium is to run as: nobody else's uid under root, else None for the hub's own.
+
+    Raises BrowserUnavailable where root cannot be somebody else, unless the settings do without a sandbox.
+    """
+    if os.geteuid() != 0:
+        return None
+    if uid_exists(BROWSER_UID):
+        return BROWSER_UID
+    if settings.sandbox is False:
+        return None
+    raise BrowserUnavailable(
+        f"the hub is root in a user namespace without uid {BROWSER_UID}, and Chromium has no sandbox for root: run the "
+        "hub as an ordinary user, map more uids, or do without the sandbox by the browser's option sandbox: false"
+    )
 
 
 def last_words(message: str) -> str:
@@ -219,4 +234,7 @@ def environment(of_hub: Mapping[str, str], launcher: Launcher) -> dict[str, str 
     kept["PATH"] = os.pathsep.join([launcher.programs, of_hub.get("PATH", os.defpath)])
     if launcher.tmpdir is not None:
         kept["TMPDIR"] = launcher.tmpdir
+    if launcher.uid is not None:  # the hub's are closed to it
+        kept = {name: value for name, value in kept.items() if not name.startswith("XDG_")}
+        kept["HOME"] = launcher.home
     return kept

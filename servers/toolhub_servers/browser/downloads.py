@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,7 +78,7 @@ class Downloads:
     async def _keep(self, download: Download, target: Path) -> str:
         """Return a sentence on the file that is there now."""
         size = await self._arrived_bytes(download)
-        await download.save_as(target)
+        await to_thread.run_sync(_copy, Path(await download.path()), target)
         return f"Downloaded {target.name} ({size} bytes) to {target}"
 
     async def _arrived_bytes(self, download: Download) -> int:
@@ -134,7 +136,7 @@ class Downloads:
                 self._scratch = Scratch("downloads")
                 self._folder = self._scratch.path
             else:
-                self._folder = Path(self._settings.downloads_dir).absolute() / fit_name(self._owner)
+                self._folder = Path(self._settings.downloads_dir).absolute() / folder_name(self._owner)
                 self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
@@ -161,6 +163,17 @@ async def _end(download: Download) -> None:
             pass  # it went with its page
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy the file that Chromium wrote; under root, what Chromium could not read must not come here by a link."""
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.stat(source.parent).st_uid:
+            raise PermissionError("it is not a file of the browser's")
+        with target.open("xb") as copy:
+            shutil.copyfileobj(stream, copy)
+
+
 def _path_of(download: Download) -> Path | None:
     """Where the file grows; Playwright itself tells that only once it is whole. None: nobody knows."""
     artifact = getattr(getattr(download, "_impl_obj", None), "_artifact", None)
@@ -176,6 +189,12 @@ def _size(path: Path) -> int:
         except OSError:
             pass
     return 0
+
+
+def folder_name(owner: str) -> str:
+    """Return a name for the folder of one task, which no other task has: a name that had to be changed gets a hash."""
+    name = fit_name(owner)
+    return name if name == owner else f"{name}-{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
 
 
 def fit_name(name: str) -> str:

@@ -14,8 +14,8 @@ class BrowserSettings(Section):
 
     executable: str | None = None
     """The Chromium to run; None: the first of chromium, chromium-browser and google-chrome on PATH."""
-    sandbox: bool | None = None
-    """Chromium's own sandbox; None: on, except for root, for whom Chromium has none."""
+    sandbox: bool = True
+    """Chromium's own; false: without, for machines where it cannot work. Under root Chromium is another user."""
     max_contexts: Count = 64
     """Tasks that have pages open at a time, in one hub. One with a page takes some 30 to 150 MB."""
     max_tabs: Count = 8

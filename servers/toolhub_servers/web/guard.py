@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import anyio
 import httpcore2
+from toolhub_sandbox.proxy_host import is_own_address
 from toolhub_sandbox.proxy_rules import IPAddress, Rule, Target, is_public, parse_authority
 
 from toolhub_servers.web.errors import Forbidden
@@ -33,8 +34,15 @@ Resolve = Callable[[str, int], Awaitable[list[IPAddress]]]
 class Guard:
     """Says which addresses a host may be reached at. resolve: how names become addresses; tests give their own."""
 
-    def __init__(self, allow_private: Sequence[str] = (), *, resolve: Resolve | None = None) -> None:
-        """allow_private: see `WebSettings.allow_private`. Raises ValueError."""
+    def __init__(
+        self,
+        allow_private: Sequence[str] = (),
+        *,
+        resolve: Resolve | None = None,
+        is_own: Callable[[IPAddress], bool] = is_own_address,
+    ) -> None:
+        """allow_private: see `WebSettings.allow_private`. is_own: tells this machine's addresses. Raises ValueError."""
+        self._is_own = is_own
         self._allowed = tuple(Rule.of(host) for host in allow_private)
         self._resolve = resolve or _resolve
 
@@ -57,7 +65,11 @@ class Guard:
         target = _target(host, port)
         found = [target.address] if target.address is not None else await self._resolve(target.host, port)
         is_allowed = any(rule.admits(target) for rule in self._allowed)
-        return target, found, [] if is_allowed else [address for address in found if not is_public(address)]
+        return target, found, [] if is_allowed else [address for address in found if self._is_private(address)]
+
+    def _is_private(self, address: IPAddress) -> bool:
+        """A public address of this machine is private, too: what listens there takes us for a local program."""
+        return not is_public(address) or self._is_own(address)
 
 
 async def check_all_public(url: str, allow_private: Sequence[str] = ()) -> None:
