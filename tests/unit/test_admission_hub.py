@@ -1,4 +1,7 @@
-"""The limiters of a hub: of a task, of a server in all tasks, of everything; and requests, which pass them like calls."""
+"""The limiters of a hub:
+
+of a task, of a server in all tasks, of everything; and requests, which pass them like calls.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ class TestInTime:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: one.call("memory", "work", timeout=60))
                 await anyio.wait_all_tasks_blocked()
-                with pytest.raises(CallTimeout, match="still waiting its turn") as late:
+                with pytest.raises(CallTimeout, match="still waiting for its turn") as late:
                     await one.request("memory", "tools/list")
                 assert late.value.sent == "no"
                 tasks.cancel_scope.cancel()

@@ -203,7 +203,7 @@ async def test_a_full_queue_makes_room_for_who_queued_less():
         await anyio.wait_all_tasks_blocked()
         assert [visitor.is_done for visitor in crowd_of_noisy] == [False, False, False, True]
         assert isinstance(crowd_of_noisy[-1].outcome, Overloaded)
-        assert "your task has most in it" in str(crowd_of_noisy[-1].outcome)
+        assert "your task queued most of them" in str(crowd_of_noisy[-1].outcome)
         another = Running(tasks, visit, noisy)
         await anyio.wait_all_tasks_blocked()
         assert "its queue of 3 is full" in str(another.outcome)
@@ -230,7 +230,7 @@ async def test_a_call_whose_turn_would_come_too_late_is_refused_at_once_with_an_
         for _ in range(5):
             tasks.start_soon(stay, limiter, leave)
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(Overloaded, match=r"would come in about 8\.0 s, after its deadline") as refusal:
+        with pytest.raises(Overloaded, match=r"would get a place in about 8\.0 s, after its deadline") as refusal:
             await limiter.wait(FairShareKey(), anyio.current_time() + 7)
         assert refusal.value.retry_after == 8.0
         patient = Running(tasks, limiter.wait, FairShareKey(), anyio.current_time() + 9)

@@ -1,7 +1,7 @@
 """Layers: each wraps a handler with one policy. `stack()` composes them, outermost first.
 
-The order is part of the design (section 7) and pinned by a test: a deadline bounds everything below it, a retry that
-sleeps holds no place in a queue, and only what was admitted takes a session.
+The order matters and a test pins it (see docs/decisions/04-layer-order.md): a deadline bounds everything below it, a
+retry that waits holds no place in a queue, and only an admitted call takes a session.
 """
 
 from __future__ import annotations

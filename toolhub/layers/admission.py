@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def admission(limiters_of: Callable[[Call], Sequence[ConcurrencyLimiter]], counts: WaitStats | None = None) -> Layer:
-    """Take a place at each limiter that `limiters_of` names, in its order; tell the adaptive ones how the call went.
+    """Take a place at each limiter that `limiters_of` returns, in its order. Adaptive ones learn how the call went.
 
-    counts: of the waiting at all of these limiters together.
+    counts: counts the waiting at all of these limiters together.
     """
     waits = counts or WaitStats()
 
@@ -70,7 +70,7 @@ def _leave(limiters: Sequence[ConcurrencyLimiter], call: Call, began: float | No
 
 
 def _learn(limiter: ConcurrencyLimiter, limit: AdaptiveLimit, call: Call, result: Result | None, now: float) -> None:
-    """What the end of a call says about the load of its server; the start of a session says nothing about it."""
+    """Tell an adaptive limiter how a call ended. The time before the call was sent says nothing about the server."""
     sent_at = call.delivery.sent_at
     if sent_at is None:
         return

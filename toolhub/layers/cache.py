@@ -1,8 +1,7 @@
-"""Answers of read-only tools, kept for a while and given to equal calls.
+"""Caches the answers of read-only tools for equal calls.
 
-An answer is kept as long as its server's `ttl_s` says and there is room; what was not asked for longest makes room.
-Neither errors nor results with `is_error` are kept, nor what says that a service behind the tool refused. A hit takes
-no place in any queue and does not yield.
+An answer is kept for the server's `ttl_s` seconds while there is room; the least recently used one makes room. Errors,
+results with `is_error` and overload signals are not kept. A hit waits for nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from toolhub.layers.clone import clone_json, size_of
 from toolhub.model import CacheStatistics, Call, Json, Result
 from toolhub.overload import overload_in
 
-# An answer larger than this part of a store would push out too much of what others ask for.
+# An answer larger than this part of a store is not kept: it would evict too many others.
 _LARGEST_PART = 4
 
 
@@ -124,9 +123,9 @@ class Caches:
         return own
 
     def store(self, spec: ServerSpec) -> Store | None:
-        """Return where the answers of a server belong; None if they are not to be kept.
+        """Return the store for a server's answers; None if they are not kept.
 
-        A store goes by the server's name, so that `${task.*}` in a server cannot make a store per task in the hub's.
+        A store has the server's name as its key, so that `${task.*}` in a server does not make one store per task.
         """
         settings = spec.cache
         if settings is None:
@@ -140,18 +139,18 @@ class Caches:
         return store
 
     def close(self) -> None:
-        """Drop everything; an answer that is still on its way is not kept."""
+        """Drop everything. An answer that arrives later is not kept."""
         for store in self._stores.values():
             store.close()
 
     def statistics(self) -> CacheStatistics:
-        """Of the hub and all its tasks."""
+        """Return the counts of the hub and all its tasks."""
         counted = self._counts
         return CacheStatistics(counted.hits, counted.misses, counted.evictions, counted.entries, counted.bytes)
 
 
 def cache(caches: Caches, target_of: Callable[[Call], CacheTarget]) -> Layer:
-    """Answer from what is kept, where the tool is declared read-only and its server has a `cache`."""
+    """Answer from the cache, where the tool is declared read-only and its server has a `cache`."""
 
     def layer(inner: Handler) -> Handler:
         async def handle(call: Call) -> Result:

@@ -1,7 +1,7 @@
-"""Which calls are the same: the same server, tool and arguments, within what may be shared.
+"""The key under which equal calls share an answer: server, tool and arguments.
 
-A server that keeps state answers differently after a call that changed it. Such calls are counted
-(`CacheTarget.writes`) and the count is part of the key, so that no answer from before a change is given to a call that came after it.
+A stateful server answers differently after a call that changed it. Such calls are counted (`CacheTarget.writes`), and
+the count is part of the key, so that no call gets an answer from before a change.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ from typing import Any, Literal, Protocol
 from toolhub.config import ServerSpec
 from toolhub.model import Call, ToolPolicy
 
-# Longer keys are kept as a digest, so that nobody's huge arguments stay in memory.
+# Longer keys are replaced by a digest, so that huge arguments do not stay in memory.
 _LONGEST_KEY = 160
 _DIGEST_BYTES = 20
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-# Non-ASCII text stands as it is: escaped, one character and its two surrogates would look the same.
+# Non-ASCII text is not escaped: one character and its two surrogates would have the same escapes.
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 Scope = Literal["off", "task", "hub"]
 
 
 class CacheTarget(Protocol):
-    """What these layers need to know of the server that a call goes to."""
+    """What the cache and coalesce layers need of the server that a call goes to."""
 
     writes: int
-    """Calls that ended and may have changed what the server keeps."""
+    """Calls that ended and may have changed the server's state."""
 
     @property
     def spec(self) -> ServerSpec: ...
 
     @property
     def key(self) -> str:
-        """Equal for servers that are made from the same configuration."""
+        """Equal for servers that are made from the same config."""
 
 
 def coalesce_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
-    """Whose calls in flight may be one call with this one; who may be given a kept answer may also wait for it."""
+    """Return whose equal calls in flight this call may join: no one's, its task's, or every task's.
+
+    Where a cache is shared by the hub, calls in flight are too.
+    """
     if not policy.is_safe_to_repeat or spec.sharing == "off":
         return "off"
     if policy.read_only and spec.cache is not None and spec.cache.scope == "hub":
@@ -47,15 +50,14 @@ def coalesce_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
 
 
 def may_write(call: Call, target: CacheTarget) -> bool:
-    """Whether reads of this server may answer differently after the call."""
+    """Whether the call may change what the server answers to later reads."""
     return not call.policy.read_only and target.spec.is_stateful
 
 
 def key_of(call: Call, target: CacheTarget, scope: Scope, *more: object) -> str | None:
-    """Return a text of at most 160 characters that is equal for equal calls; None for what equals nothing.
+    """Return a text of at most 160 characters that is equal for equal calls; None where arguments have no JSON form.
 
-    `1`, `1.0` and `true` differ; the order of keys does not matter. What has no JSON form is never the same. `more`:
-    scalars that must be equal too.
+    `1`, `1.0` and `true` differ; the order of keys does not matter. more: scalars that must be equal too.
     """
     arguments = call.arguments if type(call.arguments) is dict else dict(call.arguments)
     writes = target.writes if scope == "task" and target.spec.is_stateful else 0
@@ -71,7 +73,10 @@ def key_of(call: Call, target: CacheTarget, scope: Scope, *more: object) -> str 
 
 
 def _is_plain(arguments: dict[str, Any]) -> bool:
-    """Whether encoding changed nothing: the encoder also takes keys that are numbers, tuples, and kinds of `str`."""
+    """Whether the arguments are plain JSON values.
+
+    The encoder also accepts number keys, tuples and `str` subclasses.
+    """
     pending: list[Any] = [arguments]
     while pending:
         node = pending.pop()

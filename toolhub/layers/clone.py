@@ -1,4 +1,4 @@
-"""Copies for several readers of one thing, so that what one does with it is no other's business."""
+"""Copies of JSON values and errors for several readers, so that no reader can change another's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _OVERHEAD_BYTES = 300
 
 
 def clone_json(raw: Json) -> Json:
-    """Return a copy with containers of its own; texts, which nobody can change, are shared.
+    """Return a deep copy of a JSON object. Strings are shared, since they cannot be changed.
 
-    A loop rather than a recursion, so that no answer is nested too deeply for it.
+    A loop instead of a recursion, so that no answer is nested too deeply.
     """
     top = raw.copy()
     pending: list[Any] = [top]

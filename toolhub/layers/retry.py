@@ -1,7 +1,7 @@
-"""Repeats a call whose server died, but only when that cannot execute it twice.
+"""Repeats a call whose server died, if that cannot execute it twice.
 
 A call that was not sent is repeated: the slot starts the server again. A call that may have been executed is repeated
-only if its tool is declared read-only or idempotent. A death that lost state is never papered over.
+only if its tool is declared read-only or idempotent. When the death lost state, the call always fails.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""How many calls a backend that tells nothing of itself should get at once, found out from how it answers. Pure.
+"""Finds how many calls at once a backend can serve, from the latency of its answers. No I/O, no clock.
 
-Too many calls show in their times: they queue at the backend or get into each other's way. So times are compared with
-those of a quiet hour, and the limit follows (the gradient of Envoy's adaptive concurrency and of Netflix's Gradient2):
+Too many calls make each one slower: they queue in the backend or disturb each other. The limit follows the ratio of
+today's latency to the baseline (the gradient algorithm of Envoy's adaptive concurrency filter and Netflix's Gradient2):
 
-- What is usual is kept for each tool, since those of one server may differ twentyfold. It is the mean of the times when
-  few calls ran. If there are always many, the limit goes down to a third now and then, for a few dozen calls.
-- The calls of a window are `ratio` times as slow as usual, on average. The limit shrinks when that is more than
-  `TOLERANCE`, and grows by about its square root when it is less, but only if it was reached.
-- Averages, with single calls cut off, rather than medians: where half the answers come out of a cache, a median jumps
-  between two values a thousandfold apart. An average hardly moves, and one call that hung says little.
-- A backend that says itself that it is too much (429, 503) is believed at once. What it did not stand is tried again
-  after a while only, in small steps that double while they do no harm.
+- The baseline is kept per tool, because the tools of one server may differ twentyfold. It is the mean latency while few
+  calls ran. Under constant load the limit is lowered to a third now and then, for a few dozen calls, to measure it.
+- The calls of a window were on average `ratio` times as slow as the baseline. Above `TOLERANCE` the limit shrinks.
+  Below it, and if the limit was reached, the limit grows by about its square root.
+- Averages with outliers cut off, not medians: where a cache answers half of the calls, a median jumps between two
+  values that are a thousandfold apart.
+- A backend that reports overload itself (429, 503) is believed at once. The limit that was too high is tried again only
+  after a while, in small steps that double while they do no harm.
 
-Times are seconds; every `now` is on whichever monotonic clock the caller uses.
+Times are seconds. Every `now` is on the caller's monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ import math
 import random
 from dataclasses import dataclass, field
 
-# So much slower than usual, on average, is no reason to shrink: times scatter, and a short queue keeps a backend busy.
+# Calls this much slower than the baseline are no reason to shrink: latency scatters, and a short queue is useful.
 TOLERANCE = 1.5
-# Until something was too much for the first time, a limit doubles (TCP's slow start) while times stay below this.
+# Until the first overload the limit doubles (as in TCP's slow start) while the ratio stays below this.
 SLOW_START_RATIO = 1.25
-# Of the limit that is left by the worst window, and by a backend's word.
+# The part of the limit that is left after the worst window, and after a reported overload.
 LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7
-# Calls in a window: about two for each place, and one as long as a limit doubles.
+# Calls in a window: about two for each place; one while the limit doubles.
 FEWEST_CALLS, MOST_CALLS = 10, 64
-# One call counts at most so many times what is usual.
+# One call counts as at most this many times the baseline.
 CUT_OFF = 8.0
-# Calls that make a tool's first usual time, and over how many it is averaged later.
+# How many calls make a tool's first baseline, and over how many it is averaged later.
 FIRST_CALLS, REMEMBERED_CALLS = 16, 40
-# Between two quiet times, in seconds and in calls that follow one another, at random up to twice that; and the share of
-# all time that they may take.
+# The pause between two baseline measurements, in seconds and in calls one after another (at random up to twice as
+# long), and the share of all time that they may take.
 QUIET_EVERY_S, QUIET_EVERY_CALLS, QUIET_SHARE = 30.0, 30, 0.05
-# What a backend refused is not tried again before; doubles with each refusal up to the second.
+# A limit that a backend refused is not tried again for this long. Doubles with each refusal, up to the second value.
 HOLD_S, LONGEST_HOLD_S = 10.0, 60.0
-# A backend may not stop a hub for longer.
+# A backend cannot pause a hub for longer.
 LONGEST_PAUSE_S = 60.0
-# Names of tools come from servers; those beyond are not measured.
+# Tool names come from servers; tools beyond this number are not measured.
 MOST_TOOLS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class LimitStatistics:
-    """A limit at one moment. ratio: of the last window's times to the usual ones. quiet_times: how often it went down
-    to measure those. paused_until: on the caller's clock, 0.0 if the backend did not ask for a pause.
+    """A limit at one moment. ratio: latency of the last window to the baseline. quiet_times: how often the limit was
+    lowered to measure the baseline. paused_until: on the caller's clock; 0.0 if the backend asked for no pause.
     """
 
     limit: int
@@ -60,7 +60,7 @@ class LimitStatistics:
 
 @dataclass(slots=True)
 class _Usual:
-    """What one tool's calls take when few run."""
+    """The baseline of one tool: what its calls take while few run."""
 
     seconds: float = 0.0
     _first: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Usual:
         return len(self._first) == FIRST_CALLS
 
     def begin(self, seconds: float) -> None:
-        """Take one of the first calls. The slowest of them counts for less: it often pays for a cold start."""
+        """Add one of the first calls. The slowest counts for less: it often includes a cold start."""
         self._first.append(seconds)
         if self.is_known:
             slowest = max(self._first)
@@ -78,7 +78,7 @@ class _Usual:
             self.seconds = max(1e-6, (others + min(slowest, 4 * others / (FIRST_CALLS - 1))) / FIRST_CALLS)
 
     def follow(self, seconds: float) -> None:
-        """Take a call that ran while it was quiet."""
+        """Add a call that ran while few others did."""
         self.seconds += (min(seconds, CUT_OFF * self.seconds) - self.seconds) / REMEMBERED_CALLS
         self.seconds = max(1e-6, self.seconds)
 
@@ -104,12 +104,12 @@ class _Window:
 
     @property
     def doubt(self) -> float:
-        """The standard error of the mean: so far off may it be by chance."""
+        """The standard error of the mean."""
         return math.sqrt(max(0.0, self.squares / self.calls - self.mean**2) / self.calls)
 
 
 class AdaptiveLimit:
-    """How many calls one backend gets at once, always from `minimum` to `maximum`."""
+    """How many calls one backend gets at once, between `minimum` and `maximum`."""
 
     def __init__(self, *, maximum: int, minimum: int = 1, initial: int = 4, rng: random.Random | None = None) -> None:
         if not 1 <= minimum <= maximum:
@@ -122,7 +122,7 @@ class AdaptiveLimit:
         self._seconds = 0.0  # of a call, averaged over all tools
         self._ratio = 1.0
         self._window = _Window()
-        self._passing = 0  # calls that began under another limit: their times tell nothing about this one
+        self._passing = 0  # calls that began under another limit; their latency says nothing about this one
         self._is_draining = False
         self._quiet_run = 0
         self._quiet_left = 0
@@ -141,11 +141,11 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight now."""
+        """How many calls may run now."""
         return self._quiet_level if self._quiet_left else int(self._limit)
 
     def observe(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
-        """A call ended well after `seconds`. in_flight: calls that ran when it ended, itself included."""
+        """A call succeeded after `seconds`. in_flight: calls that ran when it ended, itself included."""
         if now >= self.paused_until:
             self.paused_until = 0.0
         usual = self._usual_of(tool)
@@ -161,22 +161,22 @@ class AdaptiveLimit:
         self._count(seconds / usual.seconds, in_flight, now)
 
     def failed(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
-        """A call was given up after `seconds` without an answer. It counts only if that is long for its tool."""
+        """A call had no answer after `seconds`. It counts only if that is long for its tool."""
         usual = self._usual.get(tool)
         if usual is not None and usual.is_known and seconds > TOLERANCE * usual.seconds:
-            if self._quiet_left:  # it ends, though nothing was learned
+            if self._quiet_left:  # the measurement goes on without a sample
                 self._pass_quiet(in_flight, now)
             self._count(seconds / usual.seconds, in_flight, now)
 
     def overloaded(self, now: float, retry_after: float | None, in_flight: int | None = None) -> None:
-        """The backend refused a call because it has too many. retry_after: seconds that it asked for, if it did.
+        """The backend refused a call because it is overloaded. retry_after: seconds it asked for, if it did.
 
-        in_flight: calls that ran then, the refused one included; without it as many as were allowed.
+        in_flight: calls that ran then, the refused one included; None: as many as the limit allowed.
         """
         self._overloads += 1
         if retry_after is not None and retry_after > 0:  # not for NaN either
             self.paused_until = max(self.paused_until, now + min(retry_after, LONGEST_PAUSE_S))
-        if now < self._believed_from:  # what was sent before the last cut is refused for the same reason
+        if now < self._believed_from:  # calls sent before the last cut are refused for the same reason
             return
         self._hold = min(LONGEST_HOLD_S, 2 * self._hold) if now < self._held_until + self._hold else HOLD_S
         self._held_until = now + self._hold
@@ -196,7 +196,7 @@ class AdaptiveLimit:
 
     @property
     def _quiet_level(self) -> int:
-        """So few calls do not slow each other down, or hardly."""
+        """The lowered limit while the baseline is measured."""
         return max(self._least, math.ceil(int(self._limit) / 3))
 
     def _usual_of(self, tool: str) -> _Usual | None:
@@ -207,10 +207,10 @@ class AdaptiveLimit:
         return self._usual[tool]
 
     def _measure(self, usual: _Usual, seconds: float, in_flight: int, now: float) -> None:
-        """Learn from a call what is usual, if it ran beside few others from beginning to end."""
+        """Update the baseline with a call that ran beside few others from beginning to end."""
         level = self._quiet_level
         self._quiet_run = self._quiet_run + 1 if in_flight <= level else 0
-        if self._quiet_run <= level:  # it may have begun in a crowd
+        if self._quiet_run <= level:  # it may have begun beside many others
             return
         usual.follow(seconds)
         if self._quiet_left:
@@ -219,7 +219,7 @@ class AdaptiveLimit:
             self._next_quiet = self._when_quiet(now, 0.0)
 
     def _pass_quiet(self, in_flight: int, now: float) -> None:
-        """One call less until the quiet time is over."""
+        """Count down the calls of a baseline measurement."""
         self._quiet_left -= 1
         if not self._quiet_left:
             self._next_quiet = self._when_quiet(now, now - self._quiet_since)
@@ -232,7 +232,7 @@ class AdaptiveLimit:
         return max(self._may_be_quiet, now + pause * (1 + self._random.random()))
 
     def _count(self, ratio: float, in_flight: int, now: float) -> None:
-        """Take a call into the window, if it began under this limit."""
+        """Add a call to the window, if it began under this limit."""
         if self._quiet_left:
             return
         if self._is_draining:
@@ -252,7 +252,7 @@ class AdaptiveLimit:
         self._ratio = window.mean
         gradient = max(LEAST_LEFT, min(1.0, TOLERANCE / max(window.mean - window.doubt, 1e-9)))
         is_used = window.peak >= self.limit
-        # Only what was in flight can have slowed it down.
+        # Only the calls that ran can have slowed each other down.
         base = self._limit if is_used else min(self._limit, window.peak)
         fitting = base * gradient + math.sqrt(base) * (2 * gradient - 1)
         if fitting < self._limit and gradient < 1:
@@ -261,7 +261,7 @@ class AdaptiveLimit:
             doubles = self._has_never_been_too_much and window.mean < SLOW_START_RATIO
             self._grow(2 * base if doubles else fitting, now)
         self._highest = max(self._highest, self._limit)
-        # If fewer calls are as slow, it is not their number: what is usual has changed, or was taken wrong.
+        # If fewer calls are as slow, their number is not the cause: measure the baseline again.
         due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet
         if due is not None and now >= due and window.peak > self._quiet_level:
             self._quiet_left = min(REMEMBERED_CALLS, 8 * self._quiet_level)  # many would take long one by one

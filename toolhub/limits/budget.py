@@ -1,7 +1,7 @@
-"""What all sessions of a hub may use together: processes, memory, descriptors.
+"""What all sessions of a hub may use together: processes, memory, file descriptors.
 
-A start that finds no room ends the session that was idle longest, if there is one that loses nothing by it, and else
-waits its turn: until a session ends, falls idle, or memory is given back. A session with a call in it is never ended.
+When a start finds no room, the session that was idle longest is ended, if ending it loses no state. Otherwise the start
+waits until a session ends or becomes idle, or memory is freed. A session that serves a call is never ended.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class Evictable(Protocol):
-    """What the budget needs to know of a slot."""
+    """What the budget needs of a slot."""
 
     @property
     def idle_seconds(self) -> float: ...
 
     @property
     def may_be_evicted(self) -> bool:
-        """Whether it has a session that nobody uses and that loses nothing by ending."""
+        """Whether it has an idle session whose end loses no state."""
         ...
 
     async def stop_if_idle(self, limit: float) -> bool: ...
@@ -47,9 +47,9 @@ class _Waiter:
 
 
 class Budget:
-    """Counts what sessions use and makes room for more. None is no limit.
+    """Counts what sessions use and makes room for more. A limit of None is no limit.
 
-    slots: all slots of the hub. owners: where sessions that have to go are ended.
+    slots: returns all slots of the hub. owners: the task group in which sessions are ended.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Budget:
     ) -> None:
         self.processes = 0
         self.memory_bytes: int | None = None
-        """As last measured; None: not yet."""
+        """As last measured; None before the first measurement."""
         self.evictions = 0
         self._limits = (processes, memory_bytes, open_files)
         self._slots = slots
@@ -110,25 +110,28 @@ class Budget:
             self._refusals += 1
             raise Overloaded(
                 f"no room to start server {server!r} within {timeout:g} s: {self._shortage() or 'others came first'}, "
-                "and no session is idle that could be ended. Come back later or raise the limit",
+                "and no idle session could be ended to make room. Try again later, or raise the limit",
                 server=server,
                 retry_after=timeout,
             )
 
     def check(self) -> None:
-        """Let in who has room, and make room for who has none. Called when something ended or fell idle."""
+        """Admit waiting starts for which there is room, and end idle sessions for the others.
+
+        Called whenever a session ended or became idle.
+        """
         while self._waiting and self._shortage() is None:
             waiter = self._waiting.pop()
             waiter.is_in = True
             self.processes += 1
             waiter.wakeup.set()
-        # What is ending makes room for as many already.
+        # Each session that is ending already makes room for one start.
         for _ in range(len(self._waiting) - len(self._ending)):
             if not self._evict():
                 return
 
     def _evict(self) -> bool:
-        """End the session that was idle longest; False when there is none."""
+        """Begin to end the session that was idle longest; False when no session can be ended."""
         candidates = [slot for slot in self._slots() if slot.may_be_evicted and slot not in self._ending]
         if not candidates:
             return False
@@ -146,7 +149,7 @@ class Budget:
         self.check()
 
     def _shortage(self) -> str | None:
-        """What there is too little of for one session more; None when there is enough."""
+        """Say what is short for one more session; None when there is room."""
         processes, memory_bytes, open_files = self._limits
         if processes is not None and self.processes >= processes:
             return f"{self.processes} of {processes} processes are in use (limits.processes)"
@@ -158,11 +161,11 @@ class Budget:
         return None
 
     def measured(self, memory_bytes: int) -> None:
-        """So much is used by everything below the hub now; too much ends idle sessions even if nobody waits."""
+        """Take a new measurement of the memory of everything below the hub. Over the limit, idle sessions are ended."""
         self.memory_bytes = memory_bytes
         limit = self._limits[1]
         if limit is not None and memory_bytes > limit and not self._ending and not self._evict():
-            logger.warning("%s, and no session is idle that could be ended", self._shortage())
+            logger.warning("%s, and no idle session can be ended", self._shortage())
         self.check()
 
     def statistics(self) -> BudgetStatistics:

@@ -1,8 +1,8 @@
-"""Who is next: deficit round robin between runs, and within a run between its tasks.
+"""A fair queue: deficit round robin between runs, and within a run between its tasks.
 
-Every turn of a run or task adds its weight to its credit; one unit of credit takes one item. So whoever waits gets a
-share in proportion to its weight, however many items somebody else has queued, and an item waits at most one round for
-each one of its own before it. Pure: no clock, no event loop.
+In each round a run (or task) earns its weight as credit, and one unit of credit takes one item. So every run gets a
+share in proportion to its weight, however many items the others queued. An item waits at most one round for each item
+of its own task before it. No clock, no event loop.
 
 Deficit round robin: M. Shreedhar and G. Varghese, SIGCOMM 1995; here every item costs one unit.
 """
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Flow(Generic[T]):
-    """One task's items, the oldest first."""
+    """The items of one task, oldest first."""
 
     weight: float
     credit: float = 0.0
@@ -33,7 +33,7 @@ class _Flow(Generic[T]):
 
 @dataclass(eq=False)
 class _Group(Generic[T]):
-    """One run's tasks that have items, in the order of their turns."""
+    """The tasks of one run that have items, in the order of their turns."""
 
     weight: float
     credit: float = 0.0
@@ -46,7 +46,7 @@ class _Group(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """A place in the queue, for whoever does not want to wait any longer."""
+    """Identifies a queued item, so that it can be removed before its turn."""
 
     run: str
     task: str
@@ -54,7 +54,7 @@ class Ticket:
 
 
 class FairQueue(Generic[T]):
-    """Items by share_key; `pop()` decides whose turn it is."""
+    """Items by run and task; `pop()` decides whose turn it is."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[str, _Group[T]] = OrderedDict()
@@ -91,7 +91,7 @@ class FairQueue(Generic[T]):
         return item
 
     def __iter__(self) -> Iterator[T]:
-        """Every item, in no order that means anything."""
+        """Iterate over every item, in no particular order."""
         for group in self._groups.values():
             for flow in group.flows.values():
                 yield from flow.items.values()
@@ -106,7 +106,7 @@ class FairQueue(Generic[T]):
         return True
 
     def _shrink(self, run: str, group: _Group[T], task: str, flow: _Flow[T]) -> None:
-        """One item is gone; what has none left loses its credit with its place in the round."""
+        """Count one item less. A task or run without items loses its credit and its place in the round."""
         self._size -= 1
         group.size -= 1
         if not flow.items:
@@ -115,13 +115,13 @@ class FairQueue(Generic[T]):
             del self._groups[run]
 
     def waiting(self, share_key: FairShareKey) -> int:
-        """How many items of that task are queued."""
+        """Return how many items of this task are queued."""
         group = self._groups.get(share_key.run)
         flow = group.flows.get(share_key.task) if group is not None else None
         return len(flow) if flow is not None else 0
 
     def ahead_of(self, share_key: FairShareKey) -> int:
-        """About how many items are taken before one that this share_key would queue now."""
+        """Estimate how many items are taken before one that this task would queue now."""
         own = self.waiting(share_key)
         group = self._groups.get(share_key.run)
         rounds = (own + 1) / share_key.weight
@@ -134,9 +134,9 @@ class FairQueue(Generic[T]):
         return int(ahead + sum(min(len(rival), rounds * rival.weight) for rival in rivals))
 
     def shed_longest(self, share_key: FairShareKey) -> T | None:
-        """Take out the newest item of the task that has most queued for its weight, to make room for this share_key.
+        """Remove the newest item of the task that queued most for its weight, to make room for the task `share_key`.
 
-        None when it is the share_key itself, with the item it would add, that has most.
+        Returns None when `share_key` itself, with the item it wants to add, would have queued most.
         """
         candidates = [
             (len(flow) / flow.weight / group.weight, run, task)
@@ -159,7 +159,7 @@ _Turning = TypeVar("_Turning", bound="_Flow[Any] | _Group[Any]")
 
 
 def _turn(ring: OrderedDict[str, _Turning]) -> tuple[str, _Turning]:
-    """Whose turn it is: the first whose credit buys an item; those before it go to the end of the round."""
+    """Find the first whose credit pays for an item; move those before it to the end of the round."""
     while True:
         name, first = next(iter(ring.items()))
         if first.credit >= 1:
@@ -171,7 +171,7 @@ def _turn(ring: OrderedDict[str, _Turning]) -> tuple[str, _Turning]:
 
 
 def _spend(ring: OrderedDict[str, _Turning], name: str, taker: _Turning) -> None:
-    """One item was taken; whose credit buys no other one has had its turn."""
+    """Pay for one item; when the credit left pays for no other, the turn is over."""
     taker.credit -= 1
     if taker.credit < 1:
         ring.move_to_end(name)

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from toolhub.limits.adaptive import AdaptiveLimit
 
 
-# How much one departure moves the estimate of how long a place is held.
+# How much one call that ends moves the estimate of how long a place is held.
 _SMOOTHING = 0.1
 
 
-# An estimate from fewer departures refuses nobody.
+# With fewer ended calls there is no estimate, and no call is refused for it.
 _ENOUGH = 8
 
 
 @dataclass(eq=False)
 class WaitStats:
-    """What somebody's calls spent waiting; `waiting` do so now."""
+    """How long the calls of one task waited in all, and how many wait now."""
 
     waiting: int = 0
     seconds: float = 0.0
@@ -44,13 +44,13 @@ class _Waiter:
     share_key: FairShareKey
     wakeup: anyio.Event = field(default_factory=anyio.Event)
     outcome: Literal["admitted", "shed"] | None = None
-    """None while it waits."""
+    """None while the call waits."""
 
 
 class ConcurrencyLimiter:
-    """Lets `limit` in at once and keeps at most `queue` waiting.
+    """Admits at most `limit` calls at once and lets at most `queue` wait.
 
-    adaptive: finds the limit by itself, up to its maximum; `limit` is then ignored.
+    adaptive: finds the limit by measuring, up to its maximum. `limit` is then ignored.
     """
 
     def __init__(self, name: str, limit: int, queue: int, *, adaptive: AdaptiveLimit | None = None) -> None:
@@ -80,17 +80,17 @@ class ConcurrencyLimiter:
     # --- in and out -------------------------------------------------------------------------------------------------
 
     def try_enter(self) -> bool:
-        """Take a place if one is free and nobody waits for it."""
+        """Take a place if one is free and no call waits for it. Never waits."""
         if self.in_use >= self.limit or self._waiting or self._pause_left() > 0:
             return False
         self.in_use += 1
         return True
 
     async def wait(self, share_key: FairShareKey, deadline: float = math.inf) -> None:
-        """Take a place when it is this share_key's turn.
+        """Wait for a place, in fair turns, and take it.
 
-        deadline: absolute, on anyio's clock. Raises Overloaded when the queue is full, when the turn would come after
-        the deadline, or when somebody who queued less needs the room.
+        deadline: absolute, on the anyio clock. Raises Overloaded when the queue is full, when the place would come
+        after the deadline, or when the queue is full and a task that queued less needs the room.
         """
         began = anyio.current_time()
         self._refuse_if_too_late(share_key, deadline - began)
@@ -105,7 +105,9 @@ class ConcurrencyLimiter:
         finally:
             self._waited_s += anyio.current_time() - began
         if waiter.outcome == "shed":
-            raise self._refused(share_key, f"its queue of {self._queue} is full, and your task has most in it")
+            raise self._refused(
+                share_key, f"its queue of {self._queue} calls is full, and your task queued most of them"
+            )
 
     async def _turn(self, waiter: _Waiter) -> None:
         while waiter.outcome is None:
@@ -116,13 +118,13 @@ class ConcurrencyLimiter:
             self.admit()
 
     def _give_up(self, waiter: _Waiter, ticket: Ticket) -> None:
-        if waiter.outcome == "admitted":  # its turn came in the moment in which it was cancelled
+        if waiter.outcome == "admitted":  # it was cancelled in the moment in which it was admitted
             self.leave()
         else:
             self._waiting.remove(ticket)
 
     def leave(self, held_s: float | None = None) -> None:
-        """Give a place back. held_s: how long it was held, if that says something about the next."""
+        """Give a place back. held_s: how long it was held; None where that says nothing about other calls."""
         self.in_use -= 1
         if held_s is not None:
             self._departures += 1
@@ -132,7 +134,7 @@ class ConcurrencyLimiter:
             self.admit()
 
     def admit(self) -> None:
-        """Let in whoever's turn it is, as long as there are places."""
+        """Admit waiting calls, in fair order, while there are free places."""
         if self._pause_left() > 0:
             return
         while self._waiting and self.in_use < self.limit:
@@ -142,11 +144,11 @@ class ConcurrencyLimiter:
             waiter.wakeup.set()
 
     def slow_down(self, retry_after: float | None) -> None:
-        """The other side said that this was too much, and perhaps for how many seconds it wants none."""
+        """The server said that it is overloaded. retry_after: the seconds it asked for, if it did."""
         if self.adaptive is None:
             return
         self.adaptive.overloaded(anyio.current_time(), retry_after, self.in_use)
-        for waiter in self._waiting:  # each has to wait until the pause ends, though nobody may leave meanwhile
+        for waiter in self._waiting:  # each waits on until the pause ends, even if no call leaves before that
             waiter.wakeup.set()
 
     def _pause_left(self) -> float:
@@ -157,7 +159,7 @@ class ConcurrencyLimiter:
     # --- refusing ---------------------------------------------------------------------------------------------------
 
     def expected_wait(self, share_key: FairShareKey) -> float | None:
-        """Seconds until a place would be this share_key's; None while there is too little to tell from."""
+        """Estimate the seconds until this task would get a place; None while too few calls have ended."""
         if self.in_use < self.limit and not self._waiting:
             return self._pause_left()
         if self._departures < _ENOUGH:
@@ -168,7 +170,7 @@ class ConcurrencyLimiter:
     def _refuse_if_too_late(self, share_key: FairShareKey, seconds_left: float) -> None:
         expected = self.expected_wait(share_key)
         if expected is not None and expected > seconds_left:
-            reason = f"the turn of this call would come in about {expected:.1f} s, after its deadline"
+            reason = f"this call would get a place in about {expected:.1f} s, after its deadline"
             raise self._refused(share_key, reason)
         if self.waiting >= self._queue:
             victim = self._waiting.shed_longest(share_key)

@@ -1,4 +1,7 @@
-"""How many sessions may be starting at once: starting is imports, that is CPU, and a storm of it starves everybody."""
+"""Bounds how many sessions start at once.
+
+A start is mostly imports, so too many at once starve everything else of CPU.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,18 @@ import anyio.abc
 from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.model import FairShareKey
 
-# A start that takes longer is not computing but waiting, and a server that never answers must not keep the place of
-# those that would. On a loaded machine a Python server is up in 1-3 s.
+# A start that takes longer than this waits for something rather than computes; it must not keep others from starting.
+# On a loaded machine a Python server is up in 1-3 s.
 START_HOLD_TIMEOUT_S = 5.0
-# Nothing else bounds the starts of one hub: slots start once at a time, and tasks are counted.
+# The queue needs no bound of its own: a slot starts once at a time, and the number of tasks is limited.
 _QUEUE = 1 << 30
 
 
 class StartLimiter:
-    """Lets `limit` starts run at once, in turns between tasks; one that takes long gives its place back and goes on."""
+    """Lets `limit` starts run at once, fairly between tasks.
+
+    A start that takes long gives its place back and goes on.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limiter = ConcurrencyLimiter("the start of processes", limit, _QUEUE)
@@ -34,12 +40,15 @@ class StartLimiter:
         return self.limiter.in_use
 
     def expected_wait(self, share_key: FairShareKey) -> float:
-        """Seconds until a start that is asked for now would begin; 0 while nothing is known."""
+        """Estimate the seconds until a start requested now would begin; 0 while nothing is known."""
         return self.limiter.expected_wait(share_key) or 0.0
 
     @asynccontextmanager
     async def place(self, owners: anyio.abc.TaskGroup, share_key: FairShareKey | None = None) -> AsyncIterator[None]:
-        """Wait for a place, and keep it for the block but at most START_HOLD_TIMEOUT_S. The clock runs in a task of `owners`."""
+        """Wait for a place and hold it for the block, but at most START_HOLD_TIMEOUT_S.
+
+        owners: the task group in which the timeout runs.
+        """
         if not self.limiter.try_enter():
             await self.limiter.wait(share_key or FairShareKey(), math.inf)
         began = anyio.current_time()

@@ -1,7 +1,7 @@
 """The states of a session and of a slot, as two tables: no I/O, no clock.
 
-A session exists once its handshake is done. It ends by being closed or by dying. A slot starts sessions on demand, waits
-between deaths (backoff), and opens its circuit when there were too many deaths.
+A session exists once its handshake is done. It ends by being closed or by dying. A slot starts sessions on demand,
+waits between deaths (backoff), and opens its circuit when there were too many deaths.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     hub ── request socket (stdin) ──> zygote ── fork ──> shim ── fork ──> server ──> its children
      └───────────── control socket, one per server ───────┘
 
-A zygote takes the same requests as the supervisor and forks the same shim for each, so that a server ends with all
-that it started; only the last step differs: instead of executing a program, the forked process makes itself look like
-a fresh interpreter (`snapshot.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
+A zygote takes the same requests as the supervisor and forks the same shim for each, so that a server ends with all that
+it started; only the last step differs: instead of executing a program, the forked process makes itself look like a
+fresh interpreter (`snapshot.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
 frame of this file above it, and its end is the normal end of an interpreter.
 
 The zygote itself is a child of the supervisor. It is single-threaded, runs with nothing but the standard library of
