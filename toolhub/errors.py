@@ -77,7 +77,7 @@ class Overloaded(CallError):
 
 
 class StartError(CallError):
-    """The process or the handshake failed, so nothing was sent. Carries the diagnosis and the last stderr lines."""
+    """The server did not start, so nothing was sent. Carries the diagnosis and the last stderr lines."""
 
     default_sent: Sent = "no"
 
@@ -87,7 +87,7 @@ class StartError(CallError):
 
 
 class CallTimeout(CallError):
-    """The caller's deadline passed. `sent` is "no" when the call was still waiting its turn."""
+    """The caller's deadline passed. `sent` is "no" when the call was still waiting for its turn."""
 
     def __init__(self, message: str, *, timeout: float, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -104,7 +104,7 @@ class SessionLost(CallError):
 
 
 class CircuitOpen(CallError):
-    """The server died too often to be worth starting. Nothing was sent."""
+    """The server died too often, so calls fail at once until a cool-down has passed. Nothing was sent."""
 
     default_sent: Sent = "no"
 
@@ -131,4 +131,4 @@ class HubClosed(ToolhubError):
 
 
 class Unauthorized(ToolhubError):
-    """The bearer token is missing or wrong, or this door does not allow what was asked."""
+    """The bearer token is missing or wrong, or this endpoint does not allow what was asked."""

@@ -1,7 +1,6 @@
-"""What a builtin server gets from the hub that runs it, and what the hub wants of a sandbox package.
+"""How other packages plug into a hub, by entry points: sandboxes, HTTP frontends, extensions of commands.
 
-The hub finds its sandboxes by the entry point group `toolhub.sandboxes`, and `serve` more doors to it by
-`toolhub.frontends`; these protocols are all they know of them.
+The protocols here are all that the hub knows of them. `BuiltinContext` is what a builtin server gets from its hub.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ EXTENSIONS = "toolhub.extensions"
 
 
 class SandboxScope(Protocol):
-    """One owner's sandboxes; they end with it. See `toolhub_sandbox.SandboxScope`."""
+    """The sandboxes of one owner; they end with it. See `toolhub_sandbox.SandboxScope`."""
 
     async def create(self, profile: str | None = None) -> Any: ...
 
@@ -46,7 +45,7 @@ class SandboxStatistics(Protocol):
 
 
 class SandboxCheck(Protocol):
-    """What a sandbox that was made to see is like. Each finding: what, `ok` or `weaker`, and a sentence."""
+    """What was found in a sandbox that was created to check it. A finding: name, `ok` or `weaker`, a sentence."""
 
     @property
     def findings(self) -> tuple[tuple[str, str, str], ...]: ...
@@ -84,7 +83,7 @@ class BuiltinContext:
 
 
 def find_sandboxes() -> SandboxOpener | None:
-    """Return what opens the installed sandboxes: `open(settings, start_place=...)`; None where there are none."""
+    """Return the opener of the installed sandbox package, `open(settings, start_place=...)`; None if there is none."""
     for entry in importlib.metadata.entry_points(group=SANDBOXES):
         opener: SandboxOpener = entry.load()
         return opener
@@ -92,7 +91,7 @@ def find_sandboxes() -> SandboxOpener | None:
 
 
 class Frontend(Protocol):
-    """One more way into a served hub: an ASGI application below a path, behind the same guard as the others."""
+    """Another HTTP endpoint of a served hub: an ASGI application below a path, behind the same guard as the others."""
 
     @property
     def path(self) -> str:
@@ -103,23 +102,23 @@ class Frontend(Protocol):
         """An ASGI application; `path` is its root path."""
 
     def announcement(self) -> str:
-        """What to call it in the list that `toolhub serve` prints, e.g. `LLM door`."""
+        """Its name in the list that `toolhub serve` prints, e.g. `LLM proxy`."""
 
     def collect(self) -> Iterable[Any]:
         """Prometheus metric families."""
 
 
 FrontendOpener = Callable[[Any], AbstractAsyncContextManager[Frontend | None]]
-"""Takes the running `Hub`; None: the configuration does not ask for this door."""
+"""Takes the running `Hub`. Yields None where the config does not ask for this frontend."""
 
 
 def find_frontends() -> list[FrontendOpener]:
-    """Return what opens the doors of installed packages."""
+    """Return the openers of the frontends of installed packages."""
     return [entry.load() for entry in importlib.metadata.entry_points(group=FRONTENDS)]
 
 
 def find_extension(name: str) -> Callable[..., Any] | None:
-    """Return what an installed package adds to a command of toolhub, such as `doctor-llm`; None where none does."""
+    """Return the function that an installed package adds to a command, such as `doctor-llm`; None if there is none."""
     for entry in importlib.metadata.entry_points(group=EXTENSIONS, name=name):
         extension: Callable[..., Any] = entry.load()
         return extension

@@ -48,10 +48,10 @@ from toolhub.spawn.memory import memory_below
 from toolhub.task import HubTask, new_task_id
 from toolhub.task_ids import check_task_id
 
-# How often leases and idle sessions are looked at: fine enough for seconds, too coarse to cost anything.
+# How often leases and idle sessions are checked.
 _HOUSEKEEPING_INTERVAL_S = 1.0
 _IDLE_JITTER = 0.05
-# Reading the memory of some hundred processes takes a large part of a second of another thread.
+# How often memory is measured. Reading it for hundreds of processes takes a large part of a second in another thread.
 _MEASURE_S = 5.0
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Hub:
     """`async with Hub(load_config("hub.yaml")) as hub: async with hub.task("t1") as task: ...`"""
 
     def __init__(self, config: Config | None = None, *, open_channel: ChannelOpener | None = None) -> None:
-        """open_channel: how servers are reached; for tests, the default knows every transport."""
+        """open_channel: how servers are reached; only for tests. The default knows every transport."""
         self.config = config or Config()
         self.observers: list[Observer] = []
         self.on_tools_changed: list[Callable[[str], None]] = []
@@ -287,12 +287,12 @@ class Hub:
 
     @property
     def sandboxes(self) -> SandboxProvider | None:
-        """All sandboxes of this hub; None where no sandbox package is installed."""
+        """All sandboxes of this hub; None if no sandbox package is installed."""
         return self._shared.sandboxes
 
     @property
     def resources(self) -> SharedResources:
-        """What the builtin servers of this hub share."""
+        """The resources that the builtin servers of this hub share."""
         return self._shared.resources
 
     @property
@@ -301,7 +301,7 @@ class Hub:
         of_shared = [server.limiters[0] for server in self._shared_servers.values()]
         return [self._shared.limiter, self._shared.starts.limiter, *self._server_limiters.all, *of_shared]
 
-    # --- what scopes borrow -----------------------------------------------------------------------------------------
+    # --- what tasks share --------------------------------------------------------------------------------------------
 
     def _shared_server(self, spec: ServerSpec) -> SessionPool:
         """Sessions are shared between tasks only for the same server with the same environment."""
@@ -316,7 +316,7 @@ class Hub:
         return server
 
     def _host(self) -> BuiltinContext:
-        """What servers that all tasks share are given."""
+        """What builtin servers that all tasks share are given."""
         if self._own_host is None:
             self._own_host = self._shared.host("hub")
         return self._own_host
@@ -334,7 +334,7 @@ class Hub:
                 if task.lease_left <= 0:
                     self._ready().start_soon(self._expire, task)
             if self._shared.budget.waiting:
-                self._shared.budget.check()  # descriptors and memory are given back without telling
+                self._shared.budget.check()  # nothing notifies the hub when descriptors or memory are freed
             for slot in self._slots():
                 limit = idle_limit(slot.spec)
                 if limit is not None and slot.idle_seconds > limit * random.uniform(1, 1 + _IDLE_JITTER):  # noqa: S311
@@ -390,7 +390,7 @@ async def _warm(slot: Slot) -> None:
 
 
 def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> HostedOpener:
-    """Return the opener that knows every transport. limit: bytes of the largest answer."""
+    """Return the opener for every transport. limit: bytes of the largest answer."""
 
     def open_channel(spec: ServerSpec, host: BuiltinContext) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":

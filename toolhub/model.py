@@ -114,7 +114,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class FairShareKey:
-    """On whose behalf a place is asked for. Runs share fairly, and within a run its tasks; weights multiply a share."""
+    """The run and task that a call counts for in fair queues. Runs share fairly, and within a run its tasks.
+
+    weight: the task's share beside the other tasks of its run. run_weight: the run's share beside other runs.
+    """
 
     task: str = ""
     run: str = ""
@@ -142,7 +145,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SlotKey:
-    """Sessions are shared only between equals: same server, same sharing scope, same environment."""
+    """Identifies a slot: server, owner, environment, and the number of the instance."""
 
     server: str
     owner: str
@@ -187,7 +190,7 @@ class SlotStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LimiterStatistics:
-    """One limit at one moment. waits: how often somebody had to wait, waited_seconds: for how long altogether."""
+    """One limiter at one moment. waits: how many calls had to wait. waited_seconds: how long they waited in all."""
 
     name: str
     limit: int
@@ -200,9 +203,9 @@ class LimiterStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatistics:
-    """What the sessions of a hub use together. A limit of None is none; memory_bytes is None where it is not measured.
+    """What the sessions of a hub use together. A limit of None is no limit; memory_bytes is None if not measured.
 
-    waiting: starts that wait for room; evictions: idle sessions that were ended to make some.
+    waiting: starts that wait for room. evictions: idle sessions that were ended to make room.
     """
 
     processes: int
@@ -245,14 +248,14 @@ class TaskStatistics:
     in_flight: int
     slots: tuple[SlotStatistics, ...]
     waiting: int = 0
-    """Calls that wait at a limiter."""
+    """Calls that wait for a limiter."""
     refusals: int = 0
     waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxCounts:
-    """The sandboxes of a hub: in use, kept ready, handed out so far; memory_bytes: of all, None if unknown."""
+    """The sandboxes of a hub: in use, ready in pools, created so far. memory_bytes: of all; None if unknown."""
 
     live: int
     ready: int
@@ -271,7 +274,7 @@ class CoalesceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """Lookups so far and what is kept now; evictions: answers dropped for want of room, not for their age."""
+    """Lookups so far, and what is kept now. evictions: answers dropped to make room, not for their age."""
 
     hits: int = 0
     misses: int = 0

@@ -31,11 +31,11 @@ class SharedResources:
         return f"<SharedResources {sorted(self._held)}>"
 
     async def get_or_open(self, key: str, resource: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Return the thing of that key, opening it if nobody has or if it died. Raises what opening raises.
+        """Return the resource of that key. Open it if it is not open or has died. Raises what opening raises.
 
-        Equal keys must mean equal resources: put what it is made from into the key, but no secret (a fingerprint of the
-        settings will do), because keys are shown in statistics and messages. What has a method `statistics()` that
-        returns a dataclass or a mapping is counted in the hub's metrics.
+        Equal keys must mean equal resources: put a fingerprint of the settings into the key. Put no secret into it,
+        because keys appear in statistics and messages. A resource with a method `statistics()` that returns a dataclass
+        or a mapping is counted in the hub's metrics.
         """
         async with self._opening.setdefault(key, anyio.Lock()):
             held = self._held.get(key)
@@ -45,13 +45,13 @@ class SharedResources:
         return value
 
     async def drop(self, key: str) -> None:
-        """Close the thing of that key, if it is open; the next `get_or_open()` opens a new one."""
+        """Close the resource of that key, if it is open. The next `get_or_open()` opens a new one."""
         held = self._held.pop(key, None)
         if held is not None:
             await held.aclose()
 
     def statistics(self) -> Mapping[str, Mapping[str, float]]:
-        """Return the numbers that each open thing counts, by its key; things that count nothing are left out."""
+        """Return the numbers that each open resource counts, by its key. Resources without numbers are left out."""
         counted = {key: _numbers(held.value) for key, held in sorted(self._held.items()) if not held.is_closed}
         return {key: numbers for key, numbers in counted.items() if numbers}
 

@@ -1,6 +1,6 @@
-"""Everything that lives for one agent task: its slots and its count of calls. A scope is a lease.
+"""One agent task on a hub: its servers, its sandboxes, and the layers that its calls pass.
 
-It ends by being closed, by its client going silent, or with the hub; in each case every process of the task ends too.
+A task ends by being closed, by its lease running out, or with the hub. Every process of the task ends with it.
 """
 
 from __future__ import annotations
@@ -188,9 +188,9 @@ class HubTask:
     async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
 
-        fresh: ask the servers themselves. Otherwise what they said before is enough, in an earlier life of the hub too;
-        where it turns out wrong once a server is up, `on_tools_changed` tells.
-        Servers start in parallel; with `server=None` one that cannot be reached is left out (see `tools_by_server`).
+        fresh: ask the servers themselves, which starts them in parallel. Otherwise the catalog may answer from an
+        earlier run; if a server later lists something else, `on_tools_changed` callbacks are called. With `server=None`
+        a server that cannot be reached is left out (see `tools_by_server`).
         """
         if server is not None:
             server_named(self.servers, server)
@@ -200,7 +200,7 @@ class HubTask:
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
     async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
-        """Ask every server at once; the value is its tools, or the error that costs only this server."""
+        """Ask every server at once. The value is its tools, or its error, which affects no other server."""
         found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(self._servers, [])
 
         async def ask(name: str) -> None:
@@ -288,7 +288,7 @@ class HubTask:
         return self._renewed_at + self.lease - anyio.current_time()
 
     def own_slots(self) -> list[Slot]:
-        """The slots that end with this task."""
+        """Return the slots that end with this task."""
         return [slot for server in self._servers.values() if server.owner == self.id for slot in server.slots]
 
     async def aclose(self) -> None:
@@ -325,7 +325,7 @@ async def _warm_quietly(slot: Slot) -> None:
     try:
         await slot.warm()
     except ToolhubError:
-        pass  # the first call meets the same error and has somebody to tell
+        pass  # the first call raises the same error to its caller
 
 
 def new_task_id() -> str:

@@ -1,4 +1,4 @@
-"""One server as one owner (a task, or the hub for all of them) uses it: its slots, its limiter, its tools."""
+"""The sessions of one server for one owner: a task, or the hub for all tasks. Also lists the server's tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HostedOpener = Callable[[ServerSpec, BuiltinContext], AbstractAsyncContextManage
 
 @dataclass(eq=False)
 class HubResources:
-    """What the hub lends to every scope."""
+    """What every task of a hub uses together."""
 
     open_channel: HostedOpener
     starts: StartLimiter
@@ -60,14 +60,14 @@ class HubResources:
     sandboxes: SandboxProvider | None = None
 
     def host(self, owner: str) -> BuiltinContext:
-        """What an owner's builtin servers are given."""
+        """Return what the builtin servers of an owner are given."""
         return BuiltinContext(
             owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.resources
         )
 
 
 class ServerLimiters:
-    """The hub-wide limits of servers: one for all tasks, whatever the environment of a server is for each."""
+    """The hub-wide limiters of servers: one per server for all tasks, whatever environment each task gives it."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -78,7 +78,7 @@ class ServerLimiters:
         return list(self._limiters.values())
 
     def __call__(self, spec: ServerSpec) -> ConcurrencyLimiter | None:
-        """The limiter of a server; None if only the hub limits it."""
+        """Return the limiter of a server; None if only the hub's limit applies."""
         if not spec.adaptive and spec.hub_concurrency is None:
             return None
         key = f"{spec.name}:{spec.template_fingerprint}"
@@ -95,7 +95,7 @@ class ServerLimiters:
 
 @dataclass(eq=False)
 class SessionPool:
-    """One server as one owner (a task, or the hub) uses it: its slots and its limiter."""
+    """The sessions of one server for one owner (a task, or the hub): its slots and its limiter."""
 
     spec: ServerSpec
     fingerprint: str
@@ -104,12 +104,15 @@ class SessionPool:
     shared: HubResources
     share_key: FairShareKey
     limiters: tuple[ConcurrencyLimiter, ...]
-    """What a call passes, in this order: that of the sessions here, and the server's in the whole hub if it has one."""
+    """The limiters that a call passes, in this order:
+
+    of this pool, and of the server in the whole hub if it has one.
+    """
     slots: list[Slot] = field(default_factory=list)
     writes: int = 0
     """Calls that ended and may have changed what the server keeps (see `layers.sameness`)."""
     changes: int = 0
-    """How often a process of it said that its tools changed."""
+    """How often the server said that its tools changed."""
 
     @classmethod
     def of(
@@ -132,11 +135,11 @@ class SessionPool:
 
     @property
     def key(self) -> str:
-        """Names this server's entry in the catalog: two names for one program are two servers."""
+        """The key of this server in the catalog. Two names for one program are two servers."""
         return f"{self.spec.name}:{self.fingerprint}"
 
     def slot(self) -> Slot:
-        """Return the least busy slot; another instance is opened only while all others work."""
+        """Return the least busy slot. Another instance is added only while all others are busy."""
         if self.spec.instances == 1 and self.slots:
             return self.slots[0]
         best = min(self.slots, key=lambda slot: slot.leases, default=None)
@@ -168,11 +171,11 @@ class SessionPool:
             self.owners.start_soon(self._verify, session, name=f"verify the tools of {self.spec.name}")
 
     async def _verify(self, session: Session) -> None:
-        """Compare what was shown before the server was up with what it says now."""
+        """Compare the tools that were listed from the catalog with what the server lists now."""
         try:
             await self._ask(session)
         except ToolhubError:
-            pass  # the next start is asked; callers meet what is wrong by themselves
+            pass  # the next start asks again; a call that needs the server gets the error itself
 
     def _tools_changed(self) -> None:
         self.changes += 1
@@ -184,7 +187,7 @@ class SessionPool:
             listener(self.spec.name)
 
     def lease(self, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
-        """Hold a session for one call; with `share: call`, one that lives no longer than this."""
+        """Hold a session for one call. With `share: call` the session ends with the call."""
         return self._fresh_lease() if self.spec.share == "call" else self.slot().lease(uses_state=uses_state)
 
     @asynccontextmanager
@@ -202,8 +205,8 @@ class SessionPool:
     async def tools(self, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the offered tools, from the catalog or from the server.
 
-        fresh: from the server itself, started if need be; the catalog may know what it offered in a hub's earlier life.
-        Raises CallTimeout when a server that is up does not list them within its start timeout.
+        fresh: ask the server itself, and start it if need be. Otherwise the catalog may answer from an earlier run.
+        Raises CallTimeout when a running server does not list its tools within its start timeout.
         """
         tools = None if fresh else self.shared.catalog.get(self.key, self.spec)
         if tools is None:
@@ -212,10 +215,10 @@ class SessionPool:
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
 
     async def _ask(self, session: Session) -> list[ToolInfo]:
-        """Let the server itself say what it offers; whoever was shown something else is told."""
+        """Ask the server for its tools. Notify listeners if the catalog listed something else."""
         catalog, changes = self.shared.catalog, self.changes
         wire = await self._listed(session)
-        if changes != self.changes:  # meanwhile: what was listed may be the old tools, and must not be remembered
+        if changes != self.changes:  # while it listed: these may be the old tools, which must not be kept
             return [ToolInfo.from_wire(self.spec.name, tool) for tool in wire]
         is_news = catalog.is_outdated_by(self.key, self.spec, wire)
         tools = catalog.put(self.key, self.spec, wire)

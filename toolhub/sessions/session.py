@@ -1,4 +1,4 @@
-"""One incarnation: a channel that is up, its calls, and its describe_exit. A session never restarts itself."""
+"""A session: one live conversation with a server. It is never restarted; its slot makes a new one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolhub.sessions.lifecycle import SessionEvent, SessionState, advance
 
 ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
 
-# The exit code follows the end of the stream within a few milliseconds; on a loaded machine it may take longer.
+# How long an error waits for the exit code, which follows the end of the stream within milliseconds.
 _EXIT_INFO_TIMEOUT_S = 0.1
 _STDERR_SHOWN = 8
 ERROR_META = "toolhub/jsonrpc_error"
@@ -25,7 +25,7 @@ METHOD_NOT_FOUND = -32601
 
 
 class Session:
-    """A server that is up. Calls may run in any number of tasks at once."""
+    """A server that is running and ready. Calls may run in any number of tasks at once."""
 
     def __init__(self, spec: ServerSpec, channel: Channel) -> None:
         self.spec = spec
@@ -115,7 +115,7 @@ class Session:
         return Result(raw)
 
     def _log_of(self, call: Call) -> LogFn | None:
-        # Log lines carry no request id. On a session that several tasks share they might be another task's secrets.
+        # Log lines carry no request id, so on a shared session they might belong to another task's call.
         return call.on_log if self.spec.share != "hub" or self.in_flight == 1 else None
 
     async def _lost(self, exc: ChannelClosed, tool: str, call: Call | None = None) -> SessionLost:
@@ -140,12 +140,12 @@ class Session:
         await self._channel.wait_closed()
 
     def describe_exit(self) -> str:
-        """One line about the end, with the last stderr lines."""
+        """Say in one line how the session ended, with the server's last stderr lines."""
         death = self._channel.exit_info()
         return _end(death) + _quoted_stderr(self.spec, death)
 
     def mark_closed(self) -> None:
-        """The channel's context has been left: all evidence is in."""
+        """The channel has been closed, so its exit information is complete."""
         self._closed.set()
 
 
@@ -167,7 +167,7 @@ async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIt
 
 
 def refusal(exc: ServerRefused) -> Json:
-    """A JSON-RPC error as a result for the model; `_meta` keeps the original for those who relay it."""
+    """Turn a JSON-RPC error into a result for the model. `_meta` keeps the error itself, for gateways."""
     error = {"code": exc.code, "message": exc.message, "data": exc.data}
     overload = overload_in_error(error)
     meta = {ERROR_META: error} | (overload.meta() if overload else {})
@@ -175,7 +175,7 @@ def refusal(exc: ServerRefused) -> Json:
 
 
 def start_error(spec: ServerSpec, exc: OpenFailed) -> StartError:
-    """Name the server, the cause, the evidence and the way out."""
+    """Make the error of a failed start: server, cause, exit code, stderr, and what to do."""
     death = exc.exit_info
     parts = [f"server {spec.name!r} did not start: {exc}"]
     if death.exit_code is not None and "within" not in str(exc):

@@ -1,8 +1,8 @@
-"""A slot keeps a session available for one key.
+"""A slot keeps one session with a server available.
 
-It starts one on demand, at most one at a time; whoever comes while it starts waits for that same start. When a session
-dies the slot notices by itself, also while idle. So two callers that fail together cause one restart, and neither can
-tear down what the other's call started: nobody but the slot ends a session.
+It starts a session on demand. Callers that come while a session starts wait for the same start. The slot notices the
+death of its session at once, also while idle. Two calls that fail together cause one restart, because only the slot
+starts and ends sessions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolhub.sessions.session import ChannelOpener, Session, open_session
 
 @dataclass(eq=False)
 class _Start:
-    """One start that any number of callers wait for."""
+    """One start, which any number of callers may wait for."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     error: Exception | None = None
@@ -40,7 +40,7 @@ class _Start:
 
 @dataclass(eq=False)
 class Counters:
-    """Counts over a slot's life, or over all slots of a hub."""
+    """Counts of one slot, or of all slots of a hub."""
 
     starts: int = 0
     deaths: int = 0
@@ -48,7 +48,7 @@ class Counters:
 
 
 class Lease:
-    """One use of a slot's session. A class, since a generator would cost a call some microseconds more."""
+    """One use of a slot's session. A class instead of a generator saves some microseconds per call."""
 
     __slots__ = ("_session", "_slot", "_uses_state")
 
@@ -125,9 +125,9 @@ class Slot:
         return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
 
     def lease(self, *, uses_state: bool = True) -> Lease:
-        """Hold a ready session for one call, starting one if there is none; it is not stopped for idleness meanwhile.
+        """Hold a ready session for one call; start one if there is none. A held session is not stopped as idle.
 
-        uses_state: False for listing tools, which loses nothing when the server forgot everything.
+        uses_state: False for listing tools, which is not affected when the server lost its state.
         Raises StartError if it did not come up (nothing was sent), CircuitOpen if it died too often to be worth
         starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
         """
@@ -139,7 +139,7 @@ class Slot:
         self._totals.calls += 1
 
     def end_lease(self, session: Session | None) -> None:
-        """session: the one that was used, if it came to that."""
+        """session: the one that was used; None if there was none."""
         if session is not None:
             self._record_state_loss(session)
         self.leases -= 1
@@ -167,7 +167,7 @@ class Slot:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def _begin_start(self) -> _Start:
-        """Decide without waiting; the work happens in a task of its own, so no caller's end can undo it."""
+        """Begin a start, without waiting. It runs in a task of its own, so that no cancelled caller can stop it."""
         self._is_half_open = self.state is SlotState.CIRCUIT_OPEN
         if self._is_half_open:
             self._refuse_while_circuit_open()
@@ -177,7 +177,7 @@ class Slot:
         return start
 
     def _refuse_if_too_late(self, start: _Start) -> None:
-        """A caller whose time is up before its server's start is even begun need not wait for that."""
+        """Refuse a caller whose deadline passes before the start would even begin."""
         expected = 0.0 if start.has_begun else self._starts.expected_wait(self._share_key)
         if expected > 0 and anyio.current_time() + expected > anyio.current_effective_deadline():
             raise Overloaded(
@@ -206,7 +206,7 @@ class Slot:
             with start.scope:
                 self._started(await self._open(start))
         except Overloaded as exc:
-            start.error = exc  # it was not even tried: no death
+            start.error = exc  # the start was refused, not tried: this is no death
             self.state = advance(self.state, SlotEvent.STOPPED)
         except StartError as exc:
             self._start_failed(exc)
@@ -217,7 +217,7 @@ class Slot:
             self._start_failed(start.error)
         finally:
             if self.state is SlotState.STARTING:
-                # Cancelled with its owner: whoever still waits must not wait for ever.
+                # Cancelled with its owner: the callers that wait must not wait for ever.
                 self.state = advance(self.state, SlotEvent.STOPPED)
                 start.error = HubClosed(f"server {self.spec.name!r} was being started when its owner closed")
             self._start = None
@@ -232,7 +232,7 @@ class Slot:
 
     @asynccontextmanager
     async def _budgeted_session(self, start: _Start) -> AsyncIterator[Session]:
-        """A session with the room that it takes, from before its start until it is gone."""
+        """Hold a session together with its share of the budget, from before its start until it has ended."""
         async with AsyncExitStack() as stack:
             if self._budget is not None:
                 timeout = self.spec.start_timeout_s
@@ -256,12 +256,12 @@ class Slot:
             self._on_session(held.value)
 
     async def _watch(self, held: Held[Session]) -> None:
-        """Hear of the session's end, whoever caused it."""
+        """Wait for the session's end and record it."""
         await held.value.wait_dead()
         session = held.value
         calls, is_given_up = session.call_ids, False
         if self._held is held and not held.is_released:
-            # Decided before the clean-up ends, so that the next caller never gets a dead session.
+            # Done before the clean-up ends, so that the next caller never gets a dead session.
             self._held = None
             session.handle(SessionEvent.DEATH)
             self._record_state_loss(session)
@@ -299,7 +299,7 @@ class Slot:
     # --- state loss -------------------------------------------------------------------------------------------------
 
     def raise_if_state_lost(self) -> None:
-        """Raise SessionLost if a death between calls lost something and nobody has been told yet."""
+        """Raise SessionLost once if a death between calls lost state and no call was told yet."""
         untold, self._unreported_state_loss = self._unreported_state_loss, False
         if untold:
             raise SessionLost(
@@ -311,12 +311,12 @@ class Slot:
             )
 
     def mark_state_lost(self, exc: SessionLost, session: Session) -> None:
-        """A call that was in flight is told with its own error, so the next call need not fail too."""
+        """Mark the error of a call in flight with `state_lost`, so that the next call need not fail too."""
         if self.spec.is_stateful and session.calls > 0:
             exc.state_lost = session.state_loss_reported = True
 
     def _record_state_loss(self, session: Session) -> None:
-        """Once nobody is in flight on a dead session: if it forgot something and nobody was told, the next call is."""
+        """When a stateful server died while no call was running, make the next call raise SessionLost once."""
         is_over = session.state is SessionState.FAILED and session.in_flight == 0
         if is_over and self.spec.is_stateful and session.calls > 0 and not session.state_loss_reported:
             self._unreported_state_loss = session.state_loss_reported = True
@@ -325,7 +325,7 @@ class Slot:
 
     @property
     def may_be_evicted(self) -> bool:
-        """Whether it has a session that nobody uses and that loses nothing by ending."""
+        """Whether it has an idle session whose end loses no state."""
         if self.leases or self._held is None or self.spec.keep_warm:
             return False
         return self._held.value.calls == 0 or idle_limit(self.spec) is not None
@@ -343,7 +343,7 @@ class Slot:
         return True
 
     async def aclose(self) -> None:
-        """End the session for good. Calls in flight fail with SessionLost."""
+        """End the session for ever. Calls in flight fail with SessionLost."""
         self._closed = True
         if (start := self._start) is not None:
             start.scope.cancel()
@@ -381,7 +381,10 @@ class Slot:
 
 
 def idle_limit(spec: ServerSpec) -> float | None:
-    """Seconds until an unused session is stopped; what it remembers is thrown away only if that was asked for."""
+    """Seconds until an idle session is stopped;
+
+    None for never. A stateful server is stopped only if `idle_s` is set.
+    """
     if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
         return None
     return spec.idle_s
