@@ -47,6 +47,7 @@ class Stage:
 
     def http(self, **options: Any) -> httpx2.AsyncClient:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        headers["content-type"] = "application/json"  # for tests that write the body themselves
         return httpx2.AsyncClient(base_url=self.root, trust_env=False, headers=headers, timeout=20, **options)
 
     def metric(self, name: str, **labels: str) -> float:

@@ -139,7 +139,7 @@ def begin_call(hub: ServedHub, task: Task, tool: str, *, accept: str, **argument
     body = json.dumps({"server": "echo", "tool": tool, "arguments": arguments}).encode()
     connection = socket.create_connection((address.hostname, address.port), timeout=10)
     head = f"POST {task.path}/calls HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nContent-Length: {len(body)}"
-    connection.sendall(f"{head}\r\n\r\n".encode() + body)
+    connection.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
     return connection
 
 

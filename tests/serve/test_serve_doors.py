@@ -12,10 +12,13 @@ import httpx2
 import pytest
 from serve.served import ServedHub, error_of, open_task, served, stub, text_of, write_config
 
+from toolhub.config import parse_config
+from toolhub.errors import ConfigError
 from toolhub.serve import guard
 from toolhub.serve.run import BindSettings
 
 TOKEN = "a-token-for-this-test"
+PAGE = "http://localhost:6274"
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +101,92 @@ def test_a_folder_made_for_the_socket_can_be_entered_by_its_owner_only(guarded: 
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Origin": "https://localhost.evil.example"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "anything else"},
     ],
     ids=str,
 )
-def test_without_a_token_foreign_names_are_refused(hub: ServedHub, headers: dict[str, str]) -> None:
-    for path in ("/v1/tasks", "/mcp", "/metrics"):
-        answer = httpx2.get(hub.http + path, headers=headers)
-        assert error_of(answer, 403)["type"] == "Unauthorized"
+def test_without_a_token_foreign_names_and_web_pages_are_refused(hub: ServedHub, headers: dict[str, str]) -> None:
+    for path in ("/v1/tasks", "/mcp", "/metrics", "/llm/v1/models", "/openapi.json"):
+        for method in ("GET", "POST", "OPTIONS"):
+            answer = httpx2.request(method, hub.http + path, headers=headers)
+            assert error_of(answer, 403)["type"] == "Unauthorized"
 
 
 def test_without_a_token_loopback_names_pass(client: httpx2.Client) -> None:
-    for headers in ({"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Origin": "http://localhost:3000"}):
+    for headers in ({"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Sec-Fetch-Site": "none"}):
         assert client.get("/v1/statistics", headers=headers).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def open_to_a_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
+    """A hub without a token that pages of one origin may use."""
+    folder = tmp_path_factory.mktemp("origins")
+    config = write_config(folder, hub={"allowed_origins": [PAGE]}, servers={"echo": stub()})
+    with served(config) as hub:
+        yield hub
+
+
+def test_a_page_whose_origin_is_allowed_may_use_the_hub(open_to_a_page: ServedHub) -> None:
+    sent_by_a_browser = {"Origin": PAGE, "Sec-Fetch-Site": "same-site"}
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    with open_to_a_page.client(headers=sent_by_a_browser) as client:
+        asked = client.options("/v1/tasks", headers=preflight)
+        assert asked.status_code == 200 and "content-type" in asked.headers["Access-Control-Allow-Headers"]
+        with open_task(client) as task:
+            answer = client.get(task.path)
+            assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost:6275",
+        "https://localhost:6274",
+        "http://localhost",
+        "http://localhost:62740",
+        "http://[",
+        "null",
+    ],
+)
+def test_an_origin_that_is_not_exactly_the_allowed_one_is_refused(open_to_a_page: ServedHub, origin: str) -> None:
+    with open_to_a_page.client(headers={"Origin": origin}) as client:
+        assert error_of(client.post("/v1/tasks", json={}), 403)["type"] == "Unauthorized"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("origin", ["*", "localhost", "http://", "http://a/", "http://a/b", "HTTP://a", "http://*.a"])
+def test_what_is_no_origin_cannot_be_allowed(origin: str) -> None:
+    with pytest.raises(ConfigError, match=r"hub\.allowed_origins\.0: expected an origin"):
+        parse_config({"hub": {"allowed_origins": [origin]}})
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain;application/json"],
+)
+def test_a_body_that_is_not_said_to_be_json_is_refused_on_every_path(
+    guarded: ServedHub, hub: ServedHub, content_type: str | None
+) -> None:
+    """A page may send such a body to any host, and the browser asks nobody first."""
+    headers = {"Content-Type": content_type} if content_type else {}
+    with hub.client() as tokenless, guarded.client() as tcp, guarded.client(unix=True) as unix:
+        for client in (tokenless, tcp, unix):
+            for path in ("/v1/tasks", "/mcp", "/llm/v1/chat/completions"):
+                for content in (b"{}", iter([b"{}"])):
+                    answer = client.post(path, content=content, headers=headers)
+                    assert "application/json" in error_of(answer, 415)["message"]
+            assert client.get("/v1/tasks").json() == {"tasks": []}
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+def test_a_body_that_is_said_to_be_json_is_taken(client: httpx2.Client, content_type: str) -> None:
+    answer = client.post("/v1/tasks", content=b"{}", headers={"Content-Type": content_type})
+    assert answer.status_code == 201
+    client.delete(f"/v1/tasks/{answer.json()['id']}")
 
 
 def test_an_open_bind_makes_a_token_prints_it_once_and_it_works(tmp_path: Path) -> None:

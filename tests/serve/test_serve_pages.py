@@ -128,6 +128,6 @@ def test_schemas_are_valid_and_describe_what_is_accepted(document: Json) -> None
 
 def test_errors_are_as_described(document: Json, client: httpx2.Client, task: Task) -> None:
     validator = jsonschema.Draft202012Validator(document["components"]["schemas"]["Error"])
-    bad = client.post("/v1/tasks", content=b"{")
+    bad = client.post("/v1/tasks", content=b"{", headers={"Content-Type": "application/json"})
     for answer in (task.call("die"), task.call("x", "nobody"), bad, client.get("/v1/tasks/x")):
         validator.validate(answer.json())

@@ -12,6 +12,8 @@ from serve.served import ServedHub, Task, error_of, eventually, open_task, text_
 
 from toolhub.config.models import HttpLimits
 
+JSON = {"Content-Type": "application/json"}
+
 
 @pytest.fixture(params=["tcp", "unix"])
 def client(request: pytest.FixtureRequest, hub: ServedHub) -> Iterator[httpx2.Client]:
@@ -70,7 +72,7 @@ def test_a_call_in_an_unknown_task_is_gone(client: httpx2.Client) -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"nonsense", b'{"id": "a"', b"\xff"], ids=repr)
 def test_malformed_json_is_a_bad_request(client: httpx2.Client, body: bytes) -> None:
-    error = error_of(client.post("/v1/tasks", content=body), 400)
+    error = error_of(client.post("/v1/tasks", content=body, headers=JSON), 400)
     assert error["type"] == "BadRequest" and "JSON" in error["message"]
 
 
@@ -93,7 +95,7 @@ def test_a_wrong_field_is_named(client: httpx2.Client, body: object, field: str)
 
 def test_a_body_that_is_too_large_is_refused(client: httpx2.Client) -> None:
     pieces = (b" " * (1 << 20) for _ in range(HttpLimits().body_bytes // (1 << 20) + 1))
-    assert error_of(client.post("/v1/tasks", content=pieces), 413)["type"] == "BadRequest"
+    assert error_of(client.post("/v1/tasks", content=pieces, headers=JSON), 413)["type"] == "BadRequest"
     assert client.get("/v1/tasks").status_code == 200
 
 

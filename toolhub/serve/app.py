@@ -16,6 +16,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -182,9 +183,9 @@ class Application:
             Route(MCP_PATH, _Endpoint(self.mcp)),
         ]
         self._starlette = Starlette(routes=routes)
-        self._guard = Guard(self._starlette, token=token)
+        self._guard = Guard(self._starlette, token=token, allowed_origins=hub.config.hub.allowed_origins)
         self._drain = Drain(self._guard, standing_path=MCP_PATH)
-        self.asgi: ASGIApp = self._drain
+        self.asgi = _readable_by_pages(self._drain, hub.config.hub.allowed_origins)
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
@@ -224,6 +225,15 @@ class Application:
     def end_requests(self) -> None:
         """End every request that still runs, with an answer."""
         self._drain.end_all()
+
+
+def _readable_by_pages(app: ASGIApp, origins: list[str]) -> ASGIApp:
+    """Answer the question that browsers ask before they let a page of one of these origins use the hub."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"], expose_headers=["*"]
+    )
 
 
 class _Endpoint:

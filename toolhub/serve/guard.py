@@ -1,24 +1,31 @@
-"""Who may use the doors. Wraps the whole application, so that no route can forget it.
+"""Who may use the hub. Wraps the whole application, so that no route can forget it.
 
-With a token: every request but the health checks must carry it. Without one: the bind is loopback or a unix socket, and
-a web page must not be able to reach it through its visitor's browser, so `Host` and `Origin` have to be loopback names.
-The unix socket needs no token: its file mode (0600) is the check.
+With a token: every request but the health checks must carry it. Without one: the bind is loopback, and a web page must
+not be able to reach it through its visitor's browser. So `Host` must be a loopback name, and a request that a page made
+is refused unless the page's origin is one of `hub.allowed_origins`; browsers say so in `Origin` and `Sec-Fetch-Site`,
+and other clients send neither. The unix socket needs no token: its file mode (0600) is the check.
+
+A body must be JSON and say so, with a token or without: every other type, or none, is what a page may send to a foreign
+host without asking it first.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub.errors import Unauthorized
 from toolhub.wire import error_to_wire
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# Sec-Fetch-Site of requests that no page of another site made: the address bar, and pages of the hub, which has none.
+_OWN_SITES = frozenset({"none", "same-origin"})
 
 
 def is_loopback(host: str) -> bool:
@@ -34,27 +41,33 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware. `token` None means a loopback bind without one."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, allowed_origins: Collection[str] = ()) -> None:
         self._app = app
         self._token = token
+        self._allowed_origins = frozenset(allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = None if scope["type"] != "http" or scope["path"] in OPEN_PATHS else self._refusal(scope)
+        refusal = None
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            refusal = self._refusal(scope) or _refusal_of_body(Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, send)
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether who asks may see more than that the hub is there."""
+        return self._reason(scope) is None
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        reason = self._reason(scope)
         if reason is None:
-            await self._app(scope, receive, send)
-            return
-        refusal = JSONResponse(
+            return None
+        return JSONResponse(
             {"error": error_to_wire(Unauthorized(reason))},
             status_code=401 if self._token else 403,
             headers={"WWW-Authenticate": "Bearer"} if self._token else {},
         )
-        await refusal(scope, receive, send)
 
-    def admits(self, scope: Scope) -> bool:
-        """Whether who asks may see more than that the hub is there."""
-        return self._refusal(scope) is None
-
-    def _refusal(self, scope: Scope) -> str | None:
+    def _reason(self, scope: Scope) -> str | None:
+        """Why a request is refused, in words for the client; None: it is not."""
         if _is_unix(scope):
             return None
         headers = Headers(scope=scope)
@@ -62,13 +75,24 @@ class Guard:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._token.encode()):
                 return None
-            return "missing or wrong bearer token; set TOOLHUB_TOKEN or pass --token to the client"
+            return "missing or wrong bearer token; set TOOLHUB_TOKEN, or pass --token-file to the client"
         host = headers.get("host", "")
         if "@" in host or not is_loopback(_hostname("//" + host)):
-            return "the Host header is not a loopback name; start the hub with --token to serve other names"
-        if (origin := headers.get("origin")) is not None and not is_loopback(_hostname(origin)):
-            return "requests from web pages of other origins are refused; start the hub with --token"
+            return "the Host header is not a loopback name; start the hub with --token-file to serve other names"
+        origin = headers.get("origin")
+        if origin in self._allowed_origins:
+            return None
+        if origin is not None or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
+            return "requests from web pages are refused; list the page's origin in hub.allowed_origins, or use a token"
         return None
+
+
+def _refusal_of_body(headers: Headers) -> Response | None:
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if not has_body or headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+        return None
+    message = "a body must be JSON; send it with the header 'Content-Type: application/json'"
+    return JSONResponse({"error": {"type": "BadRequest", "message": message}}, status_code=415)
 
 
 def _is_unix(scope: Scope) -> bool:
