@@ -27,6 +27,26 @@ def read_private(path: Path, *, limit: int) -> bytes:
         return file.read(limit)
 
 
+def read_secret(path: Path, *, limit: int) -> bytes:
+    """Return what is in a file that nobody but this user can read; it may be reached through symbolic links.
+
+    Raises OSError when it cannot be read or is larger, PermissionError when others can read it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+            raise OSError(f"{path} is no file of at most {limit} bytes")
+        if found.st_uid != os.geteuid():
+            raise PermissionError(f"{path} belongs to another user, who can read it")
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise PermissionError(
+                f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users can read or change it; "
+                f"run: chmod 600 {path}"
+            )
+        return file.read(limit)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file at once, with mode 0600, making its folder with mode 0700.
 

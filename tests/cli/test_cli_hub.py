@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli.commands import Shell, refused
 from serve.served import ServedHub, open_task, served, stub, text_of, write_config
+
+from toolhub.private_files import read_secret
 
 TOKEN = "a-token-for-this-test"
 
@@ -21,13 +24,69 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
         yield running
 
 
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """A file with the hub's token that only its owner may read."""
+    path = tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+def test_a_token_on_the_command_line_works_and_is_warned_of_once(shell: Shell, hub: ServedHub) -> None:
+    done = shell("tasks", "--json", "--hub", hub.http, "--token", TOKEN)
+    assert done.returncode == 0 and done.stderr.count("list of processes (ps)") == 1
+    assert TOKEN not in done.stderr and "--token-file PATH or the environment variable TOOLHUB_TOKEN" in done.stderr
+    assert "list of processes" in hub.said  # the hub of these tests was started so as well
+
+
+def test_a_token_from_the_environment_is_not_warned_of_and_a_file_goes_before_it(
+    shell: Shell, hub: ServedHub, token_file: Path
+) -> None:
+    assert shell("tasks", "--hub", hub.http, env={"TOOLHUB_TOKEN": TOKEN}).stderr == ""
+    done = shell("tasks", "--hub", hub.http, "--token-file", str(token_file), env={"TOOLHUB_TOKEN": "another"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["serve", "tools", "tasks", "stdio"])
+def test_a_command_refuses_a_token_file_that_others_can_read(shell: Shell, token_file: Path, command: str) -> None:
+    token_file.chmod(0o640)
+    message = shell.refusal(command, "--token-file", str(token_file))
+    assert "has mode 0640, so other users can read or change it" in message and "chmod 600" in message
+    assert TOKEN not in message
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_token_file_that_others_can_read_or_change_is_refused(token_file: Path, mode: int) -> None:
+    token_file.chmod(mode)
+    with pytest.raises(PermissionError, match=f"has mode {mode:04o}"):
+        read_secret(token_file, limit=100)
+
+
+def test_a_token_file_of_another_user_is_refused(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        read_secret(token_file, limit=100)
+
+
+@pytest.mark.parametrize("content", ["", "two words", "x" * 5000, "\xff"], ids=["empty", "words", "long", "binary"])
+def test_a_file_without_one_token_is_refused(shell: Shell, token_file: Path, content: str) -> None:
+    token_file.write_text(content)
+    assert shell.refusal("tasks", "--token-file", str(token_file)).startswith("toolhub: --token-file: ")
+
+
+def test_a_token_and_a_token_file_at_once_are_refused(shell: Shell, token_file: Path) -> None:
+    done = shell("tasks", "--token", TOKEN, "--token-file", str(token_file))
+    assert done.returncode == 2 and "--token and --token-file were both given" in done.stderr
+
+
 @pytest.fixture(params=["unix", "tcp", "environment"])
-def address(request: pytest.FixtureRequest, hub: ServedHub) -> tuple[list[str], dict[str, str]]:
+def address(request: pytest.FixtureRequest, hub: ServedHub, token_file: Path) -> tuple[list[str], dict[str, str]]:
     """The options and the environment that lead a command to the hub."""
     if request.param == "unix":
         return ["--hub", f"unix://{hub.uds}"], {}
     if request.param == "tcp":
-        return ["--hub", hub.http, "--token", TOKEN], {}
+        return ["--hub", hub.http, "--token-file", str(token_file)], {}
     return [], {"TOOLHUB_URL": hub.http, "TOOLHUB_TOKEN": TOKEN}
 
 

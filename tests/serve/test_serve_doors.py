@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
-from serve.served import ServedHub, error_of, open_task, served, stub, text_of, write_config
+from serve.served import TOOLHUB, ServedHub, environment, error_of, open_task, served, stub, text_of, write_config
 
-from toolhub.config import parse_config
+from toolhub.config import SandboxSettings, parse_config
 from toolhub.errors import ConfigError
 from toolhub.serve import guard
 from toolhub.serve.run import BindSettings
@@ -35,13 +37,32 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
 def test_a_loopback_bind_needs_no_token(host: str) -> None:
     doors = BindSettings(host, 0, None, None, allow_inline=False)
-    assert doors.with_token() == doors
+    assert doors.with_token(SandboxSettings()) == doors
+
+
+ONLINE = SandboxSettings.model_validate({"profiles": {"online": {"network": "host"}}})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("sandbox", [ONLINE, SandboxSettings(backend="subprocess")], ids=["profile", "backend"])
+def test_a_loopback_bind_that_sandboxed_code_reaches_gets_a_token(sandbox: SandboxSettings) -> None:
+    assert BindSettings("127.0.0.1", 0, None, None, allow_inline=False).with_token(sandbox).token
+    given = BindSettings("127.0.0.1", 0, None, "given", allow_inline=False)
+    assert given.with_token(sandbox) == given
+
+
+@pytest.mark.quick
+def test_a_hub_without_tcp_needs_no_token_whatever_sandboxes_reach() -> None:
+    private = BindSettings(None, 0, Path("hub.sock"), None, allow_inline=True, is_private=True)
+    assert private.with_token(ONLINE) == private
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "localhost.example.org", "127.0.0.1.example.org"])
 def test_a_bind_that_others_reach_gets_a_token_of_its_own(host: str) -> None:
-    one, other = (BindSettings(host, 0, None, None, allow_inline=False).with_token().token for _ in range(2))
+    one, other = (
+        BindSettings(host, 0, None, None, allow_inline=False).with_token(SandboxSettings()).token for _ in range(2)
+    )
     assert one and other and one != other and len(one) >= 32
 
 
@@ -133,7 +154,7 @@ def open_to_a_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedH
 def test_a_page_whose_origin_is_allowed_may_use_the_hub(open_to_a_page: ServedHub) -> None:
     sent_by_a_browser = {"Origin": PAGE, "Sec-Fetch-Site": "same-site"}
     preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    with open_to_a_page.client(headers=sent_by_a_browser) as client:
+    with httpx2.Client(base_url=open_to_a_page.http, headers=sent_by_a_browser) as client:
         asked = client.options("/v1/tasks", headers=preflight)
         assert asked.status_code == 200 and "content-type" in asked.headers["Access-Control-Allow-Headers"]
         with open_task(client) as task:
@@ -153,14 +174,14 @@ def test_a_page_whose_origin_is_allowed_may_use_the_hub(open_to_a_page: ServedHu
     ],
 )
 def test_an_origin_that_is_not_exactly_the_allowed_one_is_refused(open_to_a_page: ServedHub, origin: str) -> None:
-    with open_to_a_page.client(headers={"Origin": origin}) as client:
-        assert error_of(client.post("/v1/tasks", json={}), 403)["type"] == "Unauthorized"
+    answer = httpx2.post(f"{open_to_a_page.http}/v1/tasks", json={}, headers={"Origin": origin})
+    assert error_of(answer, 403)["type"] == "Unauthorized"
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("origin", ["*", "localhost", "http://", "http://a/", "http://a/b", "HTTP://a", "http://*.a"])
 def test_what_is_no_origin_cannot_be_allowed(origin: str) -> None:
-    with pytest.raises(ConfigError, match=r"hub\.allowed_origins\.0: expected an origin"):
+    with pytest.raises(ConfigError, match=r"hub\.allowed_origins\[0\]: expected an origin"):
         parse_config({"hub": {"allowed_origins": [origin]}})
 
 
@@ -198,6 +219,24 @@ def test_an_open_bind_makes_a_token_prints_it_once_and_it_works(tmp_path: Path) 
         with hub.client() as client, open_task(client, servers={"mine": stub()}) as task:
             assert text_of(task.call("echo", "mine", text="hello")) == "hello"
         assert hub.said.count(hub.token) == 1
+
+
+def test_sandboxed_code_gets_a_token_made_and_its_user_finds_it_in_a_file(tmp_path: Path) -> None:
+    """A profile with the host's network reaches the hub's loopback address."""
+    config = write_config(tmp_path, sandbox={"profiles": {"online": {"network": "host"}}}, servers={"echo": stub()})
+    with served(config, "--uds", str(tmp_path / "hub.sock")) as hub:
+        (hub.token,) = re.findall(r"token +(\S{32,})", hub.said)
+        (path,) = map(Path, re.findall(r"--token-file (\S+);", hub.said))
+        assert path.read_text() == hub.token and stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert httpx2.get(f"{hub.http}/v1/tasks").status_code == 401
+        with hub.client() as tcp, hub.client(unix=True) as unix:
+            assert tcp.get("/v1/tasks").json() == unix.get("/v1/tasks").json() == {"tasks": []}
+        done = subprocess.run(
+            [*TOOLHUB, "tools", "--json", "--hub", hub.http, "--token-file", str(path)],
+            env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert list(json.loads(done.stdout)) == ["echo"] and done.stderr == ""
+    assert not path.exists()
 
 
 def test_servers_of_clients_are_refused_on_tcp(client: httpx2.Client) -> None:

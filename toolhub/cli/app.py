@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from toolhub.errors import MissingExtra
+from toolhub.errors import ConfigError, MissingExtra
 from toolhub.extensions import find_extension
+from toolhub.private_files import read_secret
 
 COMMANDS = "toolhub.commands"
 
@@ -38,9 +39,65 @@ HubOption = Annotated[
     str | None,
     typer.Option("--hub", envvar="TOOLHUB_URL", help="Use a running hub: http://host:port or unix:///path."),
 ]
+
+
+def _warn_of_token(context: typer.Context, value: str | None) -> str | None:
+    # By name: typer brings a copy of click, and its enumeration is not that of an installed click.
+    source = context.get_parameter_source("token")
+    if value is not None and source is not None and source.name == "COMMANDLINE":
+        typer.echo(
+            "toolhub: warning: every user of this machine can read a --token in the list of processes (ps); "
+            "use --token-file PATH or the environment variable TOOLHUB_TOKEN",
+            err=True,
+        )
+        context.meta[_TOKEN_ON_COMMAND_LINE] = True
+    return value
+
+
+def _token_in(path: Path) -> str:
+    try:
+        token = read_secret(path, limit=_LONGEST_TOKEN).decode("ascii").strip()
+    except PermissionError as exc:
+        raise ConfigError(f"--token-file: {exc}") from exc
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"--token-file: cannot read a token from {path}: {exc}") from exc
+    if not token or any(character.isspace() for character in token):
+        raise ConfigError(f"--token-file: {path} must contain one token and nothing else")
+    return token
+
+
+def _read_token_file(context: typer.Context, path: Path | None) -> str | None:
+    """The option's value is what is in the file. It goes before TOOLHUB_TOKEN, as options do."""
+    if path is None:
+        return None
+    if context.meta.get(_TOKEN_ON_COMMAND_LINE):
+        raise ConfigError("--token and --token-file were both given; leave --token out")
+    return _token_in(path)
+
+
+_LONGEST_TOKEN = 4096
+_TOKEN_ON_COMMAND_LINE = "toolhub.token_on_command_line"  # noqa: S105  # a key, not a token
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar="TOOLHUB_TOKEN", help="Bearer token of the running hub.", show_envvar=True),
+    typer.Option(
+        "--token",
+        envvar="TOOLHUB_TOKEN",
+        help="Bearer token of the running hub. Other users can read it in the list of processes: "
+        "prefer the environment variable, or --token-file.",
+        show_envvar=True,
+        is_eager=True,
+        callback=_warn_of_token,
+    ),
+]
+TokenFileOption = Annotated[
+    Any,
+    typer.Option(
+        "--token-file",
+        metavar="PATH",
+        parser=Path,
+        help="File with the bearer token, which only its owner may read (mode 0600).",
+        callback=_read_token_file,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 
@@ -80,8 +137,15 @@ def serve(
     uds: Annotated[Path | None, typer.Option(help="Also listen on this unix socket (mode 0600).")] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="TOOLHUB_TOKEN", help="Bearer token; made and printed once if others can reach the bind."),
+        typer.Option(
+            envvar="TOOLHUB_TOKEN",
+            help="Bearer token that clients must send; one is made if others, or sandboxes, can reach the bind. Other "
+            "users can read it in the list of processes: prefer the environment variable, or --token-file.",
+            is_eager=True,
+            callback=_warn_of_token,
+        ),
     ] = None,
+    token_file: TokenFileOption = None,
     allow_inline_servers: Annotated[
         bool,
         typer.Option("--allow-inline-servers", help="Let TCP clients bring their own servers: they can run programs."),
@@ -101,7 +165,7 @@ def serve(
         host=host,
         port=port,
         uds=uds,
-        token=token,
+        token=token_file or token,
         allow_inline=allow_inline_servers,
         private=private,
         log_level=log_level,
@@ -109,9 +173,14 @@ def serve(
 
 
 @app.command()
-def stdio(config: ConfigOption = None, hub: HubOption = None, token: TokenOption = None) -> None:
+def stdio(
+    config: ConfigOption = None,
+    hub: HubOption = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+) -> None:
     """Be one MCP server over stdio: a desktop client starts this and sees the tools of all configured servers."""
-    _work("stdio").run(config, hub, token)
+    _work("stdio").run(config, hub, token_file or token)
 
 
 @app.command()
@@ -120,10 +189,11 @@ def tools(
     config: ConfigOption = None,
     hub: HubOption = None,
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tools of every configured server."""
-    _work("use", extra="hub").list_tools(server, config, hub, token, as_json)
+    _work("use", extra="hub").list_tools(server, config, hub, token_file or token, as_json)
 
 
 @app.command()
@@ -136,6 +206,7 @@ def call(
     config: ConfigOption = None,
     hub: HubOption = None,
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -151,13 +222,20 @@ def call(
 
     Example: `toolhub call --config hub.yaml time get_current_time '{"timezone": "UTC"}'`
     """
-    _work("use", extra="hub").call_tool(server, tool, arguments, config, hub, token, task, timeout, as_json)
+    _work("use", extra="hub").call_tool(
+        server, tool, arguments, config, hub, token_file or token, task, timeout, as_json
+    )
 
 
 @app.command()
-def tasks(hub: HubOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+def tasks(
+    hub: HubOption = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the open tasks of a running hub (default http://127.0.0.1:8765) and what their servers do."""
-    _work("tasks").show_tasks(hub, token, as_json)
+    _work("tasks").show_tasks(hub, token_file or token, as_json)
 
 
 @app.command()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from toolhub.cli.shared import find_config, log_to_stderr
 from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError
-from toolhub.serve.run import BindSettings, serve
+from toolhub.private_files import write_private
+from toolhub.serve.guard import is_loopback
+from toolhub.serve.run import BindSettings, OnReady, serve
 
 
 def run(
@@ -44,9 +48,31 @@ def run(
         allow_inline=allow_inline or settings.allow_inline_servers or private,
         is_private=private,
     )
-    bind = chosen.with_token()
-    announce = _announce_private if private else functools.partial(_announce, config, bind, made=bind.token != given)
-    run_async(functools.partial(serve, config, bind, on_ready=announce))
+    bind = chosen.with_token(config.sandbox)
+    with contextlib.ExitStack() as closing:
+        announce: OnReady = _announce_private
+        if not private:
+            made = _TokenFile(settings.state_path, closing) if bind.token != given else None
+            announce = functools.partial(_announce, config, bind, made)
+        run_async(functools.partial(serve, config, bind, on_ready=announce))
+
+
+class _TokenFile:
+    """Where clients of the same user find a token that was made for this run; it is removed at the end."""
+
+    def __init__(self, folder: Path, closing: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._closing = closing
+
+    def write(self, address: str, token: str) -> str:
+        """Write it and say how clients get it. The name has the port: several hubs may share the folder."""
+        path = self._folder / f"token-{urlsplit(address).port}"
+        try:
+            write_private(path, token.encode())
+        except OSError as exc:
+            return f"set TOOLHUB_TOKEN for clients; {path} could not be written: {exc.strerror or exc}"
+        self._closing.callback(path.unlink, missing_ok=True)
+        return f"clients here: --token-file {path}"
 
 
 def _announce_private(addresses: list[str], more: list[tuple[str, str]]) -> None:
@@ -55,15 +81,17 @@ def _announce_private(addresses: list[str], more: list[tuple[str, str]]) -> None
 
 
 def _announce(
-    config: Config, bind: BindSettings, addresses: list[str], more: list[tuple[str, str]], *, made: bool
+    config: Config, bind: BindSettings, made: _TokenFile | None, addresses: list[str], more: list[tuple[str, str]]
 ) -> None:
     say = sys.stderr.write
     say(f"toolhub serves {len(config.servers)} servers ({', '.join(config.servers) or 'none'})\n")
     for address in addresses:
         say(f"  task API   {address}/v1\n" if address.startswith("http") else f"  task API   {address}\n")
     http = next((address for address in addresses if address.startswith("http")), None)
-    if made:
-        say(f"  token      {bind.token}   (made for this run; set TOOLHUB_TOKEN or --token to choose one)\n")
+    if made and http and bind.token:
+        reachable = "code in sandboxes reaches this address" if is_loopback(bind.host or "") else "others reach it"
+        say(f"  token      {bind.token}\n             (made for this run, because {reachable};\n")
+        say(f"             {made.write(http, bind.token)};\n             TOOLHUB_TOKEN chooses another)\n")
     if http:
         for name, path in more:
             say(f"  {name:<10} {http}{path}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -20,7 +21,7 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from toolhub.config import Config
+from toolhub.config import Config, SandboxSettings
 from toolhub.errors import ConfigError
 from toolhub.hub import Hub
 from toolhub.serve.app import Application
@@ -47,13 +48,19 @@ class BindSettings:
     allow_inline: bool
     is_private: bool = False
 
-    def with_token(self) -> BindSettings:
-        """A bind that others can reach gets a token if it has none."""
-        if self.host is None or is_loopback(self.host) or self.token:
+    def with_token(self, sandbox: SandboxSettings) -> BindSettings:
+        """A TCP bind that others can reach gets a token if it has none: other machines, or code in a sandbox."""
+        if self.host is None or self.token or (is_loopback(self.host) and not reaches_loopback(sandbox)):
             return self
-        return BindSettings(
-            self.host, self.port, self.uds, secrets.token_urlsafe(24), self.allow_inline, self.is_private
-        )
+        return dataclasses.replace(self, token=secrets.token_urlsafe(24))
+
+
+def reaches_loopback(sandbox: SandboxSettings) -> bool:
+    """Whether code in a sandbox can connect to this machine's loopback addresses, and so to the hub.
+
+    That is any profile with the host's network; the backend `subprocess` keeps no code from it, whatever the profile.
+    """
+    return sandbox.backend == "subprocess" or any(one.network == "host" for one in sandbox.profiles.values())
 
 
 class _UvicornServer(uvicorn.Server):
