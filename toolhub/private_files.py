@@ -11,6 +11,17 @@ from pathlib import Path
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
+def check_private_folder(folder: Path) -> None:
+    """Raise PermissionError when somebody else may have written into this folder, OSError when it is not there."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{folder} is no folder; a symbolic link to one is not followed")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise PermissionError(f"other users can write to {folder}; run: chmod go-w {folder}")
+
+
 def read_private(path: Path, *, limit: int) -> bytes:
     """Return what is in a file of at most `limit` bytes.
 

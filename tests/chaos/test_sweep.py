@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -109,6 +109,55 @@ async def test_files_of_others_in_the_directory_are_left_alone(tmp_path: Path) -
     (tmp_path / "journal" / "a-b.txt").write_text("me too")
     assert sweep(tmp_path / "journal") == []
     assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == ["a-b.txt", "notes.jsonl"]
+
+
+def other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+
+def writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal").chmod(0o777)
+
+
+def linked_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal").rename(tmp_path / "real")
+    (tmp_path / "journal").symlink_to(tmp_path / "real")
+
+
+def writable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (tmp_path / "journal").iterdir():
+        path.chmod(0o666)
+
+
+def linked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (tmp_path / "journal").iterdir():
+        path.symlink_to(path.rename(tmp_path / "real"))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("change", [other_user, writable_folder, linked_folder, writable_file, linked_file])
+async def test_a_journal_that_somebody_else_could_have_written_kills_nothing_and_is_a_warning(
+    bystander: Process,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    path = write_journal(tmp_path, entry(bystander))
+    change(tmp_path, monkeypatch)
+    assert sweep(path.parent) == []
+    assert bystander.is_alive and path.exists()
+    assert "swept" in caplog.text
+
+
+@pytest.mark.quick
+async def test_a_journal_is_not_written_through_a_link_that_was_put_in_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "1-2-3.jsonl").symlink_to(tmp_path / "victim")
+    Journal(tmp_path / "1-2-3.jsonl").record(1, "1", "x")
+    assert (tmp_path / "victim").read_text() == "mine" and "no journal at" in caplog.text
 
 
 @pytest.mark.quick

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolhub.config import ServerSpec, load_config, parse_config, parse_server, redact
+from toolhub.config.redact import redacted_arguments
 from toolhub.errors import ConfigError
 
 SECRET = "sk-0123456789"
@@ -49,6 +50,37 @@ def test_ordinary_values_are_no_secrets() -> None:
 def test_secrets_survive_for_task_and_include_what_the_task_brought() -> None:
     spec = server(env={"A": "${K}", "TASK_TOKEN": "${task.token}"}).for_task({"token": "task-token-1"})
     assert {SECRET, "task-token-1"} <= spec.secrets
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["--api-key", SECRET, "x"], ["--api-key", "***", "x"]),
+        ([f"--api-key={SECRET}"], ["--api-key=***"]),
+        (["--token", SECRET], ["--token", "***"]),
+        (["--client_secret", SECRET], ["--client_secret", "***"]),
+        (["--PASSWORD", SECRET], ["--PASSWORD", "***"]),
+        (["-key", SECRET], ["-key", "***"]),
+        (["run", "-e", f"OPENAI_API_KEY={SECRET}", "image"], ["run", "-e", "OPENAI_API_KEY=***", "image"]),
+        (["--header", f"Authorization: Bearer {SECRET}"], ["--header", "Authorization: ***"]),
+        (["--token", f"--{SECRET}"], ["--token", "***"]),
+        (["--password", "abc", f"--key={SECRET}"], ["--password", "***", "--key=***"]),
+    ],
+    ids=str,
+)
+def test_what_an_argument_calls_a_secret_is_one_and_is_never_shown(args: list[str], shown: list[str]) -> None:
+    spec = server(args=args)
+    assert redacted_arguments(args) == shown
+    assert spec.command_line == " ".join(["x", *shown])
+    assert redact(f"--{SECRET}", spec.secrets) in ("--***", "***")
+    assert SECRET not in repr(spec)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("args", [["--max-tokens", "500000"], ["--keys-from", "/a/path"], ["monkey", "/a/path"], []])
+def test_arguments_that_name_no_secret_are_shown(args: list[str]) -> None:
+    assert redacted_arguments(args) == args and server(args=args).secrets == frozenset()
 
 
 def test_redact_replaces_every_secret_and_the_longest_first() -> None:

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
-from toolhub.config import Config, ServerSpec, load_config, redact
+from toolhub.config import Config, ServerSpec, load_config
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.spawn.fork.server import import_profiles
@@ -158,7 +158,7 @@ def _remedy(lacks: list[Any]) -> str:
 
 def advice(spec: ServerSpec, error: str) -> str:
     """What a person should try, by the kind of failure."""
-    command = redact(" ".join([spec.command or "", *spec.args]).strip(), spec.secrets)
+    command = spec.command_line
     if "not found on PATH" in error:
         return f"install {spec.command!r}, or write its full path into `command`"
     if "working directory" in error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolhub.config.interpolate import texts
@@ -14,6 +14,13 @@ SHORTEST_SECRET = 6
 
 _SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|AUTH|CREDENTIAL", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
+
+
+# An option whose name ends so, `NAME=value` as in `docker run -e`, and `Name: value` as in `--header`.
+_SECRET_ARGUMENT = re.compile(
+    r"(?P<name>-*[\w.-]*(?:key|token|secret|password|authorization))(?:(?P<between>\s*[=:]\s*)(?P<value>.+))?",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -41,3 +48,30 @@ def named_secrets(mapping: Mapping[str, Any]) -> Iterator[str]:
             yield text
             if scheme := _SCHEME.fullmatch(text):
                 yield scheme[1]
+
+
+def secret_arguments(args: Sequence[str]) -> Iterator[str]:
+    """Values that a command line gives to options such as `--api-key`, `--token`, `--secret` and `--password`."""
+    for value in filter(None, (secret for _, secret in _secrets_by_position(args))):
+        yield value
+        if scheme := _SCHEME.fullmatch(value):
+            yield scheme[1]
+
+
+def redacted_arguments(args: Sequence[str]) -> list[str]:
+    """The command line for people, with `***` for what `secret_arguments` finds, however short it is."""
+    return [before + "***" if secret is not None else before for before, secret in _secrets_by_position(args)]
+
+
+def _secrets_by_position(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Of every argument what may be shown, and the secret that follows it in the same argument, if any."""
+    is_value = False
+    for argument in args:
+        match = None if is_value else _SECRET_ARGUMENT.fullmatch(argument)
+        if is_value:
+            yield "", argument
+        elif match and match["value"]:
+            yield match["name"] + match["between"], match["value"]
+        else:
+            yield argument, None
+        is_value = match is not None and match["value"] is None and argument.startswith("-")

@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolhub.config.interpolate import BadReference, Template, fill, map_texts, template_of, texts
 from toolhub.config.problems import Key, Problem, format_key_path
-from toolhub.config.redact import long_enough, named_secrets, redact
+from toolhub.config.redact import long_enough, named_secrets, redact, redacted_arguments, secret_arguments
 from toolhub.config.rules import (
     broken_rules,
     check_builtin,
@@ -196,7 +196,12 @@ class ServerSpec(Section):
     def secrets(self) -> frozenset[str]:
         """Texts to keep out of everything people read (see `redact`)."""
         named = (*named_secrets(self.env), *named_secrets(self.headers), *named_secrets(self.options))
-        return long_enough(self._inserted.union(named))
+        return long_enough(self._inserted.union(named, secret_arguments(self.args)))
+
+    @property
+    def command_line(self) -> str:
+        """The command for people: without secrets."""
+        return redact(" ".join([self.command or "", *redacted_arguments(self.args)]).strip(), self.secrets)
 
     def for_task(self, values: Mapping[str, str]) -> ServerSpec:
         """The spec with `${task.<name>}` replaced; itself when there is nothing to replace.
@@ -239,7 +244,8 @@ class ServerSpec(Section):
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         secrets = self.secrets
         for name, value in super().__repr_args__():
-            yield name, map_texts(value, lambda _, text: redact(text, secrets))
+            shown = redacted_arguments(value) if name == "args" else value
+            yield name, map_texts(shown, lambda _, text: redact(text, secrets))
 
 
 def _spelled(template: Template) -> str:

@@ -188,13 +188,9 @@ def start_error(spec: ServerSpec, exc: OpenFailed) -> StartError:
             "an MCP server must keep stdout for the protocol and log to stderr"
         )
     if not death.stderr and not death.noise_lines and spec.transport == "stdio" and "found" not in str(exc):
-        parts.append(f"nothing on stderr; run it by hand to see more: {_command_line(spec)}")
+        parts.append(f"nothing on stderr; run it by hand to see more: {spec.command_line}")
     message = "; ".join(parts) + _quoted_stderr(spec, death)
     return StartError(redact(message, spec.secrets), server=spec.name, stderr_tail=_redacted(spec, death))
-
-
-def _command_line(spec: ServerSpec) -> str:
-    return " ".join([spec.command or "", *spec.args])
 
 
 def _end(death: ExitInfo) -> str:

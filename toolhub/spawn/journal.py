@@ -15,10 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from toolhub.private_files import check_private_folder, read_private
 from toolhub.spawn.cgroup import Cgroup, recorded
 from toolhub.spawn.supervisor import descendants, start_time
 
 logger = logging.getLogger(__name__)
+# A line has about 60 bytes, and a hub starts a few processes per task.
+_LARGEST_JOURNAL = 256 << 20
 _numbers = itertools.count(1)
 
 
@@ -30,7 +33,9 @@ class Journal:
         self._fd: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            check_private_folder(path.parent)
+            flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+            self._fd = os.open(path, flags, 0o600)
         except OSError as exc:
             logger.warning("no journal at %s (%s): a crash of this hub cannot be swept up later", path, exc)
 
@@ -78,8 +83,18 @@ def open_journal(directory: Path) -> Iterator[Journal]:
 
 
 def sweep(directory: Path) -> list[int]:
-    """Kill the recorded children of hubs that no longer live; return the pids killed."""
+    """Kill the recorded children of hubs that no longer live; return the pids killed.
+
+    Only what this user wrote is believed: a hub that runs as root would kill whatever somebody else names.
+    """
     killed: list[int] = []
+    try:
+        check_private_folder(directory)
+    except (FileNotFoundError, NotADirectoryError):  # `Journal` says so where that matters
+        return killed
+    except OSError as exc:
+        logger.warning("what an earlier hub left running is not swept up: %s", exc)
+        return killed
     for path in sorted(directory.glob("*-*.jsonl")):
         hub_pid, hub_started = path.stem.split("-")[:2]
         if hub_pid.isdigit() and start_time(int(hub_pid)) == hub_started:
@@ -97,7 +112,7 @@ def sweep(directory: Path) -> list[int]:
 def _sweep_one(path: Path) -> list[int]:
     killed: list[int] = []
     children: dict[int, str] = {}
-    for line in path.read_text(errors="replace").splitlines():
+    for line in read_private(path, limit=_LARGEST_JOURNAL).decode(errors="replace").splitlines():
         try:
             entry = json.loads(line)
             if "cgroup" in entry:
