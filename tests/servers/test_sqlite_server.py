@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 import pytest
 import sqlite_exploit
@@ -17,6 +18,8 @@ from calling import answer, refusal
 from mcp import Client
 from toolhub_servers import sqlite
 from toolhub_servers._confined import ConfinedProcess, ProcessDied, Raised, folder_of_code
+
+from toolhub import Hub, parse_config
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -348,3 +351,19 @@ def children() -> list[psutil.Process]:
 
 def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
+
+
+async def test_in_a_hub_a_crash_of_sqlite_costs_one_task_its_database_and_no_other_task_anything() -> None:
+    config = {"servers": {"db": {"builtin": "toolhub_servers.sqlite:create_server"}}}
+    with anyio.fail_after(60):
+        async with Hub(parse_config(config)) as hub, hub.task("a") as first, hub.task("b") as second:
+            for task in (second, first):
+                before = set(children())
+                await task.call("db", "execute", {"sql": "CREATE TABLE t (a)"})
+            launcher = next(child for child in set(children()) - before if child.ppid() == os.getpid())
+            launcher.children()[0].kill()
+            died = await first.call("db", "execute", {"sql": "INSERT INTO t VALUES (1)"})
+            assert "the database process died" in str(died) and "state_lost" in str(died)
+            kept = await second.call("db", "query", {"sql": "SELECT count(*) FROM t"})
+            assert "[[0]]" in str(kept)
+    assert not [child for child in children() if child.is_running() and child == launcher]
