@@ -1,1 +1,1 @@
-"""Channels: a duplex conversation with one server, whatever carries it. The only importers of `mcp` below the doors."""
+"""Channels: what carries the conversation with one server. Only these modules and `serve/` import the MCP SDK."""

@@ -1,4 +1,4 @@
-"""What a session needs from a conversation with one server."""
+"""The interface between a session and what carries it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
 
 
 class Channel(Protocol):
-    """A live conversation. Opened by an async context manager, which also ends it."""
+    """A live conversation with one server. An async context manager opens and ends it."""
 
     info: ServerInfo
     pid: int | None
@@ -19,7 +19,7 @@ class Channel(Protocol):
     """Called (without waiting) when the server says that its tool list changed."""
 
     async def list_tools(self) -> list[Json]:
-        """Return every tool as its wire object, all pages."""
+        """Return every tool as its wire object, from all pages."""
         ...
 
     async def call_tool(
@@ -46,13 +46,13 @@ class Channel(Protocol):
         ...
 
     def exit_info(self) -> ExitInfo:
-        """What is known about the end: call after `wait_closed()`."""
+        """Return what is known about the end. Call it after `wait_closed()`."""
         ...
 
 
 @dataclass
 class ExitInfo:
-    """Evidence about a server that failed: exit code, last stderr lines, lines of noise on stdout."""
+    """What is known about a server that ended: exit code, last stderr lines, lines on stdout that are not JSON-RPC."""
 
     exit_code: int | None = None
     stderr: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class ServerRefused(Exception):
 
 
 class OpenFailed(Exception):
-    """The conversation could not be set up. Carries the evidence; the session turns it into a StartError."""
+    """The conversation could not be set up. The session turns it into a StartError."""
 
     def __init__(self, message: str, exit_info: ExitInfo | None = None) -> None:
         super().__init__(message)

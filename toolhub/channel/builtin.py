@@ -1,4 +1,4 @@
-"""Our own servers inside the hub's process: no process, no pipe, no stream; a call is one task beside the caller's."""
+"""Builtin servers: our own MCP servers inside the hub's process. A call runs in a task beside the caller's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_server(spec: ServerSpec, host: BuiltinContext | None = None) -> Server[
 
 @contextmanager
 def _root_logger_untouched() -> Iterator[None]:
-    """The SDK's MCPServer calls `logging.basicConfig`, which is for the program to do, not for a library."""
+    """Keep the SDK's MCPServer from configuring the root logger, which only the program may do."""
     root, placeholder = logging.getLogger(), logging.NullHandler()
     root.addHandler(placeholder)
     try:
@@ -72,7 +72,7 @@ async def open_builtin(spec: ServerSpec, host: BuiltinContext | None = None) -> 
 
 
 async def _serve(server: Server[Any], link: InProcessTransport) -> None:
-    """Serve one conversation until it ends. Its era is the handshake, whatever the config prefers over a wire."""
+    """Serve one conversation until it ends. It always begins with a handshake, whatever `protocol` the config says."""
     peer = Peer(link, link)
     async with server.lifespan(server) as state:
         await serve_connection(server, peer, connection=Connection.for_loop(peer), lifespan_state=state)

@@ -1,9 +1,9 @@
-"""Conversations through the official SDK, whatever carries them.
+"""The channel of every MCP server: handshake, calls, notifications.
 
-The SDK's `ClientSession` does the handshake; calls then go through its dispatcher's `send_raw_request`, so that unknown
-fields survive and a sloppy server does not raise. That dispatcher is our own `Peer` where messages pass without a
-stream (processes, servers in this process), and the SDK's over HTTP. Its receive loop ending *is* the end of the
-connection: that one place covers EOF, a crash of the transport and our own closing.
+The SDK's `ClientSession` does the handshake. Calls then go through its dispatcher's `send_raw_request`, so that unknown
+fields survive and a sloppy answer raises no error. The dispatcher is our own `Peer` for child processes and builtin
+servers, and the SDK's over HTTP. The end of its receive loop is the end of the connection: after EOF, after a crash of
+the transport, and after our own closing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 class Relay(Dispatcher[TransportContext], Protocol):
-    """A dispatcher that makes its end visible and shows its notifications raw."""
+    """A dispatcher that tells when it has ended and hands out notifications unparsed."""
 
     ended: anyio.Event
     on_raw_notification: RawNotified | None
@@ -164,13 +164,16 @@ class McpChannel:
         if exc.code == CONNECTION_CLOSED:
             return ChannelClosed(exc.message)
         if exc.code == INVALID_REQUEST and "session" in exc.message.lower() and self.pid is None:
-            # A restarted HTTP server does not know our session id: it refused, so it did not execute.
+            # A restarted HTTP server does not know our session id. It refused the request, so it did not execute it.
             self._dispatcher.ended.set()
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
         return ServerRefused(exc.code, exc.message, exc.error.data)
 
     def _stamped(self, method: str, params: Mapping[str, Any] | None, options: CallOptions) -> tuple[Json, CallOptions]:
-        """Add what revision 2026-07-28 wants with every request: the envelope in `_meta`, its copy in headers."""
+        """Add what revision 2026-07-28 requires with every request:
+
+        fields in `_meta`, and a copy of them in headers.
+        """
         stamped = dict(params or {})
         stamped["_meta"] = {**(stamped.get("_meta") or {}), **(self._modern_meta or {})}
         headers = {MCP_PROTOCOL_VERSION_HEADER: self.info.protocol, MCP_METHOD_HEADER: method}
@@ -225,7 +228,7 @@ def _modern_meta(info: ServerInfo) -> Json | None:
 
 
 async def _handshake(session: ClientSession, spec: ServerSpec) -> None:
-    """Set the session up; `auto` asks for the modern revision first, which not every server survives."""
+    """Do the handshake. `auto` asks for the modern revision first; some servers crash on that."""
     try:
         with anyio.fail_after(spec.start_timeout_s):
             await _negotiate(session, spec)
@@ -250,7 +253,7 @@ async def conversation(
     spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], ExitInfo]
 ) -> AsyncIterator[McpChannel]:
     """Set up a session over a dispatcher; leaving ends it, not the transport."""
-    dispatcher.on_raw_notification = lambda method, params: None  # nobody listens yet
+    dispatcher.on_raw_notification = lambda method, params: None  # there are no listeners yet
     async with ClientSession(dispatcher=dispatcher, client_info=CLIENT_INFO) as session:
         await _handshake(session, spec)
         yield McpChannel(session, dispatcher, evidence=evidence)

@@ -1,4 +1,4 @@
-"""A server made of functions: the twin of a real channel for tests of all above it. Runs on any anyio backend."""
+"""A server made of functions, for tests of everything above the channel. Runs on any anyio backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text_result(text: str, *, is_error: bool = False) -> Json:
 
 
 class MemoryServer:
-    """Every opening is one incarnation. `fail_next` makes openings fail; `die()` kills the current incarnations."""
+    """Each opened channel is one process. `fail_next` makes openings fail; `die()` kills the open channels."""
 
     def __init__(self, **tools: ToolFn) -> None:
         self.tools = tools
@@ -52,7 +52,7 @@ class MemoryServer:
 
 
 class MemoryChannel:
-    """One incarnation of a MemoryServer."""
+    """One channel of a MemoryServer."""
 
     def __init__(self, tools: Mapping[str, ToolFn], *, pid: int) -> None:
         self.info = ServerInfo("memory", "1", "2025-11-25")

@@ -17,9 +17,10 @@ from toolhub.spawn.launchers.resolver import Command, Resolver
 from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 
-# The process has ended but its stdout has not: a grandchild holds the pipe. Its last answer may still be in there.
+# How long to read on after the process has ended: its last answer may still be in the pipe, which a grandchild may hold
+# open for ever.
 _EOF_GRACE_S = 0.1
-# A server that exits closes its stdout first; its exit code, the best evidence there is, follows within milliseconds.
+# A server that exits closes its stdout first. Its exit code follows within milliseconds.
 _EXIT_CODE_S = 0.5
 
 
@@ -29,8 +30,8 @@ async def open_stdio(
 ) -> AsyncIterator[McpChannel]:
     """Start the server's process and talk to it; leaving ends the process and everything it started.
 
-    limit: bytes of the longest line accepted. resolver: knows what launchers run; when that does not come up, the
-    launcher itself is run. Raises OpenFailed with the evidence.
+    limit: bytes of the longest line accepted. resolver: knows what launchers such as npx run; if that command does not
+    start, the launcher itself is run. Raises OpenFailed.
     """
     command = Command([spec.command or "", *spec.args], child_environment(spec.env, spec.inherit_env), spec.cwd)
     resolved = resolver.resolve(command) if resolver is not None else None
@@ -63,7 +64,7 @@ async def _open_command(
 
     def evidence() -> ExitInfo:
         return ExitInfo(
-            # The exit of a server that we hung up on says nothing; why we did says it all.
+            # If we ended the connection, the exit code says nothing: `cause` says why.
             exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
             stderr=tail.lines(),
             noise=list(stdout.noise) if stdout else [],
@@ -92,7 +93,7 @@ async def _open_command(
             finally:
                 if not opened:
                     await _exit_code(child, stdout)
-                    child.kill()  # it has no state worth a grace period, and its caller is waiting for the diagnosis
+                    child.kill()  # it never became ready, and its caller waits for the error
                 await stop(child, grace=spec.stop_timeout_s)
                 watching.cancel()
                 tasks.cancel_scope.cancel()
@@ -105,20 +106,20 @@ async def _open_command(
 
 
 async def _watch(child: Child, watching: anyio.CancelScope) -> None:
-    """Shielded: when the hub is cancelled, the stop ladder still has to hear that the process ended."""
+    """Follow the process. Shielded: `stop()` needs to know that the process ended even when the hub is cancelled."""
     with watching:
         await child.watch()
 
 
 async def _exit_code(child: Child, stdout: StdoutStream) -> None:
-    """Let a server that is on its way out get there by itself: killed, it would take its exit code with it."""
+    """Let a server that is exiting finish: if it were killed, its exit code would be lost."""
     if stdout.has_ended:
         with anyio.move_on_after(_EXIT_CODE_S, shield=True):
             await child.exited.wait()
 
 
 async def _end_of_process(child: Child, stdout: StdoutStream) -> None:
-    """The process watch: its end is the end of the stream, even if a grandchild keeps the pipe open."""
+    """End the stream when the process has ended, even if a grandchild keeps the pipe open."""
     await child.exited.wait()
     await anyio.sleep(_EOF_GRACE_S)
     stdout.end()

@@ -1,7 +1,7 @@
-"""A running server as the hub holds it, and how it is asked for.
+"""A running server process as the hub sees it, and the request that starts one.
 
-Whoever makes processes for the hub (the supervisor, a zygote) takes the same request, a JSON object with four
-descriptors, and leaves a shim at the other end of the control socket that speaks the same few messages.
+The supervisor and zygotes take the same request, a JSON object with four file descriptors. Both leave a shim at the
+other end of the control socket; all shims speak the same messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolhub.spawn import supervisor
 from toolhub.spawn.journal import Journal
 
 Request = dict[str, Any]
-"""`argv`, `env`, `cwd` (absolute), and what a zygote wants to know beside."""
+"""`argv`, `env`, `cwd` (absolute), and more for a zygote."""
 
 
 class SpawnFailed(Exception):
@@ -28,7 +28,7 @@ class SpawnFailed(Exception):
 
 
 class StarterLost(SpawnFailed):
-    """Whoever was to start it died on the way: nothing runs, and another may try."""
+    """The process that was to start the server died. Nothing runs; another may try."""
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ async def request_child(
     stdin: int | None = None,
     more: Sequence[int] = (),
 ) -> Child:
-    """Make the pipes of a server, have it started by whoever `send` reaches, and return once it is.
+    """Make a server's pipes, send the request with `send`, and return once the server is started.
 
     stdin: a descriptor to give it instead of a pipe; it stays the caller's, as those in `more` do. explain: puts a
     failed start (errno, text, file name) into words. Raises SpawnFailed.

@@ -1,6 +1,6 @@
-"""The stop ladder: close stdin, ask, insist, make sure.
+"""How a child process is stopped, in the order of the MCP specification for stdio.
 
-The order is the MCP specification's for stdio (close input, wait, SIGTERM, SIGKILL); the times are design section 13.
+Close its stdin and wait, send SIGTERM and wait, then send SIGKILL to it and to everything that it started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Being woken is most of what a call costs: on asyncio by its own futures and callbacks, elsewhere through anyio."""
+"""Futures and reader callbacks:
+
+asyncio's own where it runs, since waking a task is most of a call's cost; else anyio.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Future(Protocol[T]):
     """One value that one task awaits."""
 
     def done(self) -> bool:
-        """Whether it can no longer be set: it was, or, with some event loops, whoever waited has gone."""
+        """Whether it can no longer be set: it is set already or, on asyncio, its waiter was cancelled."""
         ...
 
     def set_result(self, value: T, /) -> None: ...

@@ -1,4 +1,4 @@
-"""A wire inside this process: what one end sends, the other end takes at once, without a stream in between."""
+"""A transport inside this process: what one end sends, the other end receives at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolhub.model import Json
 
 
 class InProcessTransport:
-    """One end; both the source and the sink of a `Peer`. Get a pair from `in_process_pair()`."""
+    """One end: source and sink of a `Peer`. Get a pair from `in_process_pair()`."""
 
     is_full = False
 
@@ -34,7 +34,7 @@ class InProcessTransport:
             self._is_over.set()
 
     def send(self, message: Json) -> None:
-        """See `transport.MessageSink`. What is sent before the other end takes messages waits there for it."""
+        """See `transport.MessageSink`. Messages sent before the other end receives are kept for it."""
         other = self.other
         if other._is_over.is_set():
             raise anyio.BrokenResourceError
@@ -46,7 +46,7 @@ class InProcessTransport:
             other._take(message)
 
     async def wait_room(self) -> None:
-        """There always is room: what is sent is taken."""
+        """There is always room."""
 
     def close(self) -> None:
         self.other._is_over.set()
@@ -55,8 +55,8 @@ class InProcessTransport:
 def in_process_pair() -> tuple[InProcessTransport, InProcessTransport]:
     """Return (the client's end, the server's end).
 
-    What the client sends is copied, as JSON would copy it: its arguments are its caller's, who may go on changing them.
-    What the server sends was made for the message by the SDK, and is not copied.
+    What the client sends is copied, as JSON would copy it, because its caller may change the arguments later. What the
+    server sends was made for this message by the SDK, and is not copied.
     """
     client, server = InProcessTransport(copies=True), InProcessTransport(copies=False)
     client.other, server.other = server, client

@@ -19,7 +19,7 @@ INLINE_BYTES = 1 << 20
 
 
 class LineTooLong(Exception):
-    """One line exceeded the limit; the stream cannot be trusted to find its next start cheaply."""
+    """One line exceeded the limit."""
 
 
 class LineBuffer:

@@ -1,8 +1,8 @@
-"""One end of a JSON-RPC conversation: a future per request, a task per request of the other side, nothing else.
+"""One end of a JSON-RPC connection: a future per request, and a task per request of the other side.
 
-It takes the place of the SDK's dispatcher under `ClientSession` (and under a server in this process), and costs a call
-one message out and one event-loop round back: no stream, task, scope, span or model stands between `send_raw_request`
-and the wire. Messages are plain dicts; what they look like between here and there is the wire's business.
+`Peer` takes the place of the SDK's dispatcher under `ClientSession`, and under builtin servers. There is no stream,
+task, span or model between `send_raw_request` and the transport, so that a call costs one message out and one round of
+the event loop back. Messages are plain dicts; the transport encodes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from toolhub.channel.jsonrpc.transport import MessageSink, MessageSource
 from toolhub.model import Json
 
 RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
-"""Shown (method, params) of a notification at once and in order; returns what is left to do in a task, if anything."""
+"""Called with (method, params) of each notification, in order. May return work to be done in a task."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 
 class Peer:
-    """The SDK's `Dispatcher` over a source and a sink. `ended` is set once nothing can come any more."""
+    """The SDK's `Dispatcher` interface over a source and a sink. `ended` is set when no message can come any more."""
 
     def __init__(self, source: MessageSource, sink: MessageSink) -> None:
         self.ended = anyio.Event()
         self.on_raw_notification: RawNotified | None = None
-        """Takes notifications instead of the `on_notify` that `run` was given."""
+        """Gets notifications instead of the `on_notify` that `run` was given."""
         self._source = source
         self._sink = sink
         self._number = 0
@@ -65,7 +65,7 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer waiting={len(self._waiting)} handling={len(self._handling)} ended={self.ended.is_set()}>"
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- requests to the other side ---------------------------------------------------------------------------------
 
     async def send_raw_request(self, method: str, params: Params, opts: CallOptions | None = None) -> Json:
         """Return the other side's result. Cancelling tells the other side, without waiting for it.
@@ -81,7 +81,7 @@ class Peer:
     async def _request(self, method: str, params: Params, opts: CallOptions) -> Json:
         if self._new_future is None:
             raise RuntimeError("a request before run()")
-        await anyio.lowlevel.checkpoint_if_cancelled()  # what is cancelled already must not reach the other side
+        await anyio.lowlevel.checkpoint_if_cancelled()  # a cancelled request must not be sent
         while self._sink.is_full:
             await self._sink.wait_room()
         if self.ended.is_set():
@@ -97,7 +97,7 @@ class Peer:
             self._sink.send(_request(number, method, params, wants_progress=on_progress is not None))
             outcome = await answer
         except anyio.BrokenResourceError:
-            pass  # its outcome is that the conversation is over
+            pass  # the outcome stays: the connection is closed
         except anyio.get_cancelled_exc_class():
             if self._waiting.get(key) is answer and opts.get("cancel_on_abandon", True):
                 self._send_or_drop(
@@ -124,7 +124,7 @@ class Peer:
         return self._number
 
     async def notify(self, method: str, params: Params, opts: CallOptions | None = None) -> None:
-        """Send a notification; nobody hears of it if the other side is gone."""
+        """Send a notification. It is dropped if the other side is gone."""
         self._send_or_drop(_message(method, params))
 
     def _send_or_drop(self, message: Json) -> None:
@@ -133,7 +133,7 @@ class Peer:
         except anyio.BrokenResourceError:
             logger.debug("dropped %s: the other side is gone", message.get("method", "an answer"))
 
-    # --- being told -------------------------------------------------------------------------------------------------
+    # --- messages from the other side -------------------------------------------------------------------------------
 
     async def run(
         self,
@@ -155,7 +155,7 @@ class Peer:
                     self._end()
                     self._tasks.cancel_scope.cancel()
         finally:
-            self._sink.close()  # not before the handlers have given their last answers
+            self._sink.close()  # after the handlers have sent their last answers
 
     def _end(self) -> None:
         self.ended.set()
@@ -227,7 +227,7 @@ class Peer:
         self._tasks.start_soon(_contained, partial(listener, float(progress), known, said))
 
     async def _handle(self, context: RequestContext, key: RequestId, method: str, params: Params) -> None:
-        """Answer one request; one that the other side has cancelled is not answered."""
+        """Answer one request; a request that the other side cancelled is not answered."""
         answer: Json | None = None
         try:
             with context.scope:
@@ -253,8 +253,8 @@ def _message(method: str, params: Params) -> Json:
 
 
 def _request(number: RequestId, method: str, params: Params, *, wants_progress: bool) -> Json:
-    """Add what goes into `_meta`, which is nothing at all for most calls: then nothing is copied either."""
-    trace = get_current()  # empty unless somebody traces
+    """Make a request. Most need nothing in `_meta`; then no params are copied."""
+    trace = get_current()  # empty without tracing
     if wants_progress or trace:
         meta = dict((params or {}).get("_meta") or {})
         if wants_progress:
@@ -273,7 +273,7 @@ def _error(error: ErrorData) -> Json:
 
 
 async def _contained(work: Callable[[], Awaitable[None]]) -> None:
-    """A listener's trouble must not end the conversation."""
+    """Run a listener. Its errors are logged and do not end the connection."""
     try:
         await work()
     except Exception:

@@ -1,8 +1,8 @@
-"""The two ends of a server's stdio as the source and the sink of a `Peer`.
+"""A server's stdin and stdout as the sink and the source of a `Peer`.
 
-The event loop calls the reader when there is something to read, and the reader resolves what the messages answer: no
-task, stream or event stands between the pipe and whoever waits. It takes one chunk per round of the loop, and of that a
-bounded number of lines, so that a server which never stops talking cannot keep the loop to itself.
+The event loop calls the reader when stdout has data, and the reader sets the futures of the answers: there is no task
+or stream between the pipe and the caller. It reads one chunk per round of the loop, and handles a bounded number of
+lines, so that a server that never stops writing cannot block the loop.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong,
 from toolhub.model import Json
 
 _READ_BYTES = 1 << 18
-# Some half a millisecond of small messages; other servers' messages and the hub's own work come in between.
+# About half a millisecond of small messages; then the loop serves others.
 _LINES_PER_ROUND = 64
-# Writers wait while this much is unsent; a server that stops reading stdin then costs its callers, not memory.
+# Requests wait while this much is unsent, so that a server that stops reading does not fill the hub's memory.
 _HIGH_WATER_BYTES = 1 << 20
 NOISE_KEPT, NOISE_CHARS = 20, 200
 
 
 class Pipes(Protocol):
-    """A process, as far as it matters here: the hub's descriptors of its stdin (negative once closed) and stdout."""
+    """The hub's descriptors of a process's stdin (negative once closed) and stdout."""
 
     stdin: int
     stdout: int
 
 
 class StdoutStream:
-    """Messages a server sends; everything else it prints is counted as noise, kept for diagnosis, and never fatal."""
+    """Messages from a server. Other lines on its stdout are counted as noise and kept for error messages."""
 
     def __init__(self, child: Pipes, *, limit: int) -> None:
         self._child = child
@@ -46,7 +46,7 @@ class StdoutStream:
         self._crash: Exception | None = None
         self._take: Callable[[Any], bool]
         self._halt: Future[bytes | None] | None = None
-        """What interrupts the reading: a line that is too long to be decoded in the loop, or None at the end."""
+        """Set to interrupt the reading: a line too long to be decoded in the event loop, or None at the end."""
         self.noise_lines = 0
         self.noise: deque[str] = deque(maxlen=NOISE_KEPT)
         self.failure = ""
@@ -72,7 +72,7 @@ class StdoutStream:
                 raise self._crash
             if long_line is None:
                 return
-            # Nothing is read meanwhile: the messages of one server keep their order, and the server waits.
+            # Nothing is read meanwhile, so that the server's messages keep their order.
             try:
                 message = await decode(long_line)
             except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ class StdoutStream:
             self._take_message(message, long_line)
 
     def _turn(self) -> bool:
-        """Take what the server said, a bounded part of it in one round of the loop; True: there is more already."""
+        """Handle a bounded number of lines. Returns True if there are more already."""
         if self._halt is None or self._halt.done():
             return False
         if not self._lines and not self._ended:
@@ -121,7 +121,7 @@ class StdoutStream:
 
 
 def _decoded(line: bytes) -> Any:
-    """The line's JSON value; None, which is no message, when it is not JSON."""
+    """Return the line's JSON value; None, which is not a message, when it is not JSON."""
     try:
         return decode_inline(line)
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ def _decoded(line: bytes) -> Any:
 
 
 class StdinStream:
-    """Messages to a server, each written whole: a cancelled sender never leaves half a line behind."""
+    """Messages to a server. Each is written whole, also when its sender is cancelled."""
 
     def __init__(self, child: Pipes, flushers: anyio.abc.TaskGroup) -> None:
         self._child = child
@@ -181,7 +181,7 @@ class StdinStream:
                 del self._pending[:written]
                 self._make_room()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            self._pending.clear()  # the server is gone; its death is told by the reader
+            self._pending.clear()  # the server is gone; the reader reports its death
             self._make_room()
 
     def _make_room(self) -> None:

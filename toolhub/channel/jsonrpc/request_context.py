@@ -1,4 +1,4 @@
-"""What the other side asks of us: the way back that a handler is given, and how its failures are answered."""
+"""The context of one request from the other side, as its handler sees it, and how a handler's errors are answered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Params = Mapping[str, Any] | None
 logger = logging.getLogger(__name__)
 
 _DUPLEX = TransportContext(kind="duplex", can_send_request=True)
-# What the SDK's dispatcher answers for an exception that it knows nothing about.
+# The code that the SDK's dispatcher answers for an unknown exception.
 _UNKNOWN_ERROR = 0
 
 
 @dataclass(eq=False)
 class RequestContext:
-    """One message of the other side, as its handler sees it: the SDK's `DispatchContext`."""
+    """One request or notification of the other side: the SDK's `DispatchContext`."""
 
     peer: Outbound = field(repr=False)
     request_id: RequestId | None = None
@@ -73,7 +73,7 @@ class RequestContext:
 
 
 def error_of(exc: Exception, method: str) -> ErrorData:
-    """What a handler's exception is on the wire: the same as from the SDK's dispatcher."""
+    """Turn a handler's exception into a JSON-RPC error, as the SDK's dispatcher does."""
     if isinstance(exc, MCPError):
         return exc.error
     if isinstance(exc, ValidationError):

@@ -1,4 +1,4 @@
-"""The two ends of a wire that carries JSON-RPC messages as plain dicts: what a `Peer` needs of a transport."""
+"""The interface between a `Peer` and its transport. Messages are plain dicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ class MessageSource(Protocol):
     """Where messages come from."""
 
     async def receive_loop(self, take: Callable[[Any], bool]) -> None:
-        """Give every message to `take`, in the order sent, until the other side ends; False: it was no JSON-RPC."""
+        """Hand every message to `take`, in order, until the other side ends.
+
+        `take` returns False for what is not JSON-RPC.
+        """
         ...
 
 
@@ -21,20 +24,20 @@ class MessageSink(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the other side has stopped reading: requests then wait, everything else is still sent."""
+        """Whether the other side has stopped reading. New requests then wait; answers and notices are still sent."""
         ...
 
     async def wait_room(self) -> None:
-        """Return when something was read, or when the sink was closed; whoever waited looks at `is_full` again."""
+        """Return when the other side has read something or the sink was closed. Callers check `is_full` again."""
         ...
 
     def send(self, message: Json) -> None:
-        """Send without waiting. Raises BrokenResourceError when the other side is gone, ValueError for what is no JSON.
+        """Send without waiting. The caller may change the message afterwards.
 
-        The message is its sender's, who may change it afterwards.
+        Raises BrokenResourceError when the other side is gone, ValueError for what is not JSON.
         """
         ...
 
     def close(self) -> None:
-        """Nothing more will be sent, and nobody waits for room any longer."""
+        """Stop sending, and wake everyone who waits for room."""
         ...
