@@ -267,6 +267,7 @@ _DRAWINGS: dict[str, tuple[str, BandsOf]] = {
         Pick("^One hub", ("hub_rss_mib", "keepers_pss_mib", "servers_pss_mib"), ""),
     ),
     "sweep": ("Memory of a hub over a long sweep", Pick("stays behind", ("first", "last"), "")),
+    "soak": ("A soak: time to recover from each kind of fault", Pick("^Faults", ("p50", "p99"), "")),
     "recover": ("After a server was killed: time until all is well again", Pick("kills", _TIMES, "told|served|hub")),
     "sandbox": (
         "Sandboxes: time until the first result, and of a call",

@@ -21,6 +21,7 @@ from benchmarks import (
     throughput,
 )
 from benchmarks.result import Question
+from benchmarks.soak import question as soak
 
 QUESTIONS: dict[str, Question[Any]] = {
     module.QUESTION.name: module.QUESTION
@@ -32,6 +33,7 @@ QUESTIONS: dict[str, Question[Any]] = {
         density,
         overload,
         sweep,
+        soak,
         recover,
         idle,
         sandbox,

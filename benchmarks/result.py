@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -68,6 +68,10 @@ class Question(Generic[Scale]):
     run: Callable[[Scale], Outcome]
     full: Scale
     quick: Scale
+    in_all: Scale | None = None
+    """What `all` measures instead of `full`, where that would take hours. It is a look, and not kept."""
+    options: Sequence[str] = ()
+    """Fields of `full` that the command line may set, as `--calls 1000`; numbers."""
 
 
 def ratio(value: float | None, base: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """`toolhub bench`: run questions, keep their results as JSON and pictures, and make README.md from them.
 
 toolhub bench NAME|all [--quick] [--out DIR] [--json] [--quiet-only]      python -m benchmarks.runner report
+toolhub bench soak [--calls N] [--minutes M] [--seed S]
 toolhub bench check [NAME ...] [--against DIR] [--strict]
 """
 
@@ -12,12 +13,13 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +34,7 @@ from tests.environment import SetupError
 from toolhub.errors import MissingExtra
 
 HERE = ROOT / "benchmarks"
+Asking = Callable[[Question[Any]], Json]
 _WIDTH = 160
 # What a question needs is not installed here; the message says how it would be.
 _NOT_INSTALLED = (EngineSetupError, SetupError, MissingExtra)
@@ -54,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.name == "check":
             has_held = check_ratios(arguments.questions, arguments.against, summary)
             sys.exit(1 if arguments.strict and not has_held else 0)
-        _ask_all(names, summary, quick=arguments.quick, as_json=arguments.json, out=out if is_kept else None)
+        ask = partial(measure, quick=arguments.quick, is_in_all=arguments.name == "all", options=_given(arguments))
+        _ask_all(names, summary, ask=ask, as_json=arguments.json, out=out if is_kept else None)
     if len(names) > 1:
         for line in summary.lines(len(names), out / "README.md" if is_kept else None):
             _say(line)
@@ -67,12 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
-def _ask_all(names: Sequence[str], summary: Summary, *, quick: bool, as_json: bool, out: Path | None) -> None:
-    """Ask one after the other. out: where results are kept."""
-    last = {} if quick else report.newest_results(HERE / "results", names)
+def _ask_all(names: Sequence[str], summary: Summary, *, ask: Asking, as_json: bool, out: Path | None) -> None:
+    """Ask one after the other. ask: measures a question. out: where results are kept."""
+    last = report.newest_results(HERE / "results", names)
 
     def use(result: Json) -> None:
-        if out:
+        if out and result["is_look"]:
+            _say(f"{result['question']}: a short run, not kept; for a whole one: toolhub bench {result['question']}")
+        elif out:
             save(result, out)
         if as_json:
             print(json.dumps(result, indent=1), flush=True)
@@ -82,13 +88,13 @@ def _ask_all(names: Sequence[str], summary: Summary, *, quick: bool, as_json: bo
     for number, name in enumerate(names, start=1):
         takes = f", about {duration(last[name]['noise']['wall_s'])} (last committed run)" if name in last else ""
         _say(f"{number} of {len(names)}: {name}{takes}")
-        _ask(name, summary, quick=quick, use=use)
+        _ask(name, summary, ask=ask, use=use)
 
 
-def _ask(name: str, summary: Summary, *, quick: bool, use: Callable[[Json], None]) -> None:
+def _ask(name: str, summary: Summary, *, ask: Asking, use: Callable[[Json], None]) -> None:
     """Measure, and hand over the result. What goes wrong with one question changes nothing for the others."""
     try:
-        summary.answered[name] = measure(QUESTIONS[name], quick=quick)
+        summary.answered[name] = ask(QUESTIONS[name])
         use(summary.answered[name])
     except _NOT_INSTALLED as problem:
         summary.left_out[name] = str(problem)
@@ -138,19 +144,32 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
-def measure(question: Question[Any], *, quick: bool) -> Json:
-    """Answer one question and return the result with everything that is needed to judge it."""
+def measure(
+    question: Question[Any],
+    *,
+    quick: bool = False,
+    is_in_all: bool = False,
+    options: Mapping[str, float] = MappingProxyType({}),
+) -> Json:
+    """Answer one question and return the result with everything that is needed to judge it.
+
+    is_in_all: as part of `all`, where what would take hours is only looked at. options: changes of its scale.
+    """
     began = datetime.now(UTC)
+    is_look = is_in_all and not quick and question.in_all is not None
+    scale: Any = question.quick if quick else question.in_all if is_look else question.full
     with NoiseWatch() as watch:
-        outcome = question.run(question.quick if quick else question.full)
+        outcome = question.run(replace(scale, **options) if options else scale)
         watch.unwaited_cpu_s = outcome.unwaited_cpu_s
-    command = shlex.join(["toolhub", "bench", question.name] + ["--quick"] * quick)
+    given = [word for name, value in options.items() for word in (f"--{name}", f"{value:g}")]
+    command = shlex.join(["toolhub", "bench", question.name, *["--quick"] * quick, *given])
     return {
         "question": question.name,
         "asks": question.asks,
         "date": began.isoformat(timespec="seconds"),
         "command": command,
         "quick": quick,
+        "is_look": is_look,
         "git": git_revision(),
         "machine": describe(),
         "noise": watch.findings,
@@ -209,7 +228,7 @@ def _check_now(names: Sequence[str], summary: Summary) -> bool:
             _say(f"{result['question']}: {note}")
 
     def measure_quickly(name: str) -> Json | None:
-        _ask(name, summary, quick=True, use=say_gaps)
+        _ask(name, summary, ask=partial(measure, quick=True), use=say_gaps)
         return summary.answered.get(name)
 
     # Each line at once: who has limited the time sees what was found until then.
@@ -240,11 +259,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"no such question: {', '.join(unknown)}")
     if arguments.name != "check" and (arguments.questions or arguments.against or arguments.strict):
         parser.error("several questions, --against and --strict go with `check` only")
+    allowed = QUESTIONS[arguments.name].options if arguments.name in QUESTIONS else ()
+    if refused := [f"--{name}" for name in _given(arguments) if name not in allowed]:
+        parser.error(f"{', '.join(refused)} does not go with {arguments.name}")
     if arguments.name == "check" and (arguments.out or arguments.json):
         parser.error("`check` keeps nothing: --out and --json do not go with it")
     if arguments.against and not arguments.against.is_dir():
         parser.error(f"--against: no such directory: {arguments.against}")
     return arguments
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, float]:
+    """Options of questions that the command line has."""
+    values = {name: getattr(arguments, name) for name in ("calls", "minutes", "seed")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -274,6 +302,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"measure nothing (exit status 2) while others use more than {machine.NOISY_PERCENT:.0f} %% of a core",
     )
+    soaking = parser.add_argument_group("soak", "It ends after so many calls or minutes, whichever is first.")
+    soaking.add_argument("--calls", type=int, metavar="N")
+    soaking.add_argument("--minutes", type=float, metavar="M")
+    soaking.add_argument("--seed", type=int, metavar="S", help="decides what fails, and in which order")
     checking = parser.add_argument_group("check", "Times are the machine's own; only ratios are compared.")
     checking.add_argument(
         "questions", nargs="*", metavar="QUESTION", help=f"which to measure (default: {', '.join(check.FAST)})"

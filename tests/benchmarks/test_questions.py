@@ -52,6 +52,7 @@ TINY: dict[str, Any] = {
     "density": TINY_DENSITY,
     "overload": TINY_OVERLOAD,
     "sweep": TINY_SWEEP,
+    "soak": None,  # runs in test_soak
     "kv": TINY_KV,
     "loop": TINY_LOOP,
     "task": TINY_TASK,  # judged in test_task

@@ -1,0 +1,552 @@
+"""What goes wrong: one function per kind of fault. Each strikes something that the load is using.
+
+A fault says what it did, and whose next call shows that all is well again: a server of a task of the load, or a new
+task. Faults that last (a stopped process, a full disk) last `HELD_S`. Times to recover count from the end of the fault
+where the hub has to wait for it, such as SIGCONT; otherwise from its beginning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx2
+import psutil
+
+from benchmarks.crew import Worker
+from benchmarks.growth import open_client
+from benchmarks.measure import tree
+from benchmarks.result import ROOT, Json
+from benchmarks.soak.hub import SoakHub
+
+HELD_S = 2.0
+# After that long without an answer a fault counts as one that the hub did not recover from.
+RECOVERED_WITHIN_S = 60.0
+_PROBE_S, _PROBE_TIMEOUT_S = 0.05, 10.0
+_HOG_BYTES, _GROUP_BYTES = 256 << 20, 32 << 20
+_HOUR_S = 3600.0
+_CLIENT = [sys.executable, "-m", "benchmarks.soak.clients"]
+_SILENT_CONNECTIONS, _HEADER_BYTES = 200, 1 << 20
+_MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+_PIDS_GROUPS = Path("/sys/fs/cgroup/pids")
+
+
+@dataclass(frozen=True)
+class Struck:
+    """what: for people. task: of the load, empty for a new one. since: when the time to recover begins."""
+
+    what: str
+    server: str = "exec"
+    task: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+
+class NothingToStrike(Exception):
+    """Nothing of that kind is there at the moment."""
+
+
+@dataclass
+class Stage:
+    """What faults may use."""
+
+    hub: SoakHub
+    upstream: Worker
+    source: random.Random
+    load: list[Worker] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx2.AsyncClient]:
+        async with open_client(str(self.hub.socket)) as client:
+            yield client
+
+    async def statistics(self) -> Json:
+        async with self.client() as client:
+            found: Json = (await client.get("/v1/statistics")).raise_for_status().json()
+            return found
+
+    async def slot(self, server: str) -> tuple[str, int]:
+        """Return the task and the pid of one of the load's servers that is up. Raises NothingToStrike."""
+        told = await self.statistics()
+        if server == "shared":
+            pids = [("", slot["pid"]) for slot in told["shared"] if slot["server"] == server and slot["pid"]]
+        else:
+            pids = [
+                (task["id"], slot["pid"])
+                for task in told["tasks"]
+                for slot in task["slots"]
+                if task["id"].startswith("soak-") and slot["server"] == server and slot["pid"]
+            ]
+        if not pids:
+            raise NothingToStrike(f"no {server} server is up")
+        return self.source.choice(pids)
+
+    def key(self) -> str:
+        return f"probe-{self.hub.pid}-{next(self._numbers)}"
+
+    async def tell(self, task: str, server: str, tool: str, arguments: Json) -> httpx2.Response:
+        """Make one call in a task of the load."""
+        async with self.client() as client:
+            body = {"server": server, "tool": tool, "arguments": arguments, "timeout_s": _PROBE_TIMEOUT_S}
+            return await client.post(f"/v1/tasks/{task}/calls", json=body)
+
+    async def set_upstream(self, how: str) -> Json:
+        return await anyio.to_thread.run_sync(lambda: self.upstream.ask({"how": how}))
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Processes below the hub whose name or command line has this in it."""
+        found = []
+        for process in tree(self.hub.pid)[1:]:
+            with suppress(psutil.NoSuchProcess):
+                if name in process.name() or name in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def choose(self, processes: list[psutil.Process]) -> psutil.Process:
+        if not processes:
+            raise NothingToStrike("no such process")
+        return self.source.choice(processes)
+
+
+Fault = Callable[[Stage], Awaitable[Struck]]
+
+
+def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        raise NothingToStrike("it ended by itself") from None
+
+
+async def _stop(pid: int) -> None:
+    """SIGSTOP, and SIGCONT after a while."""
+    _kill(pid, signal.SIGSTOP)
+    try:
+        await anyio.sleep(HELD_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+
+def _server_killed(server: str) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        task, pid = await stage.slot(server)
+        _kill(pid)
+        return Struck(f"{server} of {task or 'all tasks'}", server, task)
+
+    return strike
+
+
+def _server_stopped(server: str) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        task, pid = await stage.slot(server)
+        await _stop(pid)
+        return Struck(f"{server} of {task or 'all tasks'}", server, task)
+
+    return strike
+
+
+async def _keeper_killed(stage: Stage) -> Struck:
+    task, pid = await stage.slot("exec")
+    with suppress(psutil.NoSuchProcess):
+        keeper = psutil.Process(pid).ppid()
+        if keeper > 1:
+            _kill(keeper)
+            return Struck(f"keeper of exec of {task}", "exec", task)
+    raise NothingToStrike("it ended by itself")
+
+
+async def _supervisor_killed(stage: Stage) -> Struck:
+    supervisors = [process for process in stage.processes("spawn/supervisor.py") if process.ppid() == stage.hub.pid]
+    _kill(stage.choose(supervisors).pid)
+    return Struck("the supervisor of all servers")
+
+
+async def _zygote_killed(stage: Stage) -> Struck:
+    task, pid = await stage.slot("fork")
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).parents():
+            if process.pid == stage.hub.pid:
+                break
+            if "zygote.py" in " ".join(process.cmdline()) and len(process.children()) > 1:
+                _kill(process.pid)
+                return Struck("a zygote of forked servers", "fork")
+    raise NothingToStrike("no zygote with servers")
+
+
+def _misbehaving(how: str) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        server = stage.source.choice(("exec", "fork"))
+        task, _ = await stage.slot(server)
+        await stage.tell(task, server, "misbehave", {"how": how})
+        return Struck(f"{server} of {task}", server, task)
+
+    return strike
+
+
+async def _out_of_memory(stage: Stage) -> Struck:
+    task, pid = await stage.slot("exec")
+    group = _MEMORY_GROUPS / f"toolhub-soak-{os.getpid()}"
+    try:
+        group.mkdir(exist_ok=True)
+        (group / "memory.limit_in_bytes").write_text(str(_GROUP_BYTES))
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as exc:
+        raise NothingToStrike(f"no memory cgroup: {exc.strerror}") from exc
+    await stage.tell(task, "exec", "hog", {"bytes": _HOG_BYTES})
+    with suppress(OSError):
+        group.rmdir()  # again with the next, if its last member is not gone yet
+    return Struck(f"exec of {task}", "exec", task)
+
+
+# --- sandboxes --------------------------------------------------------------------------------------------------------
+
+
+def _agents(stage: Stage) -> list[psutil.Process]:
+    return [process for process in stage.processes("sbx-agent") if process.children()]
+
+
+async def _agent_killed(stage: Stage) -> Struck:
+    _kill(stage.choose(_agents(stage)).pid)
+    return Struck("the agent of a sandbox", "python")
+
+
+async def _agent_stopped(stage: Stage) -> Struck:
+    await _stop(stage.choose(_agents(stage)).pid)
+    return Struck("the agent of a sandbox", "python")
+
+
+async def _worker_killed(stage: Stage) -> Struck:
+    agent = stage.choose(_agents(stage))
+    with suppress(psutil.NoSuchProcess):
+        _kill(stage.choose(agent.children()).pid)
+        return Struck("the Python of a sandbox", "python")
+    raise NothingToStrike("it ended by itself")
+
+
+# --- the hub ----------------------------------------------------------------------------------------------------------
+
+
+async def _hub_killed(stage: Stage) -> Struck:
+    since = time.monotonic()
+    await anyio.to_thread.run_sync(lambda: stage.hub.end(signal.SIGKILL))
+    await anyio.to_thread.run_sync(stage.hub.start)
+    return Struck("the hub; started again", since=since)
+
+
+async def _hub_restarted(stage: Stage) -> Struck:
+    since = time.monotonic()
+    await anyio.to_thread.run_sync(lambda: stage.hub.end(signal.SIGTERM))
+    await anyio.to_thread.run_sync(stage.hub.start)
+    return Struck("the hub; started again", since=since)
+
+
+async def _hub_stopped(stage: Stage) -> Struck:
+    await _stop(stage.hub.pid)
+    return Struck("the hub")
+
+
+async def _disk_full(stage: Stage) -> Struck:
+    if not stage.hub.has_own_disk:
+        raise NothingToStrike("the state folder has no disk of its own")
+    since, filler = time.monotonic(), stage.hub.state / "filler"
+    try:
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 20)):
+                pass
+        await _new_task(stage)
+        await anyio.sleep(HELD_S)
+    finally:
+        filler.unlink(missing_ok=True)
+    return Struck("no byte left in the state folder", since=since)
+
+
+async def _read_only(stage: Stage) -> Struck:
+    if not stage.hub.has_own_disk:
+        raise NothingToStrike("the state folder has no disk of its own")
+    since = time.monotonic()
+    await _remount(stage.hub.state, "ro")  # files that are open for writing keep a disk writable: the journal
+    try:
+        await _new_task(stage)
+        await anyio.sleep(HELD_S)
+    finally:
+        await _remount(stage.hub.state, "rw")
+    return Struck("the state folder cannot be written", since=since)
+
+
+async def _remount(folder: Path, how: str) -> None:
+    # A bind mount over the folder: the disk below cannot become read-only while the hub's journal is open.
+    if how == "ro":
+        await anyio.run_process(["mount", "--bind", str(folder), str(folder)])
+        await anyio.run_process(["mount", "-o", "remount,bind,ro", str(folder)])
+    else:
+        await anyio.run_process(["umount", "--lazy", str(folder)])
+
+
+async def _new_task(stage: Stage) -> None:
+    """Start servers of a new task while the fault lasts."""
+    async with stage.client() as client:
+        await answered_by(client, stage.key(), "exec", "")
+
+
+async def _no_descriptors(stage: Stage) -> Struck:
+    process = psutil.Process(stage.hub.pid)
+    before = process.rlimit(resource.RLIMIT_NOFILE)
+    process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + 4, before[1]))
+    try:
+        await anyio.sleep(HELD_S)
+    finally:
+        process.rlimit(resource.RLIMIT_NOFILE, before)
+    return Struck("4 descriptors left for the hub")
+
+
+async def _no_processes(stage: Stage) -> Struck:
+    """The supervisor cannot fork. A limit of a cgroup, as RLIMIT_NPROC does not bind root."""
+    group = _PIDS_GROUPS / f"toolhub-soak-{os.getpid()}"
+    supervisors = [process for process in stage.processes("spawn/supervisor.py") if process.ppid() == stage.hub.pid]
+    supervisor = stage.choose(supervisors).pid
+    try:
+        group.mkdir(exist_ok=True)
+        (group / "pids.max").write_text("1")
+        home = _PIDS_GROUPS / _own_group("pids") / "cgroup.procs"
+        (group / "cgroup.procs").write_text(str(supervisor))
+    except OSError as exc:
+        raise NothingToStrike(f"no pids cgroup: {exc.strerror}") from exc
+    try:
+        await anyio.sleep(HELD_S)
+    finally:
+        with suppress(OSError):
+            (group / "pids.max").write_text("max")
+            home.write_text(str(supervisor))
+            group.rmdir()
+    return Struck("the supervisor cannot fork")
+
+
+def _own_group(controller: str) -> str:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, path = line.split(":", 2)
+        if controller in kinds.split(","):
+            return path.lstrip("/")
+    return ""
+
+
+def _clock_jumps(seconds: float) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        since = time.monotonic()
+        stage.hub.set_clock(seconds)
+        try:
+            await _new_task(stage)
+            await anyio.sleep(HELD_S)
+        finally:
+            stage.hub.set_clock(0)
+        return Struck(f"the hub's wall clock by {seconds / _HOUR_S:+.0f} h, and back", since=since)
+
+    return strike
+
+
+# --- upstream ---------------------------------------------------------------------------------------------------------
+
+
+def _upstream(how: str) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        before = (await stage.set_upstream(how))["spoiled"]
+        try:
+            await anyio.sleep(HELD_S)
+        finally:
+            after = (await stage.set_upstream(""))["spoiled"]
+        return Struck(f"{after - before} calls of the HTTP server", "http")
+
+    return strike
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _client(stage: Stage, what: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A client in a process of its own, which has said that it is ready."""
+    address = f"unix://{stage.hub.socket}"
+    process = subprocess.Popen([*_CLIENT, what, address, stage.key()], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    stdout = process.stdout
+    try:
+        with anyio.fail_after(RECOVERED_WITHIN_S):
+            if not await anyio.to_thread.run_sync(stdout.readline, abandon_on_cancel=True):
+                raise NothingToStrike("the client did not start")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        stdout.close()
+
+
+async def _client_vanishes(stage: Stage) -> Struck:
+    async with _client(stage, "vanish") as process:
+        process.kill()
+    return Struck("a client with calls in flight")
+
+
+async def _client_forks(stage: Stage) -> Struck:
+    async with _client(stage, "fork") as process:
+        assert process.stdout is not None
+        last = await anyio.to_thread.run_sync(process.stdout.readline)
+    if last.strip() != b"both":
+        raise AssertionError("after a fork, the client and its child could not both call")
+    return Struck("a client, and the child goes on calling")
+
+
+async def _client_stops_reading(stage: Stage) -> Struck:
+    since = time.monotonic()
+    request = b"GET /v1/statistics HTTP/1.1\r\nhost: hub\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(stage.hub.socket))
+        sock.setblocking(False)
+        with suppress(BlockingIOError):
+            for _ in range(64):
+                sock.send(request)
+        await anyio.sleep(HELD_S)
+    return Struck("a client with 64 requests and no answer read", since=since)
+
+
+async def _headers_without_end(stage: Stage) -> Struck:
+    since = time.monotonic()
+    with socket.socket() as sock, suppress(OSError):
+        sock.connect(("127.0.0.1", stage.hub.port))
+        sock.settimeout(HELD_S)
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: hub\r\n")
+        deadline, sent = time.monotonic() + HELD_S, 0
+        while sent < _HEADER_BYTES and time.monotonic() < deadline:
+            sent += sock.send(b"x-%d: %s\r\n" % (sent, b"x" * 1000))
+            await anyio.sleep(0)
+    return Struck("headers without an end", since=since)
+
+
+async def _silent_connections(stage: Stage) -> Struck:
+    since = time.monotonic()
+    silent = []
+    try:
+        with suppress(OSError):
+            for _ in range(_SILENT_CONNECTIONS):
+                sock = socket.create_connection(("127.0.0.1", stage.hub.port), timeout=HELD_S)
+                silent.append(sock)
+                sock.send(b"GET /")
+        await anyio.sleep(HELD_S)
+    finally:
+        for sock in silent:
+            sock.close()
+    return Struck(f"{len(silent)} connections that begin a request and say no more", since=since)
+
+
+KINDS: dict[str, Fault] = {
+    "server killed (exec)": _server_killed("exec"),
+    "server killed (fork)": _server_killed("fork"),
+    "server of all tasks killed": _server_killed("shared"),
+    "server stopped (exec)": _server_stopped("exec"),
+    "server stopped (fork)": _server_stopped("fork"),
+    "server answers the wrong id": _misbehaving("wrong id"),
+    "server answers twice": _misbehaving("twice"),
+    "server sends a megabyte of noise": _misbehaving("noise"),
+    "server out of memory in a cgroup": _out_of_memory,
+    "keeper killed": _keeper_killed,
+    "supervisor killed": _supervisor_killed,
+    "zygote killed": _zygote_killed,
+    "sandbox agent killed": _agent_killed,
+    "sandbox agent stopped": _agent_stopped,
+    "sandbox Python killed": _worker_killed,
+    "hub killed": _hub_killed,
+    "hub restarted": _hub_restarted,
+    "hub stopped": _hub_stopped,
+    "disk full": _disk_full,
+    "state folder read-only": _read_only,
+    "no descriptors left": _no_descriptors,
+    "no processes left": _no_processes,
+    "clock an hour forward": _clock_jumps(_HOUR_S),
+    "clock an hour back": _clock_jumps(-_HOUR_S),
+    "upstream answers 429": _upstream("429"),
+    "upstream answers 500": _upstream("500"),
+    "upstream cuts its answers": _upstream("cut"),
+    "upstream drips": _upstream("drip"),
+    "upstream answers the wrong id": _upstream("wrong id"),
+    "client vanishes": _client_vanishes,
+    "client forks": _client_forks,
+    "client stops reading": _client_stops_reading,
+    "headers without end": _headers_without_end,
+    "silent connections": _silent_connections,
+}
+# They begin a new life of the hub, in which growth must be measured anew.
+ENDS_THE_HUB = frozenset({"hub killed", "hub restarted"})
+
+
+def deck(seed: int, *, start: int = 0) -> Iterator[str]:
+    """Kinds in an order that the seed decides: each once before any comes again. start: how many were dealt before."""
+    kinds = sorted(KINDS)
+
+    def deal() -> Iterator[list[str]]:
+        source = random.Random(seed)
+        while True:
+            yield source.sample(kinds, len(kinds))
+
+    return itertools.islice(itertools.chain.from_iterable(deal()), start, None)
+
+
+async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: str) -> bool | None:
+    """Make one call; whether it was answered, None when the task has ended by itself. task: empty for a new one."""
+    name = task
+    try:
+        if not task:
+            opened = await client.post("/v1/tasks", json={"id": key, "lease_s": 60})
+            if opened.status_code != 201:
+                return False
+            name = key
+        body: Json = {"server": server, "tool": "work", "arguments": {"key": key}, "timeout_s": _PROBE_TIMEOUT_S}
+        if server == "python":
+            body |= {"tool": "run_python_code", "arguments": {"code_block": "print(1)"}}
+        answer = await client.post(f"/v1/tasks/{name}/calls", json=body)
+        if not task:
+            await client.delete(f"/v1/tasks/{name}")
+    except httpx2.HTTPError:
+        return False
+    if task and answer.status_code in (404, 410):
+        return None
+    if answer.status_code != 200 or answer.json()["result"].get("isError"):
+        return False
+    text = answer.json()["result"]["content"][0]["text"]
+    return "stdout: ['1" in text if server == "python" else text == key
+
+
+async def strike(stage: Stage, kind: str) -> Json:
+    """Let one fault happen, and wait until the next call of whom it struck is answered."""
+    began = time.monotonic()
+    entry: Json = {"kind": kind, "what": "", "recovered_ms": None, "problem": ""}
+    try:
+        struck = await KINDS[kind](stage)
+    except NothingToStrike as exc:
+        return {**entry, "problem": f"left out: {exc}"}
+    except Exception as exc:
+        return {**entry, "problem": f"{type(exc).__name__}: {exc}"}
+    entry |= {"what": struck.what, "struck_s": time.monotonic() - began}
+    while time.monotonic() - struck.since < RECOVERED_WITHIN_S:
+        async with stage.client() as client:
+            answered = await answered_by(client, stage.key(), struck.server, struck.task)
+        if answered is None:
+            return {**entry, "problem": "left out: its task ended first"}
+        if answered:
+            return {**entry, "recovered_ms": (time.monotonic() - struck.since) * 1e3}
+        await anyio.sleep(_PROBE_S)
+    return {**entry, "problem": f"no answer within {RECOVERED_WITHIN_S:g} s"}

@@ -1,0 +1,228 @@
+"""The hub under test: a process that can be killed and started again at the same addresses, and what it leaves behind.
+
+Run as a program it is `toolhub` with a wall clock that can be set: `time.time` adds what stands in a file.
+
+    python -m benchmarks.soak.hub CLOCK serve --config ...
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from benchmarks.crew import WorkerFailed
+from benchmarks.measure import tree
+from benchmarks.result import ROOT, Json
+
+_START_S, _CLOSE_S, _LOOK_S = 60.0, 60.0, 0.02
+# After SIGKILL of the hub the supervisor kills what is left within a second; the machine is busy with the load.
+GONE_S = 5.0
+_STATE_BYTES = 32 << 20
+_CLOCK = struct.Struct("d")
+_CGROUPS = Path("/sys/fs/cgroup")
+_LAST_WORDS = 1000
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a hub holds, or what is left of it."""
+
+    processes: int = 0
+    descriptors: int = 0
+    sockets: int = 0
+    cgroups: int = 0
+    temporary_files: int = 0
+    state_files: int = 0
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+class SoakHub:
+    """`with SoakHub(folder, servers) as hub`: listens at a unix socket and on a TCP port."""
+
+    def __init__(self, folder: Path, servers: Json, **sections: Json) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.temporary = folder / "tmp"
+        self.socket = folder / "hub.sock"
+        self.port = _free_port()
+        self.has_own_disk = False
+        self.orphans = 0
+        """Processes of a hub that were alive `GONE_S` after it had ended."""
+        self.starts = 0
+        self._servers, self._sections = servers, sections
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clock = folder / "clock"
+        self._pids: set[int] = set()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def mcp_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    def __enter__(self) -> Self:
+        for folder in (self.state, self.temporary):
+            folder.mkdir(exist_ok=True)
+        self.has_own_disk = _mount(self.state)
+        self._clock.write_bytes(_CLOCK.pack(0.0))
+        hub = {"state_dir": str(self.state), "port": self.port, "uds": str(self.socket)}
+        config = {"hub": hub, "servers": self._servers, **self._sections}
+        (self.folder / "hub.json").write_text(json.dumps(config))
+        self.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+        if self.has_own_disk:
+            subprocess.run(["umount", "--lazy", str(self.state)], check=False)
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready. Raises WorkerFailed."""
+        self.starts += 1
+        arguments = ["serve", "--config", str(self.folder / "hub.json")]
+        with (self.folder / "hub.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.soak.hub", str(self._clock), *arguments],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.temporary)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # a terminal's Ctrl-C is for the soak, which then ends it in order
+            )
+        self._pids.add(self.pid)
+        deadline = time.monotonic() + _START_S
+        while not self._is_listening():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise WorkerFailed(f"the hub did not start: {self.last_words()}")
+            time.sleep(_LOOK_S)
+
+    def _is_listening(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as unix, socket.socket() as tcp, suppress(OSError):
+            unix.connect(str(self.socket))
+            tcp.connect(("127.0.0.1", self.port))
+            return True
+        return False
+
+    def last_words(self) -> str:
+        return (self.folder / "hub.log").read_text(errors="replace")[-_LAST_WORDS:]
+
+    def set_clock(self, seconds: float) -> None:
+        """How far the hub's wall clock is from the machine's."""
+        with self._clock.open("r+b") as file:
+            file.write(_CLOCK.pack(seconds))
+
+    def end(self, number: signal.Signals) -> None:
+        """Send it a signal, wait for its end, and count the processes that outlive it."""
+        assert self._process is not None
+        below = tree(self.pid)[1:]
+        self._process.send_signal(number)
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self.orphans += 1  # it had to be killed
+        self.orphans += _outliving(below)
+
+    def continue_stopped(self) -> None:
+        """SIGCONT to all of it: a fault that was cut short may have left something stopped."""
+        for process in tree(self.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def close(self) -> None:
+        """End it in order. Harmless when repeated."""
+        if self._process is not None and self._process.poll() is None:
+            self.continue_stopped()
+            self.end(signal.SIGTERM)
+
+    def inventory(self) -> Inventory:
+        """What it holds now; after its end, what is left."""
+        process = self._process
+        is_up = process is not None and process.poll() is None
+        names = _descriptors(self.pid) if is_up else []
+        return Inventory(
+            processes=len(tree(self.pid)) if is_up else 0,
+            descriptors=len(names),
+            sockets=sum(name.startswith("socket:") for name in names),
+            cgroups=sum(1 for _ in self._cgroups()),
+            temporary_files=sum(len(files) for _, _, files in os.walk(self.temporary)),
+            state_files=sum(len(files) for _, _, files in os.walk(self.state)),
+        )
+
+    def _cgroups(self) -> Iterable[Path]:
+        """Groups that a hub of this soak made, for itself or for its sandboxes."""
+        for path in _CGROUPS.glob("**/toolhub-*"):
+            parts = path.name.split("-")
+            if any(part.isdecimal() and int(part) in self._pids for part in parts[1:3]):
+                yield path
+
+
+def _outliving(processes: list[psutil.Process]) -> int:
+    """How many are alive after GONE_S; they are killed."""
+    _, alive = psutil.wait_procs(processes, timeout=GONE_S)
+    count = 0
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                count += 1
+                process.kill()
+    return count
+
+
+def _descriptors(pid: int) -> list[str]:
+    names = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            names.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return names
+
+
+def _mount(folder: Path) -> bool:
+    """Give the folder a small disk of its own, which a fault can fill; False where that is not allowed."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_STATE_BYTES},mode=0700", "toolhub-soak", str(folder)]
+    return sys.platform == "linux" and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def main() -> None:
+    """`toolhub`, with a settable clock, that ends with its parent."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    with open(sys.argv.pop(1), "r+b") as file:
+        clock = mmap.mmap(file.fileno(), _CLOCK.size)
+    real = time.time
+    time.time = lambda: real() + _CLOCK.unpack_from(clock)[0]
+    from toolhub.cli import main as toolhub_main
+
+    toolhub_main()
+
+
+if __name__ == "__main__":
+    main()

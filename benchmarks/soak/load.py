@@ -1,0 +1,275 @@
+"""The clients: one process with many tasks, each with a few calls in flight. Role of `worker`.
+
+A task keeps to what a careful agent does. What failed with `sent` = "no" it asks again with the same key; what may have
+been executed it does not, unless the tool is read-only. When its task is gone it opens another and goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from mcp import ClientSession, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+import toolhub
+from benchmarks.result import Json
+from benchmarks.soak.ledger import Ledger, Record, Told, is_repeatable
+from benchmarks.worker import Act
+from toolhub import CallError, HubClosed, TaskClosed, ToolhubError
+
+# Longer than any fault lasts; a busy machine takes seconds to start a server.
+_TIMEOUT_S = 20.0
+_ATTEMPTS = 6
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+# A call of a builtin costs as much as two of a process, one over HTTP as much as five, one of a sandbox as fifty.
+_MIX = {"exec": 0.2, "fork": 0.2, "shared": 0.49, "builtin": 0.07, "http": 0.04}
+_PYTHON_EACH = 40
+# An agent makes several calls at once.
+_LANES = 4
+# Tasks with a sandbox; each is two processes.
+_SANDBOX_EACH = 4
+_CREATED, _RAN = re.compile(r"sandbox_id: (\S+)"), re.compile(r"soak (\S+) (\d+)")
+
+
+class Caller(Protocol):
+    """One task, however it is reached."""
+
+    async def call(self, server: str, tool: str, arguments: Json) -> str:
+        """Return the answer's text. Raises `Failed`."""
+
+
+class Failed(Exception):
+    def __init__(self, error: str, *, is_sent: bool, is_over: bool = False) -> None:
+        """is_over: the task is gone, or the hub."""
+        super().__init__(error)
+        self.error = error
+        self.is_sent = is_sent
+        self.is_over = is_over
+
+
+# --- two ways to reach the hub ----------------------------------------------------------------------------------------
+
+
+class SocketTask:
+    """Over the unix socket, with toolhub's client."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    async def call(self, server: str, tool: str, arguments: Json) -> str:
+        try:
+            result = await self._task.call(server, tool, arguments, timeout=_TIMEOUT_S)
+        except ToolhubError as exc:
+            raise failure(exc) from exc
+        if result.is_error:
+            raise Failed("tool error", is_sent=True)
+        return str(result.text)
+
+
+def failure(exc: ToolhubError) -> Failed:
+    """What an error of toolhub's means for whether to ask again."""
+    is_over = isinstance(exc, TaskClosed | HubClosed)
+    sent = exc.sent if isinstance(exc, CallError | TaskClosed) else "no"
+    if type(exc).__name__ in ("HubLost", "HubSilent"):
+        sent = "maybe"
+    return Failed(type(exc).__name__, is_sent=sent == "maybe", is_over=is_over)
+
+
+class McpTask:
+    """Over `/mcp`, with the SDK's client. It cannot tell whether a call was sent, so all that fails may have been."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    async def call(self, server: str, tool: str, arguments: Json) -> str:
+        try:
+            with anyio.fail_after(_TIMEOUT_S):
+                result = await self._session.call_tool(f"{server}__{tool}", arguments)
+        except MCPError as exc:
+            raise Failed("MCP client error", is_sent=True, is_over=True) from exc
+        except TimeoutError as exc:
+            raise Failed("CallTimeout", is_sent=True, is_over=True) from exc
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
+            raise Failed("MCP client error", is_sent=True, is_over=True) from exc
+        if result.is_error:
+            raise Failed("tool error", is_sent=True)
+        return "".join(getattr(block, "text", "") for block in result.content)
+
+
+@asynccontextmanager
+async def open_socket_task(hub: Any, name: str) -> AsyncIterator[Caller]:
+    async with hub.task(name, run="soak") as task:
+        yield SocketTask(task)
+
+
+@asynccontextmanager
+async def open_mcp_task(url: str) -> AsyncIterator[Caller]:
+    async with streamable_http_client(url) as (read, write, *_), ClientSession(read, write) as session:
+        with anyio.fail_after(_TIMEOUT_S):
+            await session.initialize()
+        yield McpTask(session)
+
+
+# --- a task's work ----------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """Where this process writes down what it is told."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._name = name
+        self._numbers = itertools.count()
+
+    def begin(self, server: str) -> tuple[int, str]:
+        """Return the number and the key of a new call."""
+        number = next(self._numbers)
+        self.note(number, Told.ASKED, server)
+        return number, f"{self._name}-{number}"
+
+    def note(self, number: int, told: Told, server: str, error: str = "", began: float | None = None) -> None:
+        milliseconds = 0 if began is None else round((time.monotonic() - began) * 1e3)
+        self._file.write(Record(number, told, server, error, milliseconds).pack())
+
+
+class Sandbox:
+    """A task's sandbox, and how often code was run in it: its own count tells what was executed twice."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._asked = 0
+
+    async def run(self, task: Caller, key: str) -> str:
+        """Run code that counts; return the key if the count is possible. Raises Failed."""
+        if not self.name:
+            found = _CREATED.search(await task.call("python", "create_sandbox", {}))
+            if found is None:
+                raise Failed("tool error", is_sent=False)
+            self.name, self._asked = found[1], 0
+        self._asked += 1
+        code = f"n = globals().get('n', 0) + 1; print('soak {key}', n)"
+        text = await task.call("python", "run_python_code", {"code_block": code, "sandbox_id": self.name})
+        ran = _RAN.search(text)
+        if ran is None:  # told in a text, as the models expect it: the sandbox was lost
+            self.name = ""
+            raise Failed("tool error", is_sent=True)
+        return ran[1] if int(ran[2]) <= self._asked else "executed twice"
+
+
+class Agent:
+    """One task at a time, `calls` calls each, until told to stop."""
+
+    def __init__(self, book: Book, name: str, *, calls: int, has_sandbox: bool, door: str) -> None:
+        self._book = book
+        self._name = name
+        self._calls = calls
+        self._has_sandbox = has_sandbox
+        self._door = door
+        self._source = random.Random(name)
+
+    async def work(self, open_task: Callable[[str], AbstractAsyncContextManager[Caller]], stop: anyio.Event) -> None:
+        """open_task: takes a name. Tasks follow each other; one that is lost is followed by another at once."""
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            try:
+                async with open_task(f"{self._name}.{number}") as task:
+                    await self._use(task, stop)
+            except Exception:
+                # A hub that is being restarted refuses; what a call was told is in the book already.
+                await anyio.sleep(self._source.uniform(_PAUSE_S, 4 * _PAUSE_S))
+
+    async def _use(self, task: Caller, stop: anyio.Event) -> None:
+        async with anyio.create_task_group() as lanes:
+            for lane in range(_LANES):
+                lanes.start_soon(self._follow, task, lane, stop)
+
+    async def _follow(self, task: Caller, lane: int, stop: anyio.Event) -> None:
+        """One call after the other; the first lane also uses the sandbox."""
+        sandbox = Sandbox()
+        for call in range(lane, self._calls, _LANES):
+            if stop.is_set():
+                return
+            if self._has_sandbox and call % _PYTHON_EACH == 0 and lane == 0:
+                is_over = await self._make(task, "python", sandbox)
+            else:
+                server = self._source.choices([*_MIX], [*_MIX.values()])[0]
+                is_over = await self._make(task, server, sandbox)
+            if is_over:
+                return
+
+    async def _make(self, task: Caller, server: str, sandbox: Sandbox) -> bool:
+        """Make one call with what attempts it may take; True when the task is gone."""
+        shown = "mcp" if self._door == "mcp" else server
+        number, key = self._book.begin(shown)
+        tool = "look" if is_repeatable(number) else "work"
+        pause = _PAUSE_S
+        for _ in range(_ATTEMPTS):
+            began = time.monotonic()
+            try:
+                if server == "python":
+                    text = await sandbox.run(task, key)
+                else:
+                    text = await task.call(server, tool, {"key": key})
+            except Failed as exc:
+                told = Told.MAYBE if exc.is_sent else Told.UNSENT
+                self._book.note(number, told, shown, exc.error, began)
+                if exc.is_over or (exc.is_sent and (tool == "work" or server == "python")):
+                    self._book.note(number, Told.GAVE_UP, shown)
+                    return exc.is_over
+            except BaseException:
+                # The SDK's client tells the end of a connection by cancelling whoever uses it.
+                self._book.note(number, Told.MAYBE, shown, "MCP client error", began)
+                self._book.note(number, Told.GAVE_UP, shown)
+                raise
+            else:
+                self._book.note(number, Told.ANSWERED if text == key else Told.WRONG, shown, "", began)
+                return False
+            await anyio.sleep(self._source.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._book.note(number, Told.GAVE_UP, shown)
+        return False
+
+
+@asynccontextmanager
+async def open_load(
+    address: str, door: str, folder: str, number: int, seed: str, tasks: int, calls: int, sandboxes: bool
+) -> AsyncIterator[Act]:
+    """`tasks` agents that work from now on; answers any request when all of them have stopped.
+
+    address: of the unix socket, or the URL of `/mcp`, as `door` says. number: of this process.
+    """
+    book = Book(Ledger.told_path(Path(folder), number), str(number))
+    stop, stopped = anyio.Event(), anyio.Event()
+
+    async def act(_: Json) -> Json:
+        stop.set()
+        await stopped.wait()
+        return {}
+
+    async with toolhub.connect(address) if door == "socket" else nullcontext() as hub:
+
+        def open_task(name: str) -> AbstractAsyncContextManager[Caller]:
+            return open_socket_task(hub, name) if door == "socket" else open_mcp_task(address)
+
+        async def work() -> None:
+            async with anyio.create_task_group() as agents:
+                for agent in range(tasks):
+                    has_sandbox = sandboxes and agent % _SANDBOX_EACH == 0
+                    name = f"soak-{seed}-{number}-{agent}"
+                    worker = Agent(book, name, calls=calls, has_sandbox=has_sandbox, door=door)
+                    agents.start_soon(worker.work, open_task, stop)
+            stopped.set()
+
+        async with anyio.create_task_group() as working:
+            working.start_soon(work)
+            yield act
+            stop.set()
