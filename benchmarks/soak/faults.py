@@ -162,13 +162,13 @@ def _server_stopped(server: str) -> Fault:
     return strike
 
 
-async def _keeper_killed(stage: Stage) -> Struck:
+async def _shim_killed(stage: Stage) -> Struck:
     task, pid = await stage.slot("exec")
     with suppress(psutil.NoSuchProcess):
-        keeper = psutil.Process(pid).ppid()
-        if keeper > 1:
-            _kill(keeper)
-            return Struck(f"keeper of exec of {task}", "exec", task)
+        shim = psutil.Process(pid).ppid()
+        if shim > 1:
+            _kill(shim)
+            return Struck(f"shim of exec of {task}", "exec", task)
     raise NothingToStrike("it ended by itself")
 
 
@@ -463,7 +463,7 @@ KINDS: dict[str, Fault] = {
     "server answers twice": _misbehaving("twice"),
     "server sends a megabyte of noise": _misbehaving("noise"),
     "server out of memory in a cgroup": _out_of_memory,
-    "keeper killed": _keeper_killed,
+    "shim killed": _shim_killed,
     "supervisor killed": _supervisor_killed,
     "zygote killed": _zygote_killed,
     "sandbox agent killed": _agent_killed,

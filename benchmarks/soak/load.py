@@ -78,7 +78,7 @@ def failure(exc: ToolhubError) -> Failed:
     """What an error of toolhub's means for whether to ask again."""
     is_over = isinstance(exc, TaskClosed | HubClosed)
     sent = exc.sent if isinstance(exc, CallError | TaskClosed) else "no"
-    if type(exc).__name__ in ("HubLost", "HubSilent"):
+    if type(exc).__name__ in ("HubLost", "HubTimeout"):
         sent = "maybe"
     return Failed(type(exc).__name__, is_sent=sent == "maybe", is_over=is_over)
 

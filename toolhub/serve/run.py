@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import gc
 import logging
 import os
 import secrets
@@ -33,6 +34,9 @@ OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 
 # What is cut short at the end of the drain still gets an answer; this is the time for it.
 ANSWER_S = 2.0
+# The first generation's threshold. A call makes some hundred objects, and several hundred calls are in flight: with
+# Python's default of 700 they are promoted while they run, and full collections follow that stop every call.
+_GC_THRESHOLD = 50_000
 
 logger = logging.getLogger(__name__)
 
@@ -146,8 +150,19 @@ async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> Non
             async with application.running():
                 servers = [_UvicornServer(_settings(application, config)) for _ in listeners]
                 ending = _Ending(application, servers, socket_file)
+                tune_garbage_collector()
                 await _serve_all(listeners, ending, config.hub.drain_s, bind.is_private, on_ready)
         logger.info("the hub has stopped, and with it every server that it started")
+
+
+def tune_garbage_collector() -> None:
+    """Spare the collector what a hub loads once and keeps: modules and schemas, some hundred thousand objects.
+
+    For a process that only serves. Visiting them all took a third of the CPU of a hub with 120 busy tasks.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 def _bind_all(
