@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolhub_agent.loop.task import Task
-from toolhub_agent.run.session import open_session
-from toolhub_agent.run.sweep import new_log
+from toolhub_agent.session import open_session
+from toolhub_agent.sweep import new_log
+from toolhub_agent.types import Task
 
 from toolhub import parse_config
 

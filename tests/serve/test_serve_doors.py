@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import stat
@@ -16,7 +15,6 @@ from serve.served import TOOLHUB, ServedHub, environment, error_of, open_task, s
 
 from toolhub.config import SandboxSettings, parse_config
 from toolhub.errors import ConfigError
-from toolhub.serve import guard
 from toolhub.serve.run import BindSettings
 
 TOKEN = "a-token-for-this-test"
@@ -66,13 +64,6 @@ def test_a_bind_that_others_reach_gets_a_token_of_its_own(host: str) -> None:
     assert one and other and one != other and len(one) >= 32
 
 
-@pytest.mark.quick
-def test_tokens_are_compared_in_constant_time() -> None:
-    source = inspect.getsource(guard.Guard)
-    assert "hmac.compare_digest(given.encode(), self._token.encode())" in source
-    assert "== self._token" not in source
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_health_is_open_without_the_token(guarded: ServedHub, path: str) -> None:
     assert httpx2.get(guarded.http + path).status_code == 200
@@ -81,8 +72,16 @@ def test_health_is_open_without_the_token(guarded: ServedHub, path: str) -> None
 @pytest.mark.parametrize("path", ["/v1/tasks", "/v1/statistics", "/mcp", "/metrics", "/openapi.json", "/nowhere"])
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": "Bearer \xff"}],
-    ids=["none", "wrong", "basic", "latin1"],
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Bearer {TOKEN.upper()}"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer \xff"},
+    ],
+    ids=["none", "wrong", "beginning", "longer", "capitals", "basic", "latin1"],
 )
 def test_everything_else_needs_the_token(guarded: ServedHub, path: str, headers: dict[str, str]) -> None:
     raw = {name: value.encode("latin-1") for name, value in headers.items()}
