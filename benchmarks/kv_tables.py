@@ -75,7 +75,7 @@ def _calm_table(found: Found) -> Table:
             "way": names[way],
             "ttft_ms": _ms(found.median("calm", way, "ttft_s")),
             "cached": found.median("calm", way, "cached"),
-            "warms": did.warms_sent if way == "auto" and did else 0,
+            "warms": did.prefetches_sent if way == "auto" and did else 0,
             "off_after": _off_after(found.calm, way),
             "count": len(trials),
         }
@@ -121,7 +121,7 @@ def _mix_table(found: Found) -> Table:
 
 
 def _sent(mix: Throughput) -> int:
-    return mix.statistics.warms_sent if mix.statistics is not None else 0
+    return mix.statistics.prefetches_sent if mix.statistics is not None else 0
 
 
 def _keep_table(found: Found) -> Table:
@@ -247,7 +247,7 @@ def _notes(found: Found, scale: Scale, engines: Engines) -> list[str]:
         )
     statistics = found.mix.statistics
     if statistics is not None:
-        skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(statistics.warms_skipped.items()))
+        skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(statistics.prefetches_skipped.items()))
         notes.append(f"The tasks of the mix: waits without a prefill-ahead: {skipped or 'none'}.")
     if not _whole(found, APPEND.name):
         turns = _keep(found, APPEND.name, "turns")

@@ -108,7 +108,7 @@ async def _run_ours(stage: Stage) -> Json:
             definitions = await HubTools(task).get_all_tool_definitions()
         settings = AgentSettings(system_prompt=objective)
         system = _system(definitions, settings)
-        await side.llm.warm_prefix([{"role": "system", "content": system}], {})
+        await side.llm.prefetch_prefix([{"role": "system", "content": system}], {})
         prefix_s = anyio.current_time() - began
 
         async def agent(query: str) -> str:

@@ -60,7 +60,7 @@ async def measure_task(served: Served, task: LongTask, rounds: int) -> list[Json
 
 async def _run(served: Served, task: LongTask, objective: str, search_url: str) -> Json:
     name = f"long{uuid.uuid4().hex[:8]}"
-    settings = {"keep_tool_result": task.keep, "stride": task.stride}
+    settings = {"keep_tool_result": task.keep, "trim_every": task.stride}
     with tempfile.TemporaryDirectory() as folder:
         config = hub_config(_servers(search_url), Path(folder))
         async with Hub(config) as hub, open_side(served, HintSettings()) as side:

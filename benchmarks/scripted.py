@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.agent import Agent
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.kv_hints.signals import HintSink, Signal
 from toolhub_agent.llm import LlmClient, open_llm
@@ -176,7 +176,7 @@ async def open_side(served: Served, hints: HintSettings | None = None, **more: A
                 engine="auto",
                 http=llm.raw,
                 headers_of=session_headers,
-                load_of=llm.fleet.load,
+                load_of=llm.pool.load,
             )
         )
         side = Side(served, llm, hinter)
@@ -213,7 +213,7 @@ async def play(side: Side, piece: Play) -> TaskResult:
         }
     )
     sink = Script(side.served, piece.answers, side.hints, piece.first)
-    agent = Agent(AgentDeps(side.llm, settings, sink), piece.tools)
+    agent = Agent(llm=side.llm, tools=piece.tools, settings=settings, hints=sink)
     with tempfile.TemporaryDirectory() as scratch:
         log = TaskLog.create(piece.folder or Path(scratch), piece.task, description="a scripted task")
         try:

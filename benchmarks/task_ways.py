@@ -178,7 +178,7 @@ async def _toolhub(stage: Stage, scripts: list[Json]) -> list[TaskTimes]:
                 name = script["task"]
                 async with hub.task(name) as task:
                     tools = Timed(HubTools(task), stage, found[name])
-                    settings = {"keep_tool_result": KEEP, "stride": STRIDE}
+                    settings = {"keep_tool_result": KEEP, "trim_every": STRIDE}
                     await play(side, Play(name, script["objective"], script["answers"], tools, settings=settings))
 
             side.llm.on_turn.append(note)

@@ -1,16 +1,14 @@
 """An agent loop on a prefix-cached model server.
 
     from toolhub import Hub, load_config
-    from toolhub.config import AgentSettings, LlmSettings
-    from toolhub_agent import Agent, HubTools, AgentDeps, Task, TaskLog, open_llm
+    from toolhub_agent import Agent
 
-    model = LlmSettings(endpoints=["http://127.0.0.1:8000/v1"])
-    async with Hub(load_config("hub.yaml")) as hub, hub.task("t1") as tools, open_llm(model) as llm:
-        agent = Agent(AgentDeps(llm, AgentSettings()), HubTools(tools))
-        result = await agent.run(Task("t1", "Who ...?"), log=TaskLog.create(Path("logs"), "t1", description="Who ...?"))
+    async with Hub(load_config("hub.yaml")) as hub, hub.task("t1") as task:
+        result = await Agent(llm="http://127.0.0.1:8000/v1", tools=task).run("Who wrote Middlemarch?")
+        print(result.answer)
 
-Its parts work alone, too: `Dispatcher` starts tool calls out of any LLM stream, `open_hints` tells a model server what
-comes next, `vllm_plugin` is a scheduler for vLLM and needs nothing of toolhub.
+The parts work alone, too. `Dispatcher` starts tool calls while any LLM's stream still runs. `open_hints` tells a model
+server which prompt comes next. `vllm_plugin` is a scheduler for vLLM and needs nothing of toolhub.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolhub_agent.agent import Agent as Agent
-    from toolhub_agent.agent import AgentDeps as AgentDeps
     from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
     from toolhub_agent.llm import LlmRequest as LlmRequest
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 # Imported when used: the vLLM plugin lives in an environment that has nothing of toolhub.
 _LAZY = {
     "Agent": "agent",
-    "AgentDeps": "agent",
     "Dispatcher": "tool_calls",
     "HubTools": "tools",
     "LlmClient": "llm",

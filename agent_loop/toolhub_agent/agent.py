@@ -10,23 +10,29 @@ from __future__ import annotations
 import datetime
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 
-from toolhub.config import AgentSettings, SubAgentSettings
+from toolhub.config import AgentSettings, LlmSettings, SubAgentSettings
 from toolhub_agent import prompts
 from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmError, LlmRefused
 from toolhub_agent.events import AgentCallbacks, AgentReporter, NoCallbacks, StreamEvents
 from toolhub_agent.history import History
+from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.kv_hints.signals import HintSink, NullHints
+from toolhub_agent.llm import LlmClient, open_llm
+from toolhub_agent.llm.transport import session_headers
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.prompts import system_prompt
 from toolhub_agent.tasklog import MAIN, TaskLog, TaskRecord
 from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX, ToolCatalog
-from toolhub_agent.tools import ToolExecutor, ToolSource
+from toolhub_agent.tools import HubTask, HubTools, ToolExecutor, ToolSource
 from toolhub_agent.turn import AskedQueries, ChatModel, Conversation, ConversationDeps, TurnResult
 from toolhub_agent.types import Json, StopReason, Task, TaskResult, Usage, add_usage
 
@@ -118,7 +124,7 @@ def system_prompt_for(catalog: ToolCatalog, settings: AgentSettings, objective: 
 # --- The loop ---------------------------------------------------------------------------------------------------------
 # One agent at work: turn after turn until it has finished, or may not go on; then its last word.
 
-# Turns that were taken back do not count, but there is an end to them: MiroFlow's number.
+# Turns that were rolled back do not count, but there is an end to them: MiroFlow's number.
 _MAX_ROLLED_BACK = 200
 # In a row. Each has tried again for as long as `llm.total_timeout_s` allows.
 _MAX_FAILURES = 3
@@ -143,7 +149,7 @@ class AgentLoop:
     def __init__(
         self,
         conversation: Conversation,
-        watch: AgentReporter,
+        reporter: AgentReporter,
         *,
         max_turns: int,
         final_request: str,
@@ -151,7 +157,7 @@ class AgentLoop:
     ) -> None:
         """final_request: what will be asked at the end, for which there must be room. pause: after a failure."""
         self.conversation = conversation
-        self._watch = watch
+        self._reporter = reporter
         self._max_turns = max_turns
         self._final_request = final_request
         self._pause = pause
@@ -192,14 +198,14 @@ class AgentLoop:
         except (LlmError, AnswerUnreadable) as exc:
             return await self._note_failure(exc)
         self._failures, self._error = 0, None
-        await self._watch.answered(self.conversation.history.turns, turn.completion, turn.taken_back)
+        await self._reporter.answered(self.conversation.history.turns, turn.completion, turn.rolled_back)
         return self._judge(turn)
 
     def _judge(self, turn: TurnResult) -> StopReason | None:
         if turn.completion is not None and (answer := boxed_answer(turn.completion.text)) is not None:
             self._answers.append(answer)
-        if turn.taken_back is not None:
-            logger.info("%s: turn taken back: %s", self.conversation.session, turn.taken_back)
+        if turn.rolled_back is not None:
+            logger.info("%s: turn rolled back: %s", self.conversation.session, turn.rolled_back)
             return None
         self._tool_calls += len(turn.outcomes)
         if turn.is_last:
@@ -218,7 +224,7 @@ class AgentLoop:
         await anyio.sleep(self._pause)
         return None
 
-    async def last_word(self, *, attempts: int, boxed: bool) -> str:
+    async def final_answer(self, *, attempts: int, boxed: bool) -> str:
         """Ask for the final text, several times if its box is missing; "" if the model cannot be asked."""
         text = ""
         for _ in range(attempts):
@@ -229,7 +235,7 @@ class AgentLoop:
                 logger.warning("%s: no final answer: %s", self.conversation.session, exc)
                 continue
             text = completion.text
-            await self._watch.answered(self.conversation.history.turns, completion, None)
+            await self._reporter.answered(self.conversation.history.turns, completion, None)
             if not boxed or boxed_answer(text) is not None:
                 break
             self.conversation.history.pop_turn()
@@ -251,7 +257,7 @@ class SubAgents:
         llm: ChatModel,
         settings: AgentSettings,
         hints: HintSink,
-        viewer: AgentCallbacks,
+        callbacks: AgentCallbacks,
         tools: ToolSource,
         definitions: list[Json],
         *,
@@ -265,7 +271,7 @@ class SubAgents:
         self._llm = llm
         self._settings = settings
         self._hints = hints
-        self._viewer = viewer
+        self._callbacks = callbacks
         self._tools = tools
         self._definitions = definitions
         self._log = log
@@ -281,17 +287,17 @@ class SubAgents:
         if not subtask.strip():
             raise ValueError("the argument 'subtask' is missing")
         name = self._log.sub_agent_started(server, subtask)
-        worker = self._worker(name, server, settings.servers, settings.max_turns, subtask)
+        loop = self._loop(name, server, settings.servers, settings.max_turns, subtask)
         try:
-            async with AgentReporter(server, self._events, self._viewer).working():
-                await worker.work()
-                return await worker.last_word(attempts=self._settings.answer_attempts, boxed=False) or NO_REPORT
+            async with AgentReporter(server, self._events, self._callbacks).working():
+                await loop.work()
+                return await loop.final_answer(attempts=self._settings.answer_attempts, boxed=False) or NO_REPORT
         finally:
-            self.usage = add_usage(self.usage, worker.usage)
-            worker.conversation.close()
+            self.usage = add_usage(self.usage, loop.usage)
+            loop.conversation.close()
             self._log.sub_agent_ended(name, server)
 
-    def _worker(self, name: str, server: str, servers: list[str], max_turns: int, subtask: str) -> AgentLoop:
+    def _loop(self, name: str, server: str, servers: list[str], max_turns: int, subtask: str) -> AgentLoop:
         catalog = catalog_for(definitions_for(self._definitions, servers), self._settings)
         system = system_prompt_for(catalog, self._settings, prompts.SUB_AGENT_OBJECTIVE, self._date)
         journal = self._log.conversation(name, system)
@@ -299,8 +305,8 @@ class SubAgents:
             system, protocol=self._settings.protocol, result_chars=self._settings.result_chars, journal=journal
         )
         history.append_user(subtask)
-        watch = AgentReporter(server, self._events, self._viewer)
-        parts = ConversationDeps(
+        reporter = AgentReporter(server, self._events, self._callbacks)
+        conversation_deps = ConversationDeps(
             session=f"{self._session}-{name}-{uuid.uuid4().hex[:8]}",
             llm=self._llm,
             catalog=catalog,
@@ -309,11 +315,11 @@ class SubAgents:
             journal=journal,
             execute=ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s),
             hints=self._hints,
-            watch=watch,
+            reporter=reporter,
         )
         return AgentLoop(
-            Conversation(parts),
-            watch,
+            Conversation(conversation_deps),
+            reporter,
             max_turns=max_turns,
             final_request=prompts.report_request(subtask),
             pause=self._settings.pause_after_failure_s,
@@ -321,11 +327,6 @@ class SubAgents:
 
 
 # --- The agent --------------------------------------------------------------------------------------------------------
-# The agent: one task from its question to its answer.
-#
-# `Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have
-# conversations of their own. An attempt that ran out of turns or context without an answer is thrown away whole while
-# fresh starts are left (`discard_retries`); the last one is asked for its answer whatever happened.
 
 # Stops after which another attempt may do better.
 _RETRYABLE_STOPS = ("max_turns", "context", "no_progress")
@@ -333,26 +334,45 @@ _RETRYABLE_STOPS = ("max_turns", "context", "no_progress")
 
 @dataclass(frozen=True)
 class AgentDeps:
-    """What an agent works with, the same for all its tasks. today: asked once per task."""
+    """What an agent works with while it runs. today: asked once per task."""
 
     llm: ChatModel
     settings: AgentSettings
-    hints: HintSink = field(default_factory=NullHints)
-    viewer: AgentCallbacks = field(default_factory=NoCallbacks)
-    today: Callable[[], datetime.date] = datetime.date.today
+    hints: HintSink
+    callbacks: AgentCallbacks
+    today: Callable[[], datetime.date]
 
 
 class Agent:
     """Answers tasks with one set of tools.
 
-    agent = Agent(AgentDeps(llm, settings), HubTools(task))
-    result = await agent.run(Task("t1", "Who ...?"), log=TaskLog.create(folder, "t1", description="..."))
+    async with Hub(load_config("hub.yaml")) as hub, hub.task("t1") as task:
+        result = await Agent(llm="http://127.0.0.1:8000/v1", tools=task).run("Who wrote Middlemarch?")
+        print(result.answer)
     """
 
-    def __init__(self, surroundings: AgentDeps, tools: ToolSource) -> None:
-        self._around = surroundings
-        self._settings = surroundings.settings
-        self._tools = tools
+    def __init__(
+        self,
+        *,
+        llm: str | LlmSettings | ChatModel,
+        tools: HubTask | ToolSource,
+        settings: AgentSettings | None = None,
+        hints: HintSink | None = None,
+        callbacks: AgentCallbacks | None = None,
+        today: Callable[[], datetime.date] = datetime.date.today,
+    ) -> None:
+        """llm: a model server's address, the settings of several, or a client that is open (`open_llm`).
+
+        tools: a task of a hub, or any object with MiroFlow's two ToolManager methods. hints: where signals about the KV
+        cache go; None: to the model servers, as the settings in `llm` say; nowhere if `llm` is an open client.
+        callbacks: called while the agent works, for a live view. today: the date in the system prompt.
+        """
+        self._llm = _llm_settings(llm) if isinstance(llm, str) else llm
+        self._settings = settings or AgentSettings()
+        self._tools = _tool_source(tools, self._settings)
+        self._hints = hints
+        self._callbacks = callbacks or NoCallbacks()
+        self._today = today
         self._prefix = PrefixReport()
 
     def prefix_report(self) -> PrefixReport:
@@ -360,18 +380,27 @@ class Agent:
         return self._prefix
 
     async def run(
-        self, task: Task, *, log: TaskLog, events: StreamEvents | None = None, replay: TaskRecord | None = None
+        self,
+        task: Task | str,
+        *,
+        log: TaskLog | None = None,
+        events: StreamEvents | None = None,
+        resume_from: TaskRecord | None = None,
     ) -> TaskResult:
-        """Answer one task. replay: what `log` said when it was resumed; the task goes on from there.
+        """Answer one task. log: where its turns are written; the caller closes it. None: nowhere.
 
-        Raises nothing but cancellation: what goes wrong is in the result.
+        resume_from: what `log` had when it was resumed; the task goes on from there. Faults of the model and of tools
+        are in the result. Raises what the tools raise if they cannot be listed.
         """
-        events = events or StreamEvents()
-        run = _TaskRun(self._around, self._tools, task, log, events, replay)
+        if isinstance(task, str):
+            task = Task(f"task-{uuid.uuid4().hex[:8]}", task)
+        log, events = log or TaskLog.unwritten(), events or StreamEvents()
         began = anyio.current_time()
         workflow = await events.start_of_workflow(task.question)
         try:
-            result = await run.result()
+            async with self._open() as deps:
+                run = _TaskRun(deps, self._tools, task, log, events, resume_from)
+                result = await run.result()
             self._prefix = run.prefix
         except Exception as exc:
             await events.show_error(str(exc) or repr(exc))
@@ -383,33 +412,72 @@ class Agent:
         document = await anyio.to_thread.run_sync(log.write_miroflow)
         return replace(result, seconds=anyio.current_time() - began, log=document or log.path)
 
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[AgentDeps]:
+        if not isinstance(self._llm, LlmSettings):
+            yield AgentDeps(self._llm, self._settings, self._hints or NullHints(), self._callbacks, self._today)
+            return
+        async with open_model_servers(self._llm) as (llm, hints):
+            yield AgentDeps(llm, self._settings, self._hints or hints, self._callbacks, self._today)
+
+
+@asynccontextmanager
+async def open_model_servers(settings: LlmSettings) -> AsyncIterator[tuple[LlmClient, Hinter]]:
+    """A client of the configured model servers and the hints for them; nothing is sent until the first request."""
+    async with (
+        open_llm(settings) as llm,
+        open_hints(
+            settings.hints,
+            engine=settings.engine,
+            http=llm.raw,
+            headers_of=session_headers,
+            load_of=llm.pool.load,
+        ) as hints,
+    ):
+        yield llm, hints
+
+
+def with_api_version(url: str) -> str:
+    """`http://host:8000` is taken for `http://host:8000/v1`, where every engine has its API."""
+    return url.rstrip("/") + "/v1" if not urlsplit(url).path.strip("/") else url
+
+
+def _llm_settings(url: str) -> LlmSettings:
+    return LlmSettings(endpoints=[with_api_version(url)])
+
+
+def _tool_source(tools: HubTask | ToolSource, settings: AgentSettings) -> ToolSource:
+    if hasattr(tools, "get_all_tool_definitions"):
+        return cast(ToolSource, tools)
+    return HubTools(tools, timeout=settings.tool_timeout_s)
+
 
 class _TaskRun:
     """One task under way."""
 
     def __init__(
         self,
-        around: AgentDeps,
+        deps: AgentDeps,
         tools: ToolSource,
         task: Task,
         log: TaskLog,
         events: StreamEvents,
-        replay: TaskRecord | None,
+        resume_from: TaskRecord | None,
     ) -> None:
-        self._around = around
-        self._settings = around.settings
+        self._deps = deps
+        self._settings = deps.settings
         self._tools = tools
         self._task = task
         self._log = log
         self._events = events
-        self._replay = replay
-        self._date = around.today()
-        self._watch = AgentReporter(MAIN, events, around.viewer)
+        self._record = resume_from
+        self._date = deps.today()
+        self._reporter = AgentReporter(MAIN, events, deps.callbacks)
         self._final_request = prompts.final_answer_request(task, boxed=self._settings.boxed_answer)
         self._sub_agents: SubAgents | None = None
         self.prefix = PrefixReport()
-        self._usage = replay.usage if replay is not None else Usage()
-        self._fresh_starts = len(replay.attempts) if replay is not None else 0
+        self._usage = resume_from.usage if resume_from is not None else Usage()
+        self._fresh_starts = len(resume_from.attempts) if resume_from is not None else 0
         self._rollbacks = 0
 
     async def result(self) -> TaskResult:
@@ -421,61 +489,61 @@ class _TaskRun:
                 return result
             self._log.attempt_ended(self._fresh_starts + 1, "no answer within its limits")
             self._fresh_starts += 1
-            self._replay = None
+            self._record = None
 
     async def _attempt(self, definitions: Iterable[Json], *, is_last: bool) -> TaskResult | None:
-        worker = self._worker(list(definitions))
+        loop = self._loop(list(definitions))
         try:
-            async with self._watch.working():
-                work = await worker.work()
-                if work.stopped in _RETRYABLE_STOPS and not is_last:
+            async with self._reporter.working():
+                result = await loop.work()
+                if result.stopped in _RETRYABLE_STOPS and not is_last:
                     return None
-                text = await self._final_text(worker, work)
+                text = await self._final_text(loop, result)
         finally:
-            self._usage = add_usage(self._usage, worker.usage)
-            self._rollbacks += worker.conversation.rollbacks.total
-            self.prefix = worker.conversation.prefix
-            worker.conversation.close()
-        return self._judged(work, text)
+            self._usage = add_usage(self._usage, loop.usage)
+            self._rollbacks += loop.conversation.rollbacks.total
+            self.prefix = loop.conversation.prefix
+            loop.conversation.close()
+        return self._judged(result, text)
 
-    async def _final_text(self, worker: AgentLoop, work: LoopResult) -> str:
+    async def _final_text(self, loop: AgentLoop, result: LoopResult) -> str:
         """The answer the model gave by itself if it is complete, else the one it is asked for."""
-        last = worker.conversation.history.messages()[-1]
-        if work.stopped == "answered" and (not self._settings.boxed_answer or boxed_answer(str(last["content"]))):
+        last = loop.conversation.history.messages()[-1]
+        if result.stopped == "answered" and (not self._settings.boxed_answer or boxed_answer(str(last["content"]))):
             return str(last["content"])
-        if work.stopped == "llm_failed":
+        if result.stopped == "llm_failed":
             return ""
-        return await worker.last_word(attempts=self._settings.answer_attempts, boxed=self._settings.boxed_answer)
+        return await loop.final_answer(attempts=self._settings.answer_attempts, boxed=self._settings.boxed_answer)
 
-    def _judged(self, work: LoopResult, text: str) -> TaskResult:
+    def _judged(self, result: LoopResult, text: str) -> TaskResult:
         answer = boxed_answer(text) if self._settings.boxed_answer else (text.strip() or None)
-        if answer is None and work.answers:
-            answer = work.answers[-1]
+        if answer is None and result.answers:
+            answer = result.answers[-1]
         return TaskResult(
             task=self._task,
             status="success" if answer is not None else "failed",
             answer=answer if answer is not None else NO_ANSWER,
             summary=text,
-            stopped=work.stopped,
-            turns=work.turns,
-            tool_calls=work.tool_calls,
+            stopped=result.stopped,
+            turns=result.turns,
+            tool_calls=result.tool_calls,
             rollbacks=self._rollbacks,
             fresh_starts=self._fresh_starts,
             usage=add_usage(self._usage, self._sub_agents.usage) if self._sub_agents else self._usage,
-            error=work.error,
+            error=result.error,
         )
 
     # --- setting up -------------------------------------------------------------------------------------------------
 
-    def _worker(self, definitions: list[Json]) -> AgentLoop:
+    def _loop(self, definitions: list[Json]) -> AgentLoop:
         own = definitions_for(definitions, self._settings.servers)
         catalog = catalog_for([*own, *sub_agent_definitions(self._settings.sub_agents)], self._settings)
         session = f"{self._task.id}-{uuid.uuid4()}"
         self._sub_agents = SubAgents(
-            self._around.llm,
+            self._deps.llm,
             self._settings,
-            self._around.hints,
-            self._around.viewer,
+            self._deps.hints,
+            self._deps.callbacks,
             self._tools,
             definitions,
             log=self._log,
@@ -486,21 +554,21 @@ class _TaskRun:
         executor = ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s, run_sub_agent=self._sub_agents.run)
         objective = self._settings.system_prompt or prompts.MAIN_OBJECTIVE
         history, asked = self._history(system_prompt_for(catalog, self._settings, objective, self._date))
-        parts = ConversationDeps(
+        conversation_deps = ConversationDeps(
             session=session,
-            llm=self._around.llm,
+            llm=self._deps.llm,
             catalog=catalog,
             settings=self._settings,
             history=history,
             journal=self._log.continued(MAIN),
             execute=executor,
-            hints=self._around.hints,
-            watch=self._watch,
+            hints=self._deps.hints,
+            reporter=self._reporter,
             asked=asked,
         )
         return AgentLoop(
-            Conversation(parts),
-            self._watch,
+            Conversation(conversation_deps),
+            self._reporter,
             max_turns=self._settings.max_turns,
             final_request=self._final_request,
             pause=self._settings.pause_after_failure_s,
@@ -510,7 +578,7 @@ class _TaskRun:
         """A new conversation, or the one a log had, cut back to its last whole turn."""
         asked = AskedQueries()
         settings = self._settings
-        before = self._replay.main if self._replay is not None else None
+        before = self._record.main if self._record is not None else None
         resumes = before is not None and bool(before.messages)
         if before is not None and resumes:
             system = before.system  # with the date it began on

@@ -75,7 +75,7 @@ class StreamEvents:
         return call
 
     async def tool_result(self, tool: str, text: str, *, call: str) -> None:
-        """call: the id of its `tool_call`. Not sent for calls that were taken back."""
+        """call: the id of its `tool_call`. Not sent for calls that were rolled back."""
         await self.tool_call(tool, {"result": text}, call=call)
 
     async def show_text(self, text: str) -> None:
@@ -115,7 +115,7 @@ class AgentCallbacks(Protocol):
 
     def wrote(self, agent: str, delta: Delta) -> None: ...
 
-    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None: ...
+    def answered(self, agent: str, turn: int, completion: Completion | None, rolled_back: str | None) -> None: ...
 
     def calling(self, agent: str, call: ToolCall) -> None: ...
 
@@ -128,7 +128,7 @@ class NoCallbacks:
     def wrote(self, agent: str, delta: Delta) -> None:
         pass
 
-    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+    def answered(self, agent: str, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
         pass
 
     def calling(self, agent: str, call: ToolCall) -> None:
@@ -139,12 +139,12 @@ class NoCallbacks:
 
 
 class AgentReporter:
-    """One agent's doings, told to the stream of events and to a viewer."""
+    """One agent's doings, sent to the stream of events and to the callbacks."""
 
-    def __init__(self, agent: str, events: StreamEvents, viewer: AgentCallbacks) -> None:
+    def __init__(self, agent: str, events: StreamEvents, callbacks: AgentCallbacks) -> None:
         self.agent = agent
         self._events = events
-        self._viewer = viewer
+        self._callbacks = callbacks
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -161,7 +161,7 @@ class AgentReporter:
         message = str(uuid.uuid4())
 
         async def seen(delta: Delta) -> None:
-            self._viewer.wrote(self.agent, delta)
+            self._callbacks.wrote(self.agent, delta)
             if delta.text:
                 await self._events.message(message, delta.text)
 
@@ -175,15 +175,15 @@ class AgentReporter:
     async def calling(self, call: ToolCall) -> AsyncIterator[Callable[[ToolOutcome], None]]:
         """One call; call what is yielded with its outcome. A call that is cancelled has no second event."""
         outcomes: list[ToolOutcome] = []
-        self._viewer.calling(self.agent, call)
+        self._callbacks.calling(self.agent, call)
         event = await self._events.tool_call(call.tool, call.arguments)
         yield outcomes.append
         for outcome in outcomes:
-            self._viewer.called(self.agent, outcome)
+            self._callbacks.called(self.agent, outcome)
             await self._events.tool_result(call.tool, outcome.text, call=event)
 
-    async def answered(self, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+    async def answered(self, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
         """A turn has ended, one way or the other."""
-        self._viewer.answered(self.agent, turn, completion, taken_back)
-        if completion is not None and taken_back is None and completion.text:
+        self._callbacks.answered(self.agent, turn, completion, rolled_back)
+        if completion is not None and rolled_back is None and completion.text:
             await self._events.show_text(completion.text)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from toolhub import Config, Hub, connect
 from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError
-from toolhub_agent.agent import AgentDeps, catalog_for, definitions_for, sub_agent_definitions, system_prompt_for
-from toolhub_agent.events import AgentCallbacks, NoCallbacks
-from toolhub_agent.kv_hints.hinter import Hinter, open_hints
-from toolhub_agent.llm import LlmClient, open_llm
-from toolhub_agent.llm.transport import session_headers
+from toolhub_agent.agent import (
+    Agent,
+    catalog_for,
+    definitions_for,
+    open_model_servers,
+    sub_agent_definitions,
+    system_prompt_for,
+    with_api_version,
+)
+from toolhub_agent.events import AgentCallbacks
+from toolhub_agent.kv_hints.hinter import Hinter
+from toolhub_agent.llm import LlmClient
 from toolhub_agent.prompts import MAIN_OBJECTIVE
 from toolhub_agent.tools import HubTask, HubTools
 from toolhub_agent.types import Json
@@ -35,32 +42,30 @@ class RunSession:
     open_task: OpenTask
     secrets: frozenset[str]
     """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
-    """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
 
-    def surroundings(self, viewer: AgentCallbacks | None = None) -> AgentDeps:
-        return AgentDeps(self.llm, self.settings, self.hints, viewer or NoCallbacks())
+    def agent(self, tools: HubTask, callbacks: AgentCallbacks | None = None) -> Agent:
+        return Agent(llm=self.llm, tools=tools, settings=self.settings, hints=self.hints, callbacks=callbacks)
 
     def fingerprint(self) -> str:
         """Of what decides how a task goes: one that was begun under another is begun anew."""
         return hashlib.blake2b(self.settings.model_dump_json().encode(), digest_size=8).hexdigest()
 
-    async def warm(self) -> bool:
+    async def prefetch_shared_prefix(self) -> bool:
         """Have the prefix that all tasks begin with computed once; returns whether any endpoint did."""
-        around = self.surroundings()
-        async with self.open_task("warm-up", "") as task:
+        async with self.open_task("prefetch", "") as task:
             definitions = await HubTools(task).get_all_tool_definitions()
-        messages, body = shared_prefix(definitions, self.settings, around)
-        usages = await self.llm.warm_prefix(messages, body)
+        messages, body = shared_prefix(definitions, self.settings, datetime.date.today())
+        usages = await self.llm.prefetch_prefix(messages, body)
         return any(usage is not None for usage in usages.values())
 
 
 def shared_prefix(
-    definitions: list[Json], settings: AgentSettings, around: AgentDeps
+    definitions: list[Json], settings: AgentSettings, today: datetime.date
 ) -> tuple[list[Json], Mapping[str, Any]]:
     """The messages and body fields that every main agent's first request begins with."""
     own = definitions_for(definitions, settings.servers)
     catalog = catalog_for([*own, *sub_agent_definitions(settings.sub_agents)], settings)
-    system = system_prompt_for(catalog, settings, settings.system_prompt or MAIN_OBJECTIVE, around.today())
+    system = system_prompt_for(catalog, settings, settings.system_prompt or MAIN_OBJECTIVE, today)
     body = {"tools": catalog.native_tools(), "tool_choice": "auto"} if settings.protocol == "native" else {}
     return [{"role": "system", "content": system}], body
 
@@ -71,16 +76,7 @@ async def open_session(
 ) -> AsyncIterator[RunSession]:
     """Open everything; nothing is sent to a model server yet. hub: the address of one that runs already."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(open_llm(llm))
-        hints = await stack.enter_async_context(
-            open_hints(
-                llm.hints,
-                engine=llm.engine,
-                http=client.raw,
-                headers_of=session_headers,
-                load_of=client.fleet.load,
-            )
-        )
+        client, hints = await stack.enter_async_context(open_model_servers(llm))
         if hub is not None:
             open_task = _task_opener(await stack.enter_async_context(connect(hub, token=token)))
         else:
@@ -107,14 +103,9 @@ def llm_settings(config: Config, url: str | None, model: str | None) -> LlmSetti
     if config.llm is not None and config.llm.api_key is not None:
         section["api_key"] = config.llm.api_key.get_secret_value()
     if url is not None:
-        section["endpoints"] = [with_version(url)]
+        section["endpoints"] = [with_api_version(url)]
     if model is not None:
         section["model"] = model
     settings = parse_config({"llm": section}, path="--llm", environ={}).llm
     assert settings is not None
     return settings
-
-
-def with_version(url: str) -> str:
-    """`http://host:8000` is taken for `http://host:8000/v1`, where every engine has its API."""
-    return url.rstrip("/") + "/v1" if not urlsplit(url).path.strip("/") else url

@@ -21,11 +21,10 @@ import anyio
 
 from toolhub.errors import ConfigError, ToolhubError
 from toolhub.task_ids import is_task_value
-from toolhub_agent.agent import NO_ANSWER, Agent
+from toolhub_agent.agent import NO_ANSWER
 from toolhub_agent.llm.client import group_by_prefix
 from toolhub_agent.session import RunSession
 from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, read_log
-from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Json, Task, TaskResult
 
 # --- The tasks: JSON lines with the field names that benchmark files have ---------------------------------------------
@@ -259,16 +258,16 @@ class Sweep:
         """Run what is left; a task that fails is a row like the others, and the rest goes on."""
         left = self.left()
         if len(left) > 1:
-            await self._warm()
+            await self._prefetch_shared_prefix()
         async with anyio.create_task_group() as tasks:
             for run, task in left:
                 # The place is taken here: a thousand waiting tasks would be a thousand coroutines.
                 await self._places.acquire()
                 tasks.start_soon(self._run_one, run, task, on_done)
 
-    async def _warm(self) -> None:
+    async def _prefetch_shared_prefix(self) -> None:
         try:
-            await self._session.warm()
+            await self._session.prefetch_shared_prefix()
         except ToolhubError as exc:
             logger.warning("the tasks' common prefix was not computed beforehand: %s", exc)
 
@@ -285,9 +284,7 @@ class Sweep:
         log, replay = self._log(run, task)
         try:
             async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
-                timeout = self._session.settings.tool_timeout_s
-                agent = Agent(self._session.surroundings(), HubTools(tools, timeout=timeout))
-                return await agent.run(task, log=log, replay=replay)
+                return await self._session.agent(tools).run(task, log=log, resume_from=replay)
         except Exception as exc:  # one task's trouble must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)
             return failed_result(task, str(exc) or repr(exc), log.path)

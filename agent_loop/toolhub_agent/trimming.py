@@ -37,19 +37,19 @@ class TrimmedPrompt:
 class ToolResultTrimmer:
     """One conversation's views. The system prompt, the first user message and the model's answers always stay."""
 
-    def __init__(self, keep: int, stride: int = 0) -> None:
-        """keep: turns whose results stay, ALL for every one. stride: turns that are added before the next cut.
+    def __init__(self, keep: int, trim_every: int = 0) -> None:
+        """keep: turns whose results stay, ALL for every one. trim_every: turns that are added before the next cut.
 
         0 for keep means 1: a result the model has not seen even once would be no result.
         """
-        if keep < ALL or stride < 0:
-            raise ValueError(f"keep must be at least -1 and stride at least 0, not {keep} and {stride}")
+        if keep < ALL or trim_every < 0:
+            raise ValueError(f"keep must be at least -1 and trim_every at least 0, not {keep} and {trim_every}")
         self._keep = keep if keep == ALL else max(keep, 1)
-        self._stride = stride
+        self._trim_every = trim_every
         self._last: list[Message] = []
 
     def __repr__(self) -> str:
-        return f"<ToolResultTrimmer {'all' if self._keep == ALL else self._keep}, stride {self._stride}>"
+        return f"<ToolResultTrimmer {'all' if self._keep == ALL else self._keep}, trim_every {self._trim_every}>"
 
     def view(self, messages: Sequence[Message]) -> TrimmedPrompt:
         """What the model is shown of a history. The messages themselves are not changed."""
@@ -65,7 +65,7 @@ class ToolResultTrimmer:
     def _omitted(self, turns: int) -> int:
         if self._keep == ALL:
             return 0
-        step = self._stride + 1
+        step = self._trim_every + 1
         return max(turns - self._keep, 0) // step * step
 
 

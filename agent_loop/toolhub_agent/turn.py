@@ -110,10 +110,10 @@ class AskedQueries:
 
 
 # --- When a turn is rolled back ---------------------------------------------------------------------------------------
-# When a turn is taken back and sampled again, without a word to the model about it.
+# When a turn is rolled back and sampled again, without a word to the model about it.
 #
 # The rules are MiroFlow's. Two of its faults are not: a backend's error is no empty result (it would cost up to four
-# more turns per failed search), and a turn is taken back for a query only if that query's result is in the history.
+# more turns per failed search), and a turn is rolled back for a query only if that query's result is in the history.
 
 _REFUSALS = ("time constraint", "I’m sorry, but I can’t", "I'm sorry, I cannot solve")
 _ERROR_PREFIXES = ("Unknown tool:", "Error executing tool")
@@ -121,7 +121,7 @@ _SEARCH_TOOLS = frozenset({"google_search"})
 
 
 class Rollbacks:
-    """Counts turns taken back in a row: `limit - 1` of them are, the next one stands."""
+    """Counts turns rolled back in a row: `limit - 1` of them are, the next one stands."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -168,11 +168,6 @@ def _is_empty_search(text: str) -> bool:
 
 
 # --- The conversation -------------------------------------------------------------------------------------------------
-# One agent's exchange with the model, a turn at a time: prompt out, answer in, tools run while it still comes.
-#
-# A turn that shows itself to be worthless is taken back as if it had never been: its answer leaves the history, what it
-# started is cancelled. That can happen while the model still writes, which then stops.
-
 # MiroFlow's factor: an answer that was cut off is sampled again with that much more room ...
 _MORE_ROOM = 1.1
 # ... this often; then it stands as it is.
@@ -181,16 +176,16 @@ _LENGTH_RETRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What one request came to. taken_back: why it does not count; None: it stands in the history."""
+    """What one request came to. rolled_back: why it does not count; None: it stands in the history."""
 
     completion: Completion | None
     outcomes: tuple[ToolOutcome, ...] = ()
-    taken_back: str | None = None
+    rolled_back: str | None = None
 
     @property
     def is_last(self) -> bool:
         """No call: the model has finished."""
-        return self.taken_back is None and not self.outcomes
+        return self.rolled_back is None and not self.outcomes
 
 
 @dataclass
@@ -205,27 +200,27 @@ class ConversationDeps:
     journal: ConversationLog
     execute: Callable[[ToolCall], Awaitable[ToolOutcome]]
     hints: HintSink
-    watch: AgentReporter
+    reporter: AgentReporter
     asked: AskedQueries = field(default_factory=AskedQueries)
 
 
 class Conversation:
     """Takes turns. Everything lasting is in the history; what is kept here only makes turns cheaper."""
 
-    def __init__(self, parts: ConversationDeps) -> None:
-        self.session = parts.session
-        self.history = parts.history
-        self.rollbacks = Rollbacks(parts.settings.max_rollbacks)
+    def __init__(self, deps: ConversationDeps) -> None:
+        self.session = deps.session
+        self.history = deps.history
+        self.rollbacks = Rollbacks(deps.settings.max_rollbacks)
         self.prefix = PrefixReport()
         self.usage: list[Usage] = []
-        self._parts = parts
-        self._settings = parts.settings
-        self._keep = ToolResultTrimmer(parts.settings.keep_tool_result, parts.settings.stride)
+        self._deps = deps
+        self._settings = deps.settings
+        self._keep = ToolResultTrimmer(deps.settings.keep_tool_result, deps.settings.trim_every)
         self._budget = ContextBudget(
-            max_context_tokens=parts.settings.max_context_tokens,
-            max_answer_tokens=parts.settings.sampling.max_tokens,
+            max_context_tokens=deps.settings.max_context_tokens,
+            max_answer_tokens=deps.settings.sampling.max_tokens,
         )
-        self._tools = parts.catalog.native_tools() if parts.settings.protocol == "native" else []
+        self._tools = deps.catalog.native_tools() if deps.settings.protocol == "native" else []
         self._spare: dict[tuple[str, str, str], ToolOutcome] = {}
         self._length_retries = 0
         self._resuming = False
@@ -238,14 +233,14 @@ class Conversation:
     async def take_turn(self) -> TurnResult:
         """Ask the model, run what it calls, and append both. Raises LlmError, AnswerUnreadable; then nothing is
         appended."""
-        turn = _RunningTurn(self, may_go_back=self.rollbacks.is_allowed)
+        turn = _RunningTurn(self, may_roll_back=self.rollbacks.is_allowed)
         async with self._dispatcher(turn) as dispatcher:
             completion = await self._listen(dispatcher, turn)
             if completion is None:
-                return self._taken_back(None, turn)
+                return self._rolled_back(None, turn)
             calls = await dispatcher.finish(run=False)
             if turn.settle(completion, calls):
-                return self._taken_back(completion, turn)
+                return self._rolled_back(completion, turn)
             if calls.native:
                 completion = dataclasses.replace(completion, tool_calls=calls.native)  # every call has an id there
             self.history.append_assistant(completion)
@@ -254,7 +249,7 @@ class Conversation:
         if turn.reason is not None:
             self.history.pop_turn()
             self._signal(HistoryRewritten(self.session, len(self.history)))
-            return self._taken_back(completion, turn)
+            return self._rolled_back(completion, turn)
         self._stand(turn)
         return TurnResult(completion, tuple(turn.outcomes))
 
@@ -276,17 +271,17 @@ class Conversation:
     def close(self) -> None:
         """No request follows."""
         self._signal(SessionFinal(self.session))
-        self._parts.llm.forget(self.session)
+        self._deps.llm.forget(self.session)
 
     def _dispatcher(self, turn: _RunningTurn) -> Dispatcher:
         return Dispatcher(
             turn.execute,
-            self._parts.catalog,
+            self._deps.catalog,
             protocol=self._settings.protocol,
             eager=self._settings.eager,
             order="completed",
             parallel=self._settings.parallel_calls,
-            tolerant=not turn.may_go_back,
+            tolerant=not turn.may_roll_back,
             on_event=turn.note,
         )
 
@@ -294,7 +289,7 @@ class Conversation:
         """Feed the stream to the dispatcher; None: the turn was found worthless, and the stream is cut off."""
         request = self._request()
         with turn.listening:
-            async with self._parts.llm.stream(request) as stream, self._parts.watch.generating() as seen:
+            async with self._deps.llm.stream(request) as stream, self._deps.reporter.generating() as seen:
                 async for delta in stream:
                     dispatcher.feed(delta)
                     await seen(delta)
@@ -304,7 +299,7 @@ class Conversation:
 
     async def _complete(self) -> Completion:
         request = self._request()
-        async with self._parts.llm.stream(request) as stream, self._parts.watch.generating() as seen:
+        async with self._deps.llm.stream(request) as stream, self._deps.reporter.generating() as seen:
             async for delta in stream:
                 await seen(delta)
         self._account(request, stream.completion)
@@ -335,7 +330,7 @@ class Conversation:
             view.messages,
             body,
             self._settings.sampling,
-            engine_fields=partial(self._parts.hints.engine_fields, self.session),
+            engine_fields=partial(self._deps.hints.engine_fields, self.session),
         )
 
     def _body(self) -> Json:
@@ -347,14 +342,14 @@ class Conversation:
         self.usage.append(completion.usage)
         self._budget.note(request.messages, completion.usage)
         self.prefix.add(number, request.messages, request.body, completion.usage)
-        self._parts.journal.answered(number, completion)
+        self._deps.journal.answered(number, completion)
         if self._resuming:
             self._signal(Resumed(self.session, completion.usage, completion.ttft))
         self._resuming = False
 
     # --- how it ends -------------------------------------------------------------------------------------------------
 
-    def _taken_back(self, completion: Completion | None, turn: _RunningTurn) -> TurnResult:
+    def _rolled_back(self, completion: Completion | None, turn: _RunningTurn) -> TurnResult:
         reason = turn.reason or "unknown"
         if turn.is_cut_off:
             self._length_retries += 1
@@ -363,9 +358,9 @@ class Conversation:
         for outcome in turn.executed:
             if outcome.is_error or reason_to_retry(outcome):
                 continue
-            if self._parts.catalog.is_read_only(outcome.call.server, outcome.call.tool):
+            if self._deps.catalog.is_read_only(outcome.call.server, outcome.call.tool):
                 self._spare[_call_key(outcome.call)] = outcome
-        return TurnResult(completion, taken_back=reason)
+        return TurnResult(completion, rolled_back=reason)
 
     def _stand(self, turn: _RunningTurn) -> None:
         self._length_retries = 0
@@ -373,12 +368,12 @@ class Conversation:
         self.rollbacks.note_success()
         self.history.append_results(turn.outcomes)
         for outcome in turn.outcomes:
-            self._parts.asked.note(outcome.call)
+            self._deps.asked.note(outcome.call)
 
     # --- signals -----------------------------------------------------------------------------------------------------
 
     def _signal(self, signal: Any) -> None:
-        self._parts.hints.signal(signal)
+        self._deps.hints.signal(signal)
 
     def _tell_turn_finished(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
         if not calls:
@@ -398,32 +393,32 @@ class Conversation:
         results = self.history.results_of(ready) if ready else []
         messages = [*self.history.messages(), *(results or [_PLACEHOLDER])]
         shown: list[Message] = (
-            ToolResultTrimmer(self._settings.keep_tool_result, self._settings.stride).view(messages).messages
+            ToolResultTrimmer(self._settings.keep_tool_result, self._settings.trim_every).view(messages).messages
         )
         body = self._settings.sampling.extra_body | self._body()
-        if (model := self._parts.llm.known_model) is not None:
+        if (model := self._deps.llm.known_model) is not None:
             body["model"] = model
         return Prompt(tuple(shown if results else shown[:-1]), body, endpoint)
 
     # --- what a running turn asks ------------------------------------------------------------------------------------
 
     def is_duplicate(self, call: ToolCall) -> bool:
-        return call in self._parts.asked
+        return call in self._deps.asked
 
     def may_retry_length(self) -> bool:
         return self._length_retries < _LENGTH_RETRIES
 
     async def execute(self, call: ToolCall, *, turn: int, early: bool) -> ToolOutcome:
-        """Run a call, or give back what it gave in a turn that was taken back since."""
-        if self._parts.catalog.find(call.server, call.tool) is None:
+        """Run a call, or give back what it gave in a turn that was rolled back since."""
+        if self._deps.catalog.find(call.server, call.tool) is None:
             return ToolOutcome(call, f"Unknown tool: {call.tool}")  # hidden ones, too
         if (spare := self._spare.get(_call_key(call))) is not None:
             return ToolOutcome(call, spare.text, started_early=early)
-        self._parts.journal.call_started(turn, call, early=early)
-        async with self._parts.watch.calling(call) as ended:
-            outcome = dataclasses.replace(await self._parts.execute(call), started_early=early)
+        self._deps.journal.call_started(turn, call, early=early)
+        async with self._deps.reporter.calling(call) as ended:
+            outcome = dataclasses.replace(await self._deps.execute(call), started_early=early)
             ended(outcome)
-        self._parts.journal.call_finished(turn, outcome)
+        self._deps.journal.call_finished(turn, outcome)
         return outcome
 
 
@@ -433,7 +428,7 @@ _PLACEHOLDER: Message = {"role": "tool", "content": ""}
 class _RunningTurn:
     """A turn under way: what it called, what came back, and whether it is worth anything."""
 
-    def __init__(self, conversation: Conversation, *, may_go_back: bool) -> None:
+    def __init__(self, conversation: Conversation, *, may_roll_back: bool) -> None:
         self.outcomes: list[ToolOutcome] = []
         self.executed: list[ToolOutcome] = []
         """Also those that nobody has taken yet."""
@@ -445,7 +440,7 @@ class _RunningTurn:
         self._conversation = conversation
         self._number = conversation.history.turns + 1
         self._early: set[int] = set()
-        self.may_go_back = may_go_back
+        self.may_roll_back = may_roll_back
 
     async def execute(self, call: ToolCall) -> ToolOutcome:
         if self._refuses(call):
@@ -461,27 +456,27 @@ class _RunningTurn:
             self._early.add(event.call.index)
 
     def settle(self, completion: Completion, calls: TurnCalls) -> bool:
-        """The stream has ended; return whether the turn is to be taken back at once."""
+        """The stream has ended; return whether the turn is to be rolled back at once."""
         self.endpoint, self._calls = completion.endpoint, calls.calls
         if completion.finish_reason == "length" and self._conversation.may_retry_length():
             self.reason, self.is_cut_off = "the answer was cut off", True
-        elif self.may_go_back and (calls.problem or calls.format_error):
+        elif self.may_roll_back and (calls.problem or calls.format_error):
             self.reason = calls.problem or "a tool call was begun and not completed"
-        elif self.may_go_back and not calls.calls and is_refusal(completion.text):
+        elif self.may_roll_back and not calls.calls and is_refusal(completion.text):
             self.reason = "the model refused to go on"
         for call in calls.calls:
             self._refuses(call)
         return self.reason is not None
 
     def _refuses(self, call: ToolCall) -> bool:
-        if self.may_go_back and self._conversation.is_duplicate(call):
+        if self.may_roll_back and self._conversation.is_duplicate(call):
             self.reason = f"{call.server}/{call.tool} was asked this before"
             self.listening.cancel()
         return self.reason is not None
 
     def take(self, outcome: ToolOutcome) -> None:
         self.outcomes.append(outcome)
-        if self.may_go_back and (reason := reason_to_retry(outcome)) is not None:
+        if self.may_roll_back and (reason := reason_to_retry(outcome)) is not None:
             self.reason = reason
 
     @property

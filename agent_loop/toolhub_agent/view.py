@@ -42,11 +42,11 @@ class TaskView:
         self._tail = (self._tail + delta.reasoning + delta.text)[-_WIDTH:]
         self._status.update(f"[dim]{markup_text(one_line(self._tail))}[/]")
 
-    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
+    def answered(self, agent: str, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
         self._tail = ""
         who = "" if agent == MAIN else f"{markup_text(agent)} "
-        if taken_back is not None:
-            self._console.print(f"{who}[yellow]turn {turn + 1} taken back[/]: {markup_text(taken_back[:_WIDTH])}")
+        if rolled_back is not None:
+            self._console.print(f"{who}[yellow]turn {turn + 1} rolled back[/]: {markup_text(rolled_back[:_WIDTH])}")
         elif completion is not None:
             self._console.print(f"{who}[bold]turn {turn}[/]  {markup_text(cost_text(completion))}")
             if text := one_line(completion.text):
@@ -106,7 +106,7 @@ def result_panel(result: TaskResult) -> Table:
     table.add_row("answer", f"[{color}]{markup_text(result.answer)}[/]")
     if result.error:
         table.add_row("error", markup_text(result.error))
-    table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} taken back")
+    table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} rolled back")
     table.add_row("tokens", markup_text(usage_text(result.usage)))
     table.add_row("time", f"{result.seconds:.1f} s")
     if result.log is not None:

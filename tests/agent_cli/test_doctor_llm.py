@@ -39,7 +39,7 @@ def test_a_server_that_has_everything_is_told_to_have_it(shell: Shell, server: M
 
 def test_the_prefill_ahead_that_it_tries_is_one_of_the_hints(shell: Shell, server: ModelServer) -> None:
     examined(shell, server)
-    (warm,) = [seen for seen in server.chats if seen.headers.get("x-request-id", "").startswith("toolhub-warm-")]
+    (warm,) = [seen for seen in server.chats if seen.headers.get("x-request-id", "").startswith("toolhub-prefetch-")]
     assert warm.body["max_tokens"] == 1 and warm.body["add_generation_prompt"] is False
     sessions = {seen.headers["x-session-id"] for seen in server.chats}
     assert len(sessions) == 1
@@ -137,7 +137,7 @@ def test_pins_that_work_but_are_not_used_are_told(shell: Shell, server: ModelSer
     server.load.dialect = ""
     server.pages["/metrics"] = {"toolhub_pins": 0}
     assert "not used" in examined(shell, server)["hint: retention"]["detail"]
-    config = {"llm": {"endpoints": [server.url], "hints": {"pin": True}}}
+    config = {"llm": {"endpoints": [server.url], "hints": {"use_pin_scheduler": True}}}
     (shell.folder / "hub.yaml").write_text(yaml.safe_dump(config))
     assert examined(shell, server, "--config", "hub.yaml")["hint: retention"]["status"] == "ok"
 

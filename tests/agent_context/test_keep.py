@@ -32,7 +32,7 @@ def test_the_system_prompt_the_task_and_every_answer_stay():
 
 
 def test_a_stride_grows_to_keep_plus_stride_and_is_then_cut_back_to_keep():
-    keep = ToolResultTrimmer(2, stride=3)
+    keep = ToolResultTrimmer(2, trim_every=3)
     shown = [results(keep.view(after_turns(turns).messages()).messages) for turns in range(1, 11)]
     assert [len(one) - one.count(GONE) for one in shown] == [1, 2, 3, 4, 5, 2, 3, 4, 5, 2]
 
@@ -87,11 +87,12 @@ def test_asking_for_a_summary_after_the_last_results_keeps_the_prefix():
 
 
 def test_a_resumed_task_is_shown_the_same_prompt():
-    keep = ToolResultTrimmer(3, stride=4)
+    keep = ToolResultTrimmer(3, trim_every=4)
     for turns in range(20):
         history = after_turns(turns)
         assert (
-            keep.view(history.messages()).messages == ToolResultTrimmer(3, stride=4).view(history.messages()).messages
+            keep.view(history.messages()).messages
+            == ToolResultTrimmer(3, trim_every=4).view(history.messages()).messages
         )
 
 
@@ -121,7 +122,7 @@ def computed(keep: ToolResultTrimmer, turns: int) -> tuple[int, list[bool]]:
 
 
 def test_strides_keep_the_prefix_in_all_turns_but_one_of_each_stride():
-    _, continued = computed(ToolResultTrimmer(5, stride=5), 29)
+    _, continued = computed(ToolResultTrimmer(5, trim_every=5), 29)
     cuts = [turn for turn, is_continued in enumerate(continued, 1) if not is_continued]
     assert cuts == [11, 17, 23, 29]
     _, exact = computed(ToolResultTrimmer(5), 29)
@@ -130,7 +131,7 @@ def test_strides_keep_the_prefix_in_all_turns_but_one_of_each_stride():
 
 def test_strides_compute_less_than_half_of_what_exact_keep_k_does():
     exact, _ = computed(ToolResultTrimmer(5), 40)
-    strides, _ = computed(ToolResultTrimmer(5, stride=5), 40)
+    strides, _ = computed(ToolResultTrimmer(5, trim_every=5), 40)
     everything, _ = computed(ToolResultTrimmer(-1), 40)
     assert everything < strides < exact / 2
 

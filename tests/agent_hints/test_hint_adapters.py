@@ -89,7 +89,7 @@ async def test_a_vllm_that_refuses_priorities_is_asked_again_without_and_never_a
         await agent.turn()
         await agent.step(meanwhile=engine.cache.clear)
         await agent.step(meanwhile=engine.cache.clear)
-        assert hints.statistics().warms_failed == 0
+        assert hints.statistics().prefetches_failed == 0
     assert ["priority" in warm for warm in engine.warms] == [True, False, False]
 
 
@@ -105,7 +105,7 @@ async def test_a_pin_rides_on_the_turns_own_request_and_is_released_at_the_end()
     engine, durations = Engine(), ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
-    async with opened(engine, pin=True, more={"durations": durations}) as hints:
+    async with opened(engine, use_pin_scheduler=True, more={"durations": durations}) as hints:
         agent = Agent(engine, hints)
         await agent.turn()
         fields = hints.engine_fields(agent.name, URL)
@@ -123,7 +123,7 @@ async def test_no_pin_is_longer_than_allowed():
     engine, durations = Engine(), ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
-    async with opened(engine, pin=True, max_pin_s=2, more={"durations": durations}) as hints:
+    async with opened(engine, use_pin_scheduler=True, max_pin_s=2, more={"durations": durations}) as hints:
         agent = Agent(engine, hints)
         await agent.turn()
         assert hints.engine_fields(agent.name, URL).body["vllm_xargs"]["pin_ttl_s"] == 2.0
@@ -134,7 +134,7 @@ async def test_sglang_with_the_session_cache_knows_the_session_until_it_is_close
     await one_wait("sglang", engine)
     (warm,) = engine.warms
     assert warm["session_id"] == "task-1"
-    assert warm["rid"].startswith("toolhub-warm-")
+    assert warm["rid"].startswith("toolhub-prefetch-")
     assert "add_generation_prompt" not in warm
     assert engine.asked("/close_session") == [{"session_id": "task-1"}]
     adapter = await probed("sglang", engine)
@@ -186,7 +186,7 @@ async def test_dynamos_parser_refuses_nvext_once_and_no_turn_ever_carries_it():
         await agent.turn()
         await agent.step(meanwhile=engine.cache.clear)
         await agent.step(meanwhile=engine.cache.clear)
-        assert hints.statistics().warms_failed == 0
+        assert hints.statistics().prefetches_failed == 0
         agent.end()
     warms = engine.warms[:-1]
     assert ["nvext" in warm for warm in warms] == [True, False, False]
@@ -243,7 +243,9 @@ async def with_lmcache(
     durations = ToolDurations()
     for _ in range(200):
         durations.observe("s", "tool0", 3.0)
-    async with opened(engine, lmcache="http://lmcache.test:9300", more={"durations": durations}, margin_s=0) as hints:
+    async with opened(
+        engine, lmcache="http://lmcache.test:9300", more={"durations": durations}, lead_time_s=0
+    ) as hints:
         agent = Agent(engine, hints, prompt_tokens=tokens)
         await agent.turn()
         for step in steps:

@@ -22,7 +22,7 @@ async def test_going_on_hangs_up_on_a_prefill_that_still_runs():
     with open_model_server() as server:
         server.usual = lambda _seen: Answer(hold=True)
         async with httpx2.AsyncClient(trust_env=False) as http:
-            settings = HintSettings(mode="on", margin_s=0, budget_s=10)
+            settings = HintSettings(mode="on", lead_time_s=0, timeout_s=10)
             async with open_hints(settings, engine="auto", http=lambda _url: http) as hints:
                 hints.durations.observe("s", "t", 0.5)
                 hints.signal(TurnFinished("s", Prompt(MESSAGES, {"model": "m"}, server.url), Usage(4000, 5, 0), 0.01))
@@ -31,14 +31,14 @@ async def test_going_on_hangs_up_on_a_prefill_that_still_runs():
                     await server.wait_until(lambda s: s.running == 1)
                     hints.signal(AboutToResume("s"))
                     await server.wait_until(lambda s: s.running == 0)
-                    await until(lambda: hints.statistics().warms_aborted == 1)
+                    await until(lambda: hints.statistics().prefetches_aborted == 1)
     assert_is_a_warm(server)
 
 
 def assert_is_a_warm(server: ModelServer) -> None:
     (chat,) = server.chats
     assert chat.body["max_tokens"] == 1
-    assert chat.headers["x-request-id"].startswith("toolhub-warm-")
+    assert chat.headers["x-request-id"].startswith("toolhub-prefetch-")
 
 
 async def until(is_so) -> None:

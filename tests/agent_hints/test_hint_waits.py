@@ -39,7 +39,7 @@ async def test_after_an_eviction_the_turn_starts_as_fast_as_if_nothing_had_been_
 
 async def test_the_warm_goes_out_so_that_it_ends_a_margin_before_the_tools_do():
     engine = Engine()
-    async with opened(engine, margin_s=1.0) as hints:
+    async with opened(engine, lead_time_s=1.0) as hints:
         tools_take(hints, 30.0)
         agent = Agent(engine, hints)
         await agent.turn()
@@ -97,7 +97,7 @@ async def test_a_warm_that_still_runs_when_the_tools_are_back_is_aborted():
         await agent.step(16.0, meanwhile=engine.cache.clear)  # sooner than expected
         assert engine.cut_short == 1
         statistics = hints.statistics()
-    assert (statistics.warms_sent, statistics.warms_aborted, statistics.warms_failed) == (1, 1, 0)
+    assert (statistics.prefetches_sent, statistics.prefetches_aborted, statistics.prefetches_failed) == (1, 1, 0)
     assert agent.usages[-1].cached_tokens > 0, "what it had computed is not lost"
 
 
@@ -116,7 +116,7 @@ async def test_results_that_are_in_are_warmed_while_a_slower_call_still_runs():
 
 async def test_results_that_arrive_behind_a_first_warm_get_a_second_one():
     engine = Engine()
-    async with opened(engine, margin_s=0.1) as hints:
+    async with opened(engine, lead_time_s=0.1) as hints:
         tools_take(hints, 18.0, 25.0)
         agent = Agent(engine, hints)
         await agent.turn(calls=2)
@@ -126,7 +126,7 @@ async def test_results_that_arrive_behind_a_first_warm_get_a_second_one():
 
 async def test_tools_that_never_return_get_no_more_than_the_allowed_warms_and_ever_later():
     engine = Engine()
-    async with opened(engine, max_warms=3) as hints:
+    async with opened(engine, max_prefetches=3) as hints:
         tools_take(hints, 12.0)
         agent = Agent(engine, hints)
         await agent.turn()
@@ -141,7 +141,7 @@ async def test_tools_that_never_return_get_no_more_than_the_allowed_warms_and_ev
 
 async def test_never_are_two_requests_under_way_for_one_session():
     engine = Engine()
-    async with opened(engine, margin_s=0) as hints:
+    async with opened(engine, lead_time_s=0) as hints:
         tools_take(hints, 20.0, 40.0)
         agent = Agent(engine, hints)
         await agent.turn(calls=2)
@@ -167,7 +167,7 @@ async def test_sessions_do_not_wait_for_each_other():
     ("settings", "reason"),
     [
         ({"min_prefix_tokens": 10_000}, "short prefix"),
-        ({"margin_s": 11.0}, "tools return sooner than a warm"),
+        ({"lead_time_s": 11.0}, "tools return sooner than a warm"),
         ({"max_load": 5}, "endpoint is busy"),
     ],
 )
@@ -178,7 +178,7 @@ async def test_a_wait_without_a_warm_says_why(settings, reason):
         agent = Agent(engine, hints)
         await agent.turn()
         await agent.step()
-        assert hints.statistics().warms_skipped == {reason: 1}
+        assert hints.statistics().prefetches_skipped == {reason: 1}
     assert engine.warms == []
 
 
@@ -191,7 +191,7 @@ async def test_a_session_from_which_nothing_is_evicted_is_left_alone_until_somet
         for _ in range(6):
             await agent.step()
         assert len(engine.warms) == 2
-        assert hints.statistics().warms_skipped == {"nothing is evicted": 4}
+        assert hints.statistics().prefetches_skipped == {"nothing is evicted": 4}
         await agent.step(meanwhile=engine.cache.clear)  # found lost
         await agent.step(meanwhile=engine.cache.clear)
     assert len(engine.warms) == 3
@@ -211,9 +211,9 @@ async def test_without_evictions_auto_switches_itself_off_and_turns_cost_what_th
             await agent.turn()
             assert await agent.step() <= 1.05 * reference
         statistics = hints.statistics()
-    assert statistics.warms_sent == 4
+    assert statistics.prefetches_sent == 4
     assert statistics.disabled == {URL: "no measured gain"}
-    assert statistics.warms_skipped == {"left out for comparison": 4, "no measured gain": 4}
+    assert statistics.prefetches_skipped == {"left out for comparison": 4, "no measured gain": 4}
 
 
 async def test_auto_stays_on_where_the_cache_evicts():
@@ -226,7 +226,7 @@ async def test_auto_stays_on_where_the_cache_evicts():
             await agent.step(meanwhile=engine.cache.clear)
         statistics = hints.statistics()
     assert statistics.disabled == {}
-    assert statistics.warms_sent == 11
+    assert statistics.prefetches_sent == 11
     assert statistics.gains[URL].ttft_ratio < 0.1
 
 
@@ -258,7 +258,7 @@ async def test_a_template_that_rewrites_history_gets_no_warm():
         await agent.step()
         statistics = hints.statistics()
     assert engine.warms == []
-    assert statistics.warms_skipped == {"template rewrites history": 1}
+    assert statistics.prefetches_skipped == {"template rewrites history": 1}
     assert statistics.disabled == {URL: "the chat template rewrites history"}
 
 
@@ -276,7 +276,7 @@ async def test_where_the_template_cannot_be_asked_what_the_turns_find_decides():
         for _ in range(6):
             await agent.step()
         statistics = hints.statistics()
-    assert statistics.warms_sent == 1 + 3  # a first turn is another kind of prompt than the later ones
+    assert statistics.prefetches_sent == 1 + 3  # a first turn is another kind of prompt than the later ones
     assert statistics.disabled == {URL: "the chat template rewrites history"}
 
 
@@ -293,12 +293,12 @@ async def test_a_server_that_breaks_costs_the_agent_nothing_and_is_left_alone_fo
             hints.signal(ToolWaitStarted(agent.name, (("s", "tool0"),)))
         await anyio.sleep(11.0)
         statistics = hints.statistics()
-        assert statistics.warms_failed >= 3
+        assert statistics.prefetches_failed >= 3
         assert statistics.disabled == {URL: "endpoint refuses"}
         late = Agent(engine, hints, "late")
         await late.turn()
         assert await late.step() < 1
-        assert hints.statistics().warms_failed == statistics.warms_failed
+        assert hints.statistics().prefetches_failed == statistics.prefetches_failed
 
 
 async def test_a_server_that_does_not_say_what_it_is_costs_no_more_than_the_budget():
@@ -360,7 +360,7 @@ async def test_tokens_of_warms_are_counted_apart_from_the_conversations():
         agent = Agent(engine, hints)
         await agent.turn()
         await agent.step(meanwhile=engine.cache.clear)
-        assert hints.statistics().tokens_warmed > 6000
+        assert hints.statistics().prefetched_tokens > 6000
     assert len(agent.usages) == 2
 
 

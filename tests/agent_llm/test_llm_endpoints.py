@@ -13,7 +13,9 @@ class Stage:
     def __init__(self) -> None:
         self.time = 0.0
         self.loads = dict.fromkeys(URLS, 0)
-        self.endpoints = EndpointRouter(URLS, load=lambda url: self.loads[url], spill_load=16, now=lambda: self.time)
+        self.endpoints = EndpointRouter(
+            URLS, load=lambda url: self.loads[url], load_imbalance_threshold=16, now=lambda: self.time
+        )
         self.order = rendezvous_order("task", URLS)
 
     def choose(self) -> int:

@@ -38,7 +38,7 @@ async def test_a_fault_before_the_first_piece_is_only_seen_in_the_number_of_atte
         with anyio.fail_after(10):
             assert [delta async for delta in stream] == [Delta("fine")]
         assert stream.completion.attempts == 2
-        assert llm.fleet.slots.statistics(server.url).in_use == 0
+        assert llm.pool.limiter.statistics(server.url).in_use == 0
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_a_fault_after_the_first_piece_is_told_and_not_repeated(server, fa
             async with llm.stream(ask()) as stream:
                 assert await anext(stream) == Delta("one")
                 await anext(stream)
-        assert llm.fleet.slots.statistics(server.url).in_use == 0
+        assert llm.pool.limiter.statistics(server.url).in_use == 0
     assert len(server.chats) == 1
 
 
@@ -88,7 +88,7 @@ async def test_the_turn_ends_at_its_own_deadline_whatever_the_attempts(server):
 
 async def test_the_wait_for_a_slot_counts_as_time_of_the_turn(server):
     async with open_llm(settings(server, max_in_flight=1, total_timeout_s=0.3)) as llm:
-        async with llm.fleet.slots.hold(server.url, deadline=anyio.current_time() + 10):
+        async with llm.pool.limiter.hold(server.url, deadline=anyio.current_time() + 10):
             with anyio.fail_after(10), pytest.raises(LlmUnavailable, match="no slot became free") as raised:
                 await llm.complete(ask())
     assert raised.value.endpoint == server.url and server.chats == []
@@ -190,7 +190,7 @@ async def test_keys_meant_for_openai_are_not_sent_elsewhere(server, monkeypatch)
         monkeypatch.setenv(name, "for-openai-only")
     async with open_llm(settings(server, model=None)) as llm:
         await llm.complete(ask())
-        await llm.warm_prefix(ask().messages, {})
+        await llm.prefetch_prefix(ask().messages, {})
     assert {"/v1/models", "/v1/chat/completions"} <= {seen.path for seen in server.seen}
     assert "for-openai-only" not in str([seen.headers for seen in server.seen])
     assert not any("authorization" in seen.headers for seen in server.seen)

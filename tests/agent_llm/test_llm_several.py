@@ -77,7 +77,7 @@ async def test_a_busy_server_spills_new_turns_to_the_next(ordered):
     home, other = ordered
     home.usual = lambda _: stalled(after=0)
     sessions = [name for n in range(200) if rendezvous_order(name := f"t{n}", [home.url, other.url])[0] == home.url][:6]
-    async with open_llm(settings(home, other, spill_load=4)) as llm, anyio.create_task_group() as tasks:
+    async with open_llm(settings(home, other, load_imbalance_threshold=4)) as llm, anyio.create_task_group() as tasks:
         for session in sessions[:4]:
             tasks.start_soon(llm.complete, ask(session))
         with anyio.fail_after(10):
@@ -91,9 +91,9 @@ async def test_the_engines_own_queue_counts_as_load(ordered):
     home, other = ordered
     home.load.waiting, home.load.running = 30, 8
     async with open_llm(settings(home, other, metrics_interval_s=0.05)) as llm:
-        async with llm.fleet.slots.hold(home.url, deadline=anyio.current_time() + 10):  # somebody is at work
+        async with llm.pool.limiter.hold(home.url, deadline=anyio.current_time() + 10):  # somebody is at work
             with anyio.fail_after(10):
-                while llm.fleet.load(home.url) < 38:
+                while llm.pool.load(home.url) < 38:
                     await anyio.sleep(0.01)
             assert llm.endpoint_of("task") == other.url
 
@@ -101,27 +101,27 @@ async def test_the_engines_own_queue_counts_as_load(ordered):
 async def test_slots_follow_the_engines_queue(server):
     server.load.waiting, server.load.running = 40, 8
     async with open_llm(settings(server, metrics_interval_s=0.05)) as llm:
-        async with llm.fleet.slots.hold(server.url, deadline=anyio.current_time() + 10):
+        async with llm.pool.limiter.hold(server.url, deadline=anyio.current_time() + 10):
             with anyio.fail_after(10):
-                while llm.fleet.slots.statistics(server.url).limit > 8:
+                while llm.pool.limiter.statistics(server.url).limit > 8:
                     await anyio.sleep(0.01)
 
 
 async def test_an_engine_without_metrics_is_given_the_start_value_and_left_alone(server):
     server.load.dialect = ""
     async with open_llm(settings(server, metrics_interval_s=0.01)) as llm:
-        async with llm.fleet.slots.hold(server.url, deadline=anyio.current_time() + 10):
+        async with llm.pool.limiter.hold(server.url, deadline=anyio.current_time() + 10):
             with anyio.fail_after(10):
                 await server.wait_until(lambda running: len(running.asked("/metrics")) == 1)
                 await llm.complete(ask())
-            assert llm.fleet.slots.statistics(server.url).limit == 64
+            assert llm.pool.limiter.statistics(server.url).limit == 64
     assert len(server.asked("/metrics")) == 1
 
 
 async def test_a_fixed_number_of_slots_needs_no_metrics(server):
     async with open_llm(settings(server, max_in_flight=2, metrics_interval_s=0.01)) as llm:
         await llm.complete(ask())
-        assert llm.fleet.slots.statistics(server.url).limit == 2
+        assert llm.pool.limiter.statistics(server.url).limit == 2
     assert server.asked("/metrics") == []
 
 
@@ -130,8 +130,8 @@ async def test_a_prefix_is_warmed_once_per_server_however_many_ask(ordered):
     async with open_llm(settings(*ordered)) as llm:
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
-                tasks.start_soon(llm.warm_prefix, PREFIX, body)
-        await llm.warm_prefix(PREFIX, body)
+                tasks.start_soon(llm.prefetch_prefix, PREFIX, body)
+        await llm.prefetch_prefix(PREFIX, body)
         told = await llm.complete(ask(messages=(*PREFIX, *HELLO), body=body))
     for server in ordered:
         (warm,) = [seen for seen in server.chats if seen.body["max_tokens"] == 1]
@@ -141,9 +141,9 @@ async def test_a_prefix_is_warmed_once_per_server_however_many_ask(ordered):
 
 async def test_another_prefix_or_other_tools_are_warmed_for_themselves(server):
     async with open_llm(settings(server)) as llm:
-        await llm.warm_prefix(PREFIX, {})
-        await llm.warm_prefix(PREFIX, {"tools": []})
-        await llm.warm_prefix(HELLO, {})
+        await llm.prefetch_prefix(PREFIX, {})
+        await llm.prefetch_prefix(PREFIX, {"tools": []})
+        await llm.prefetch_prefix(HELLO, {})
     assert len(server.chats) == 3
 
 
@@ -151,8 +151,8 @@ async def test_a_warm_up_that_fails_harms_nobody_and_is_done_again(ordered):
     home, other = ordered
     home.script(failed(400, "a chat needs a user"))
     async with open_llm(settings(home, other)) as llm:
-        first = await llm.warm_prefix(PREFIX, {})
-        second = await llm.warm_prefix(PREFIX, {})
+        first = await llm.prefetch_prefix(PREFIX, {})
+        second = await llm.prefetch_prefix(PREFIX, {})
     assert first[home.url] is None and first[other.url].prompt_tokens > 100
     assert second[home.url].prompt_tokens > 100
 
@@ -165,12 +165,12 @@ async def test_when_the_one_that_warms_is_cancelled_another_does_it(server):
 
             async def leader() -> None:
                 with scope:
-                    await llm.warm_prefix(PREFIX, {})
+                    await llm.prefetch_prefix(PREFIX, {})
 
             found = []
 
             async def follower() -> None:
-                found.append(await llm.warm_prefix(PREFIX, {}))
+                found.append(await llm.prefetch_prefix(PREFIX, {}))
 
             tasks.start_soon(leader)
             with anyio.fail_after(10):

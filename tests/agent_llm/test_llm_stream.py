@@ -99,10 +99,10 @@ async def test_a_slot_is_held_only_while_the_answer_is_generated(server):
         async with llm.stream(ask()) as stream:
             with anyio.fail_after(10):
                 assert await anext(stream) == Delta("a")
-                assert llm.fleet.slots.statistics(server.url).in_use == 1
+                assert llm.pool.limiter.statistics(server.url).in_use == 1
                 server.release()
                 assert [delta async for delta in stream] == [Delta("b")]
-                assert llm.fleet.slots.statistics(server.url).in_use == 0
+                assert llm.pool.limiter.statistics(server.url).in_use == 0
                 await llm.complete(ask("another"))  # it would wait for ever if the block still held the slot
 
 
@@ -113,7 +113,7 @@ async def test_no_more_requests_than_slots_are_sent_and_all_are_answered(server)
             tasks.start_soon(llm.complete, ask(f"task-{number}"))
         with anyio.fail_after(10):
             await server.wait_until(lambda running: running.running == 3)
-        assert llm.fleet.slots.statistics(server.url) == SlotStatistics(limit=3, in_use=3, waiting=9)
+        assert llm.pool.limiter.statistics(server.url) == SlotStatistics(limit=3, in_use=3, waiting=9)
         assert len(server.chats) == 3
         server.release()
     assert len(server.chats) == 12
@@ -124,7 +124,7 @@ async def test_leaving_early_stops_the_server_and_gives_the_slot_back(server):
     async with open_llm(settings(server)) as llm:
         async with llm.stream(ask()) as stream:
             await anext(stream)
-        assert llm.fleet.slots.statistics(server.url).in_use == 0
+        assert llm.pool.limiter.statistics(server.url).in_use == 0
         with anyio.fail_after(10):
             await server.wait_until(lambda running: running.running == 0)
         with pytest.raises(RuntimeError, match="not ended"):
@@ -139,7 +139,7 @@ async def test_a_cancelled_turn_stops_the_server_and_gives_the_slot_back(server)
             with anyio.fail_after(10):
                 await server.wait_until(lambda running: running.running == 1)
             tasks.cancel_scope.cancel()
-        assert llm.fleet.slots.statistics(server.url).in_use == 0
+        assert llm.pool.limiter.statistics(server.url).in_use == 0
         with anyio.fail_after(10):
             await server.wait_until(lambda running: running.running == 0)
 

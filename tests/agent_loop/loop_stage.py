@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 from llm_stand_in.model_server import ModelServer
-from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.agent import Agent
 from toolhub_agent.events import StreamEvents
 from toolhub_agent.kv_hints.signals import NullHints, Signal
 from toolhub_agent.llm import open_llm
@@ -92,21 +92,22 @@ class Stage:
     log: TaskLog | None = None
 
     async def run(
-        self, question: str = "Who?", *, log: TaskLog | None = None, replay: TaskRecord | None = None
+        self, question: str = "Who?", *, log: TaskLog | None = None, resume_from: TaskRecord | None = None
     ) -> TaskResult:
         with anyio.fail_after(30):
             async with self.agent() as agent:
                 self.log = log or TaskLog.create(self.folder, "t1", description=question)
                 events = StreamEvents(self.sink)
-                return await agent.run(Task("t1", question), log=self.log, events=events, replay=replay)
+                return await agent.run(Task("t1", question), log=self.log, events=events, resume_from=resume_from)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         settings = AgentSettings(**{"pause_after_failure_s": 0, **self.settings})
         llm_settings = LlmSettings(endpoints=[self.server.url], attempts=1, total_timeout_s=10)
         async with open_llm(llm_settings) as llm:
-            around = AgentDeps(llm, settings, self.hints, today=lambda: date(2026, 11, 20))
-            yield Agent(around, self.tools)
+            yield Agent(
+                llm=llm, tools=self.tools, settings=settings, hints=self.hints, today=lambda: date(2026, 11, 20)
+            )
 
     @property
     def prompts(self) -> list[list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ import pytest
 from llm_stand_in.answers import failed, said
 from llm_stand_in.model_server import ModelServer, open_model_server
 from loop_stage import NotingTools
-from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.agent import Agent
 from toolhub_agent.kv_hints.signals import NullHints
 from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog
@@ -30,7 +30,12 @@ class FieldsByEndpoint(NullHints):
 async def answered(folder: Path, *servers: ModelServer) -> str:
     settings = LlmSettings(endpoints=[server.url for server in servers], total_timeout_s=20)
     async with open_llm(settings) as llm:
-        agent = Agent(AgentDeps(llm, AgentSettings(boxed_answer=False), FieldsByEndpoint()), NotingTools())
+        agent = Agent(
+            llm=llm,
+            tools=NotingTools(),
+            settings=AgentSettings(boxed_answer=False),
+            hints=FieldsByEndpoint(),
+        )
         result = await agent.run(Task("t1", "Who?"), log=TaskLog.create(folder, "t1", description="Who?"))
     return result.answer
 

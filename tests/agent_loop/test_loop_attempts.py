@@ -132,7 +132,7 @@ async def test_a_task_goes_on_after_its_last_whole_turn(stage: Stage, tmp_path: 
     asked_before = len(stage.server.chats)
     stage.tools = NotingTools()
     stage.server.script(said(search("c")), said(r"\boxed{x}"))
-    result = await stage.run(log=resumed, replay=replay)
+    result = await stage.run(log=resumed, resume_from=replay)
     assert (result.answer, result.turns) == ("x", 4)
     assert stage.prompts[asked_before] == stage.prompts[2]  # the third turn again, with the very same prompt
     assert [arguments["q"] for _, _, arguments in stage.tools.calls] == ["c"]
@@ -149,7 +149,7 @@ async def test_a_resumed_task_still_knows_what_was_asked(stage: Stage, tmp_path:
     stage.settings["max_turns"] = 9
     replay.main.messages[:] = replay.main.messages[:3]  # question, answer, result
     stage.server.script(said(search("a")), said(r"\boxed{y}"))
-    assert (await stage.run(log=resumed, replay=replay)).rollbacks == 1
+    assert (await stage.run(log=resumed, resume_from=replay)).rollbacks == 1
 
 
 async def test_signals_tell_the_life_of_a_conversation_in_order(stage: Stage):

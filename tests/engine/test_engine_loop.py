@@ -9,10 +9,9 @@ from typing import Any
 import anyio
 import pytest
 from engine_script import ScriptedLlm
-from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.agent import Agent
 from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog, read_log
-from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Task, TaskResult
 
 from benchmarks.engine.server import EngineServer
@@ -75,7 +74,7 @@ async def answered(engine: EngineServer, folder: Path, texts: list[str], **setti
             hub.task("t1") as tools,
             open_llm(LlmSettings(endpoints=[engine.openai_url])) as llm,
         ):
-            agent = Agent(AgentDeps(ScriptedLlm(llm, texts), agent_settings), HubTools(tools))
+            agent = Agent(llm=ScriptedLlm(llm, texts), tools=tools, settings=agent_settings)
             task = Task("t1", "Which otter is the heaviest?", ground_truth="sea otter")
             log = TaskLog.create(folder, "t1", description=task.question, ground_truth="sea otter")
             result = await agent.run(task, log=log)

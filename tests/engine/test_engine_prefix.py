@@ -76,7 +76,7 @@ async def test_the_engine_reuses_what_the_report_says_it_could(
     engine: EngineServer, client: openai.AsyncOpenAI
 ) -> None:
     history, report = begun("xml"), PrefixReport(Tokens(engine, None))
-    keep = ToolResultTrimmer(2, stride=2)
+    keep = ToolResultTrimmer(2, trim_every=2)
     for number in range(1, 8):
         view = keep.view(history.messages())
         usage = await ask(client, view.messages)

@@ -1,4 +1,4 @@
-"""A hub with the LLM door before stand-ins of model servers, served on loopback in the test's own loop."""
+"""A hub with the LLM proxy before stand-ins of model servers, served on loopback in the test's own loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK = [{"role": "system", "content": "You search. " * 20}, {"role": "user", "co
 
 @dataclass
 class Stage:
-    """url: of the door, as a client's base_url."""
+    """url: of the proxy, as a client's base_url."""
 
     hub: Hub
     proxy: LlmProxy
@@ -93,7 +93,7 @@ def xml_call(**arguments: Any) -> str:
 @asynccontextmanager
 async def open_stage(*servers: ModelServer, folder: Path, token: str | None = None, **llm: Any) -> AsyncIterator[Stage]:
     """llm: more of the section. The hub has one tool, `tools/search`, see door_tools."""
-    hints = {"mode": "on", "min_prefix_tokens": 1, "margin_s": 0} | llm.pop("hints", {})
+    hints = {"mode": "on", "min_prefix_tokens": 1, "lead_time_s": 0} | llm.pop("hints", {})
     section = {"endpoints": [server.url for server in servers], "hints": hints} | llm
     config = parse_config(
         {

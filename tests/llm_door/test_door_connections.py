@@ -1,4 +1,4 @@
-"""The door's own connections to an engine: kept, given up, bounded, and what they send at once."""
+"""The proxy's own connections to an engine: kept, given up, bounded, and what they send at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that knows nothing of hints: the door sees its requests and its tools' calls, and tells the engine."""
+"""An agent that knows nothing of hints: the proxy sees its requests and its tools' calls, and tells the engine."""
 
 from __future__ import annotations
 

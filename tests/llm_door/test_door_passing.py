@@ -1,4 +1,4 @@
-"""What passes through the door: bytes, statuses, headers, and nothing else."""
+"""What passes through the proxy: bytes, statuses, headers, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of a real `toolhub serve`, used by a real SDK."""
+"""The proxy of a real `toolhub serve`, used by a real SDK."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def config(tmp_path, server):
         llm={
             "endpoints": [server.url],
             "api_key": "sk-the-engines-own",
-            "hints": {"mode": "on", "min_prefix_tokens": 1, "margin_s": 0},
+            "hints": {"mode": "on", "min_prefix_tokens": 1, "lead_time_s": 0},
         },
     )
 
@@ -54,7 +54,7 @@ def test_an_agent_that_knows_nothing_of_hints_gets_its_prompt_computed_ahead(con
     (warm,) = [seen for seen in server.chats if is_warm(seen)]
     assert warm.body["messages"] == [*TASK, answer]
     assert {seen.headers["authorization"] for seen in server.chats} == {"Bearer sk-the-engines-own"}
-    assert 'toolhub_llm_hints_total{what="warms_sent"} 1.0' in metrics
+    assert 'toolhub_llm_hints_total{what="prefetches_sent"} 1.0' in metrics
     assert "You search" not in said_by_hub + metrics and "sk-the" not in said_by_hub + metrics
 
 

@@ -51,7 +51,7 @@ class AgentSettings(Section):
     sampling: Sampling = Field(default_factory=Sampling)
     keep_tool_result: int = Field(default=5, ge=-1)
     """Turns whose tool results stay in the prompt; -1: all."""
-    stride: Length = 0
+    trim_every: Length = 0
     """Let this many more turns grow before cutting back to `keep_tool_result`; 0: cut at every turn."""
     eager: Eager = "read_only"
     """Which calls may start while the model still writes."""

@@ -27,30 +27,30 @@ Url = Annotated[str, AfterValidator(check_url)]
 
 
 class HintSettings(Section):
-    """What is told to the model server about a conversation's KV cache while its tools run."""
+    """Hints to the model server about a conversation's KV cache while its tools run."""
 
     mode: Literal["off", "auto", "on"] = "auto"
     """`auto` switches itself off where no gain is measured; `on` never does."""
-    budget_s: Seconds = 1.5
-    """For one hint; a hint that takes longer is given up and never fails a turn."""
+    timeout_s: Seconds = 1.5
+    """For one hint. A hint that takes longer is given up; it never fails a turn."""
     min_prefix_tokens: Length = 2000
-    """Shorter prefixes are cheaper to compute again than to talk about."""
-    max_warms: Count = 3
-    """Prefill-ahead requests per tool wait."""
+    """For a shorter prefix, computing it again costs less than a hint."""
+    max_prefetches: Count = 3
+    """Prefetch requests per tool wait: each has the engine compute the next prompt's prefix."""
     max_load: Count = 8
-    """Requests running or waiting on an endpoint above which it gets no prefill-ahead."""
-    margin_s: Pause = 0.5
-    """Prefill-ahead should end this long before the tools do."""
+    """Requests running or waiting on an endpoint above which it gets no prefetch."""
+    lead_time_s: Pause = 0.5
+    """A prefetch should end this long before the tools do."""
     max_pin_s: Seconds = 120
     """The longest retention asked of an engine that takes one."""
-    pin: bool = False
+    use_pin_scheduler: bool = False
     """Send `vllm_xargs.pin_ttl_s`; needs `--scheduler-cls toolhub_agent.vllm_plugin.PinScheduler` on the server."""
     lmcache: Url | None = None
     """An LMCache coordinator's address."""
 
 
 class LlmSettings(Section):
-    """The model servers behind the agent loop and the LLM door. They all serve the same model."""
+    """The model servers behind the agent loop and the LLM proxy. They all serve the same model."""
 
     endpoints: list[Url] = Field(min_length=1)
     """Base addresses, e.g. http://127.0.0.1:8000/v1."""
@@ -74,7 +74,7 @@ class LlmSettings(Section):
     target_waiting: Length = 2
     """Requests that may wait inside an engine; more of them lower the number of slots."""
     metrics_interval_s: Seconds = 1
-    spill_load: Count = 16
+    load_imbalance_threshold: Count = 16
     """A conversation leaves its endpoint for a new one only when it is this many requests busier."""
     hints: HintSettings = Field(default_factory=HintSettings)
 

@@ -118,7 +118,7 @@ class Config(Section):
     limits: Limits = Field(default_factory=Limits)
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     llm: LlmSettings | None = None
-    """None: no LLM door, and `toolhub run` needs --llm."""
+    """None: no LLM proxy, and `toolhub run` needs --llm."""
     agent: AgentSettings = Field(default_factory=AgentSettings)
 
     @property

@@ -64,15 +64,15 @@ def _config(path: Path | None) -> Config | None:
 
 async def _examine(settings: LlmSettings, wanted_context: int | None) -> DoctorReport:
     (url,) = settings.endpoints
-    async with open_endpoint_pool(settings) as fleet:
+    async with open_endpoint_pool(settings) as pool:
         with _progress() as status:
             return await run_checks(
-                fleet.client(url),
+                pool.client(url),
                 url,
                 settings,
                 wanted_context=wanted_context,
                 progress=lambda text: status.update(f"looking at {url}: {text}"),
-                secrets=fleet.secrets,
+                secrets=pool.secrets,
             )
 
 

@@ -51,7 +51,7 @@ def _comment(*sentences: str) -> str:
 
 def _afterwards(profile: Profile) -> list[str]:
     url = front_url(profile)
-    hints = ", hints: {pin: true}" if any(server.pins for server in profile.servers.values()) else ""
+    hints = ", hints: {use_pin_scheduler: true}" if any(server.pins for server in profile.servers.values()) else ""
     said = [f"When it is up: toolhub doctor --llm {url}", f"In the hub's config: llm: {{endpoints: [{url}]{hints}}}"]
     if any(not server.is_local for server in profile.servers.values()):
         said.append("No key is asked for: let only your own machines reach these ports.")

@@ -15,10 +15,8 @@ from toolhub.cli.shared import find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
-from toolhub_agent.agent import Agent
 from toolhub_agent.session import llm_settings, open_session
 from toolhub_agent.sweep import ResultFile, Sweep, SweepPlan, new_log, read_tasks, row_of, summary
-from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Task, TaskResult
 from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
 
@@ -80,8 +78,7 @@ async def _answer(reach: _Reach, task: Task, out: Path, console: Console, prefix
         try:
             with TaskView(console) as view:
                 async with session.open_task(task.id, "") as tools:
-                    source = HubTools(tools, timeout=session.settings.tool_timeout_s)
-                    agent = Agent(session.surroundings(view), source)
+                    agent = session.agent(tools, view)
                     result = await agent.run(task, log=log)
         finally:
             log.close()

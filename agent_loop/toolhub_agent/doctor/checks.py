@@ -65,7 +65,7 @@ _REPORT_ADVICE = {
 
 
 async def check_caching(server: ModelServer, context_tokens: int | None) -> list[CheckResult]:
-    """Raises Unanswered."""
+    """Raises RequestFailed."""
     await server.stream([{"role": "user", "content": "Hello"}])  # connects; what an engine does once is done
     messages: list[Message] = [{"role": "user", "content": long_text(sentences_for(context_tokens))}]
     cold = await server.stream(messages)
@@ -156,7 +156,7 @@ _PARSER_ADVICE = {
 
 
 async def check_tools(server: ModelServer) -> list[CheckResult]:
-    """Raises Unanswered if the server is gone; a refusal is a finding."""
+    """Raises RequestFailed if the server is gone; a refusal is a result."""
     advice = _PARSER_ADVICE.get(server.adapter.name, "see how your server parses tool calls")
     advice += "; or keep `agent: protocol: xml`, which needs none"
     try:
@@ -197,11 +197,11 @@ _TEMPLATE_KINDS: Mapping[str, tuple[Message, Json]] = {
     ),
     "thinking": ({"role": "assistant", "content": "<think>\nA heron?\n</think>\n\nI look it up."}, {}),
 }
-_TEMPLATE_ADVICE = "a prefill-ahead is of no use for such turns, and the hints leave it out; see the model's template"
+_TEMPLATE_ADVICE = "a prefetch is of no use for such turns, and the hints leave it out; see the model's template"
 
 
 async def check_templates(server: ModelServer, context_tokens: int | None) -> list[CheckResult]:
-    """One finding per kind of turn. Raises Unanswered."""
+    """One result per kind of turn. Raises RequestFailed."""
     checks = TemplateChecks()
     found = {kind: await _ask_template(server, checks, kind) for kind in _TEMPLATE_KINDS}
     if set(found.values()) == {TemplateVerdict.UNKNOWN}:
@@ -242,13 +242,13 @@ async def _measure_template(server: ModelServer, context_tokens: int | None) -> 
 
 
 # --- Hints ------------------------------------------------------------------------------------------------------------
-# Which hints work: one prefill-ahead is really sent, and the rest follows from what the server is and has.
+# Which hints work: one prefetch is really sent, and the rest follows from what the server is and has.
 
 _PINS_IN_METRICS = "toolhub_pins"
 
 
 async def check_hints(server: ModelServer, page: str, context_tokens: int | None, *, pin: bool) -> list[CheckResult]:
-    """page: of metrics. pin: `hints: {pin: true}` is configured. Raises Unanswered if the server is gone."""
+    """page: of metrics. pin: what `hints: use_pin_scheduler` says. Raises RequestFailed if the server is gone."""
     return [await _prefetch_result(server, context_tokens), _retention_result(server, page, pin)]
 
 
@@ -259,16 +259,16 @@ async def _prefetch_result(server: ModelServer, context_tokens: int | None) -> C
     except RequestFailed as exc:
         if exc.status is None:
             raise
-        return CheckResult("hint: prefill-ahead", "weaker", str(exc), "set `hints: {mode: off}`")
+        return CheckResult("hint: prefetch", "weaker", str(exc), "set `hints: {mode: off}`")
     answer = await server.stream(messages)
     prompt, cached = answer.usage.prompt_tokens, answer.usage.cached_tokens
     is_found = is_reused(answer)
     if is_found is None:
-        return CheckResult("hint: prefill-ahead", "note", "accepted; whether it helps shows in the time to first token")
+        return CheckResult("hint: prefetch", "note", "accepted; whether it helps shows in the time to first token")
     detail = f"{cached} of {prompt} tokens were there when the request came"
     if is_found:
-        return CheckResult("hint: prefill-ahead", "ok", detail)
-    return CheckResult("hint: prefill-ahead", "weaker", detail, "it needs the prefix cache; see above")
+        return CheckResult("hint: prefetch", "ok", detail)
+    return CheckResult("hint: prefetch", "weaker", detail, "it needs the prefix cache; see above")
 
 
 def _retention_result(server: ModelServer, page: str, pin: bool) -> CheckResult:
@@ -299,12 +299,17 @@ def _pin_result(check: str, page: str, pin: bool) -> CheckResult:
     if is_seen and pin:
         return CheckResult(check, "ok", "toolhub's scheduler keeps a conversation's blocks while its tools run")
     if is_seen:
-        return CheckResult(check, "note", "toolhub's scheduler is there, but not used", "set `hints: {pin: true}`")
+        return CheckResult(
+            check, "note", "toolhub's scheduler is there, but not used", "set `hints: {use_pin_scheduler: true}`"
+        )
     seen = "toolhub's scheduler is not seen in /metrics"
     if pin:
         return CheckResult(check, "note", seen, "it shows there only if PROMETHEUS_MULTIPROC_DIR was set for vLLM")
     return CheckResult(
-        check, "note", seen, "toolhub llm-command vllm-tp shows how to start it; then `hints: {pin: true}`"
+        check,
+        "note",
+        seen,
+        "toolhub llm-command vllm-tp shows how to start it; then `hints: {use_pin_scheduler: true}`",
     )
 
 
@@ -320,7 +325,7 @@ _METRICS_ADVICE = {
 
 
 async def read_metrics_page(server: ModelServer) -> str:
-    """What `/metrics` says; nothing where it does not exist. Raises Unanswered."""
+    """What `/metrics` says; nothing where it does not exist. Raises RequestFailed."""
     content = bytearray()
     try:
         with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
@@ -405,7 +410,7 @@ class _Checks:
         page = await self._page()
         await self._add("prefix cache", lambda: check_caching(self.server, context))
         await self._add("template", lambda: check_templates(self.server, context))
-        pin = self.settings.hints.pin
+        pin = self.settings.hints.use_pin_scheduler
         await self._add("hints", lambda: check_hints(self.server, page, context, pin=pin))
         await self._add("native tool calls", lambda: check_tools(self.server))
 

@@ -73,7 +73,7 @@ class ModelServer:
         self._secrets = tuple(secrets)
 
     async def stream(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
-        """One streamed token. Raises Unanswered."""
+        """One streamed token. Raises RequestFailed."""
         asked = {**self._body(messages, body), "stream": True, "stream_options": {"include_usage": True}}
         with self._bounded():
             began = anyio.current_time()
@@ -83,7 +83,7 @@ class ModelServer:
                 return await _read_stream(response, began)
 
     async def whole(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
-        """The same without streaming; `max_tokens` and anything else as in `body`. Raises Unanswered."""
+        """The same without streaming; `max_tokens` and anything else as in `body`. Raises RequestFailed."""
         with self._bounded():
             began = anyio.current_time()
             answer = await self.http.post(self._chat, json=self._body(messages, body), headers=self.headers())
@@ -92,8 +92,8 @@ class ModelServer:
             return _read_whole(answer, anyio.current_time() - began)
 
     async def prefetch(self, prompt: Prompt) -> None:
-        """A prefill-ahead as the hints send it. Raises Unanswered."""
-        request_id = f"toolhub-warm-{uuid4().hex}"
+        """A prefetch as the hints send it. Raises RequestFailed."""
+        request_id = f"toolhub-prefetch-{uuid4().hex}"
         with self._bounded():
             for is_last in (False, True):
                 command = self.adapter.prefetch(self.session, prompt, request_id, self.headers())
@@ -211,13 +211,13 @@ class ServerIdentity:
 
 
 async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSettings) -> ServerIdentity:
-    """Raises Unanswered if nothing answers, or nothing that serves models."""
+    """Raises RequestFailed if nothing answers, or nothing that serves models."""
     try:
         with anyio.fail_after(settings.connect_timeout_s + 4 * PAGE_TIMEOUT_S):
             entries = await _served_models(http, url)
             model, chosen = _choose(entries, settings.model)
             engine = settings.engine if settings.engine != "auto" else await identify(http, url)
-            adapter = adapter_for(engine, url, pin=settings.hints.pin)
+            adapter = adapter_for(engine, url, pin=settings.hints.use_pin_scheduler)
             await adapter.probe(http)
             version, context = await _details(http, adapter, chosen)
     except TimeoutError as exc:
@@ -237,7 +237,7 @@ def _engine_result(identity: ServerIdentity) -> CheckResult:
     name = _ENGINE_NAMES.get(identity.adapter.name)
     if name is None:
         return CheckResult(
-            "engine", "note", "not recognised", "if you know better, set `llm: engine:`; hints are prefill-ahead only"
+            "engine", "note", "not recognised", "if you know better, set `llm: engine:`; hints are prefetch only"
         )
     return CheckResult("engine", "ok", f"{name} {identity.version}".strip())
 

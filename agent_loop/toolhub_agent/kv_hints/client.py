@@ -1,6 +1,6 @@
 """Sends the requests of one conversation's hints: each once, within its budget, and the endpoint remembers how it went.
 
-A prefill-ahead has its budget for reaching the server; its answer may take as long as a prefill does.
+A prefetch has its budget for reaching the server; its answer may take as long as a prefill does.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class HintClient:
     """Its methods raise what goes wrong, after the endpoint was told."""
 
     session: str
-    shared: HintContext
+    context: HintContext
 
     async def ask(self, endpoint: HintEndpoint, prompt: Prompt) -> None:
         """Learn what the endpoint is and how it renders such prompts."""
-        with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
-            await endpoint.ask(self.shared.http(endpoint.url), prompt)
+        with self._blaming(endpoint), anyio.fail_after(self.context.settings.timeout_s):
+            await endpoint.ask(self.context.http(endpoint.url), prompt)
 
-    async def warm(
+    async def prefetch(
         self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt, request_id: str
     ) -> Usage | None:
-        """A prefill-ahead; None where a cache beside the engine does it, so that nothing is known of it."""
+        """A prefetch; None where a cache beside the engine does it, so that nothing is known of it."""
         if await self._loaded_beside(endpoint, adapter, prompt):
             return None
         with self._blaming(endpoint), anyio.fail_after(PREFETCH_TIMEOUT_S):
-            headers = dict(self.shared.headers_of(self.session))
+            headers = dict(self.context.headers_of(self.session))
             began = anyio.current_time()
             answer = await self._send(endpoint, adapter.prefetch(self.session, prompt, request_id, headers), slow=True)
             if 400 <= answer.status_code < 500 and adapter.refused(answer.status_code, answer.text):
@@ -67,7 +67,7 @@ class HintClient:
 
     async def release(self, endpoint: HintEndpoint, prompt: Prompt | None) -> bool:
         """The conversation is over; False where the engine wants to know nothing."""
-        headers = dict(self.shared.headers_of(self.session))
+        headers = dict(self.context.headers_of(self.session))
         adapter = endpoint.adapter
         command = adapter.release(self.session, prompt, headers) if adapter is not None else None
         if command is not None:
@@ -76,37 +76,37 @@ class HintClient:
 
     async def pin(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> Command | None:
         """Have a cache beside the engine keep the prompt; gives back how that is undone."""
-        if self.shared.sidecar is None:
+        if self.context.lmcache is None:
             return None
-        with anyio.fail_after(self.shared.settings.budget_s):
-            return await self.shared.sidecar.pin(self.shared.http(endpoint.url), adapter, prompt)
+        with anyio.fail_after(self.context.settings.timeout_s):
+            return await self.context.lmcache.pin(self.context.http(endpoint.url), adapter, prompt)
 
     async def unpin(self, pinned: Command) -> None:
-        if self.shared.sidecar is not None:
-            with anyio.fail_after(self.shared.settings.budget_s):
-                await self.shared.sidecar.unpin(pinned)
+        if self.context.lmcache is not None:
+            with anyio.fail_after(self.context.settings.timeout_s):
+                await self.context.lmcache.unpin(pinned)
 
     async def _loaded_beside(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> bool:
-        if self.shared.sidecar is None:
+        if self.context.lmcache is None:
             return False
         try:
-            with anyio.fail_after(self.shared.settings.budget_s):
-                return await self.shared.sidecar.prefetch(self.shared.http(endpoint.url), adapter, prompt)
+            with anyio.fail_after(self.context.settings.timeout_s):
+                return await self.context.lmcache.prefetch(self.context.http(endpoint.url), adapter, prompt)
         except Exception as exc:
             # The engine itself can still be asked.
-            self.shared.tally.hints_failed += 1
+            self.context.counters.hints_failed += 1
             logger.debug("LMCache: %s", type(exc).__name__)
             return False
 
     async def _tell(self, endpoint: HintEndpoint, command: Command) -> None:
-        with self._blaming(endpoint), anyio.fail_after(self.shared.settings.budget_s):
+        with self._blaming(endpoint), anyio.fail_after(self.context.settings.timeout_s):
             (await self._send(endpoint, command)).raise_for_status()
 
     async def _send(self, endpoint: HintEndpoint, command: Command, *, slow: bool = False) -> httpx2.Response:
         import httpx2
 
-        budget = self.shared.settings.budget_s
-        return await self.shared.http(endpoint.url).request(
+        budget = self.context.settings.timeout_s
+        return await self.context.http(endpoint.url).request(
             command.method,
             command.url,
             json=command.body,

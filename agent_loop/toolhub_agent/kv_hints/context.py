@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toolhub.config.llm import EngineName, HintSettings
 
 # --- An endpoint ------------------------------------------------------------------------------------------------------
-# What the hints know of one endpoint: its engine, how fast it prefills, whether prefill-ahead helps there.
+# What the hints know of one endpoint: its engine, how fast it prefills, whether prefetch helps there.
 
 # Failures in a row before an endpoint is left alone, and for how long: an engine's restart takes about as much.
 _FAILURES, BACK_OFF_S = 3, 30.0
@@ -37,7 +37,7 @@ class HintEndpoint:
         self.url = url
         self.adapter: EngineAdapter | None = None if engine == "auto" else self._adapter(engine, url, settings)
         self.cost = PrefillTimeEstimator()
-        self.gain = PrefetchGate(always=settings.mode == "on")
+        self.gate = PrefetchGate(always=settings.mode == "on")
         self.checks = TemplateChecks()
         self._settings = settings
         self._is_probed = self._asking = False
@@ -53,7 +53,7 @@ class HintEndpoint:
 
     @property
     def why_disabled(self) -> str | None:
-        if self.gain.is_off:
+        if self.gate.is_off:
             return "no measured gain"
         if self.checks.rewrites:
             return "the chat template rewrites history"
@@ -78,7 +78,7 @@ class HintEndpoint:
             self._asking = False
 
     def refusal(self, prompt: Prompt) -> SkipReason | None:
-        """Why such a prompt must not be warmed here, as far as the server itself goes."""
+        """Why such a prompt must not be prefetched here, as far as the server itself goes."""
         if self.is_backed_off:
             return SkipReason.BACKED_OFF
         if self.adapter is None or (verdict := self.checks.verdict(prompt)) is None:
@@ -95,7 +95,7 @@ class HintEndpoint:
 
     @staticmethod
     def _adapter(engine: EngineName, url: str, settings: HintSettings) -> EngineAdapter:
-        return adapter_for(engine, url, pin=settings.pin)
+        return adapter_for(engine, url, pin=settings.use_pin_scheduler)
 
 
 # --- Counters ---------------------------------------------------------------------------------------------------------
@@ -106,19 +106,20 @@ class HintEndpoint:
 class HintStatistics:
     """Counts since the start; sessions: those open now.
 
-    warms_skipped: tool waits without a prefill-ahead, by the reason. warms_aborted: still running when the conversation
-    went on. hints_failed: other hints that failed or took too long. tokens_warmed: computed by prefill-aheads; they are
-    no usage of any conversation. pins: requests for retention. disabled: endpoint -> why it gets no prefill-ahead.
+    prefetches_skipped: tool waits without a prefetch, by the reason. prefetches_aborted: still running when the
+    conversation went on. hints_failed: other hints that failed or took too long. prefetched_tokens: computed by
+    prefetches; they are no usage of any conversation. pins: requests for retention. disabled: endpoint -> why it gets
+    no prefetch.
     """
 
     sessions: int
     signals: int
     dropped: int
-    warms_sent: int
-    warms_failed: int
-    warms_aborted: int
-    warms_skipped: Mapping[str, int]
-    tokens_warmed: int
+    prefetches_sent: int
+    prefetches_failed: int
+    prefetches_aborted: int
+    prefetches_skipped: Mapping[str, int]
+    prefetched_tokens: int
     pins: int
     releases: int
     hints_failed: int
@@ -132,10 +133,10 @@ class HintCounters:
 
     signals: int = 0
     dropped: int = 0
-    warms_sent: int = 0
-    warms_failed: int = 0
-    warms_aborted: int = 0
-    tokens_warmed: int = 0
+    prefetches_sent: int = 0
+    prefetches_failed: int = 0
+    prefetches_aborted: int = 0
+    prefetched_tokens: int = 0
     pins: int = 0
     releases: int = 0
     hints_failed: int = 0
@@ -146,11 +147,11 @@ class HintCounters:
             sessions=sessions,
             signals=self.signals,
             dropped=self.dropped,
-            warms_sent=self.warms_sent,
-            warms_failed=self.warms_failed,
-            warms_aborted=self.warms_aborted,
-            warms_skipped={skip.value: count for skip, count in self.skipped.items()},
-            tokens_warmed=self.tokens_warmed,
+            prefetches_sent=self.prefetches_sent,
+            prefetches_failed=self.prefetches_failed,
+            prefetches_aborted=self.prefetches_aborted,
+            prefetches_skipped={skip.value: count for skip, count in self.skipped.items()},
+            prefetched_tokens=self.prefetched_tokens,
             pins=self.pins,
             releases=self.releases,
             hints_failed=self.hints_failed,
@@ -178,8 +179,8 @@ class HintContext:
     headers_of: Callable[[str], Mapping[str, str]]
     load_of: Callable[[str], int]
     durations: ToolDurations
-    sidecar: LMCacheClient | None = None
-    tally: HintCounters = field(default_factory=HintCounters)
+    lmcache: LMCacheClient | None = None
+    counters: HintCounters = field(default_factory=HintCounters)
     endpoints: dict[str, HintEndpoint] = field(default_factory=dict)
     program_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     queue_delays: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -194,7 +195,7 @@ class HintContext:
         """How long to keep a prefix, in seconds; tool: the one waited for, where it is known already."""
         longest = self.settings.max_pin_s
         if endpoint.adapter is not None and endpoint.adapter.pins_yield:
-            return policy.p90_ttl(self.durations.of_all(), margin=self.settings.margin_s, longest=longest)
+            return policy.p90_ttl(self.durations.of_all(), margin=self.settings.lead_time_s, longest=longest)
         reload = endpoint.cost.seconds(prefix_tokens) - endpoint.cost.seconds(prefix_tokens, prefix_tokens)
         delay = fmean(self.queue_delays) if self.queue_delays else 0.0
         benefit = delay * policy.request_count_correlation(self.program_lengths) + reload

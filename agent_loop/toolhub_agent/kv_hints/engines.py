@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # Verbs are pure: they give back a `Command` that the hinter sends, within its budget, once. What an engine cannot do is
 # None. An adapter belongs to one endpoint and remembers what that endpoint can do and what it refused.
 
-PREFETCH_ID_PREFIX = "toolhub-warm-"
-"""Request ids of prefill-aheads begin with this, so that a server's logs and accounting can tell them apart."""
+PREFETCH_ID_PREFIX = "toolhub-prefetch-"
+"""Request ids of prefetches begin with this, so that a server's logs and accounting can tell them apart."""
 
 # Fields that shape the answer, not the prompt; with one token to generate they are in the way or cost something.
 _NOT_FOR_PREFETCH = frozenset(
@@ -49,7 +49,7 @@ class Command:
 
 
 class EngineAdapter:
-    """Any server that caches prefixes: prefill-ahead is all that can be asked of it."""
+    """Any server that caches prefixes: prefetch is all that can be asked of it."""
 
     name = "generic"
     pins_yield = False
@@ -71,18 +71,18 @@ class EngineAdapter:
         return EngineFields()
 
     def prefetch(self, session: str, prompt: Prompt, request_id: str, headers: Mapping[str, str]) -> Command:
-        """A prefill-ahead of what the next request begins with. headers: those of the conversation's requests."""
+        """A prefetch of what the next request begins with. headers: those of the conversation's requests."""
         body = {name: value for name, value in prompt.body.items() if name not in _NOT_FOR_PREFETCH}
         if isinstance(extra := body.get("vllm_xargs"), Mapping):
             body["vllm_xargs"] = {name: value for name, value in extra.items() if name not in _PIN_FIELDS}
         body |= {"messages": list(prompt.messages), "max_tokens": 1, "stream": False}
-        body |= self.warm_body(session, request_id)
+        body |= self.prefetch_body(session, request_id)
         return Command(
             "POST", f"{self.endpoint}/chat/completions", body, {**headers, "X-Request-Id": request_id, **self.low()}
         )
 
-    def warm_body(self, session: str, request_id: str) -> Json:
-        """Fields of the engine's own for a prefill-ahead."""
+    def prefetch_body(self, session: str, request_id: str) -> Json:
+        """Fields of the engine's own for a prefetch."""
         return {}
 
     def low(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class EngineAdapter:
         return {}
 
     def abort(self, request_id: str) -> Command | None:
-        """What must be said beside hanging up, so that the engine stops a prefill-ahead."""
+        """What must be said beside hanging up, so that the engine stops a prefetch."""
         return None
 
     def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
@@ -170,7 +170,7 @@ class VllmAdapter(EngineAdapter):
             return EngineFields()
         return EngineFields(body={"vllm_xargs": {"pin_ttl_s": round(ttl, 3), "session_id": safe_session_id(session)}})
 
-    def warm_body(self, session: str, request_id: str) -> Json:
+    def prefetch_body(self, session: str, request_id: str) -> Json:
         body: Json = {"add_generation_prompt": False, "request_id": request_id}
         return body | {"priority": _VLLM_LOW_PRIORITY} if self._takes_priority else body
 
@@ -204,7 +204,7 @@ def version_of(text: object) -> tuple[int, ...]:
 # SGLangAdapter. Where it runs with `--enable-session-radix-cache`, a `session_id` protects a live conversation's cache.
 #
 # Priorities follow the server's own arguments. A request without one is the last to be scheduled, so that a
-# prefill-ahead goes without, unless the server gives such requests a default.
+# prefetch goes without, unless the server gives such requests a default.
 
 _SGLANG_LOW_PRIORITY = 100
 SGLANG_INFO_PAGES = ("/server_info", "/get_server_info")
@@ -242,7 +242,7 @@ class SGLangAdapter(EngineAdapter):
         # A conversation that goes on is worth more than one that does not say so.
         return EngineFields(body=body | {"priority": self._sooner} if self._evicts_by_priority else body)
 
-    def warm_body(self, session: str, request_id: str) -> Json:
+    def prefetch_body(self, session: str, request_id: str) -> Json:
         body: Json = {"rid": request_id}
         if self._protects_sessions:
             body["session_id"] = safe_session_id(session)
@@ -281,8 +281,8 @@ async def sglang_arguments(http: httpx2.AsyncClient, root: str) -> Mapping[str, 
 # --- NVIDIA Dynamo ----------------------------------------------------------------------------------------------------
 # NVIDIA Dynamo. Identity and priority go into headers: its parser refuses bodies with fields it does not know.
 #
-# `nvext` is tried with a prefill-ahead only, never with a conversation's own request, and no more once it was refused.
-# `speculative_prefill` is not used: it renders the turn without its tools and so warms another prompt.
+# `nvext` is tried with a prefetch only, never with a conversation's own request, and no more once it was refused.
+# `speculative_prefill` is not used: it renders the turn without its tools and so computes another prompt.
 
 # Higher is more important; an agent's own requests have none, which counts as 0.
 _DYNAMO_LOW_PRIORITY = -10
@@ -298,7 +298,7 @@ class DynamoAdapter(EngineAdapter):
     def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         return EngineFields(headers={"X-Dynamo-Session-ID": safe_session_id(session)})
 
-    def warm_body(self, session: str, request_id: str) -> Json:
+    def prefetch_body(self, session: str, request_id: str) -> Json:
         return {"nvext": {"agent_hints": {"priority": _DYNAMO_LOW_PRIORITY}}} if self._takes_nvext else {}
 
     def low(self) -> dict[str, str]:
@@ -334,7 +334,7 @@ class DynamoAdapter(EngineAdapter):
 class LlamaCppAdapter(EngineAdapter):
     name = "llamacpp"
 
-    def warm_body(self, session: str, request_id: str) -> Json:
+    def prefetch_body(self, session: str, request_id: str) -> Json:
         return {"add_generation_prompt": False, "cache_prompt": True}
 
     async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:

@@ -55,7 +55,7 @@ class ToolDurations:
         for known, key in ((self._of_tools, (server, tool)), (self._of_servers, server)):
             _append(known, key, seconds)  # type: ignore[arg-type]  # each key goes with its own dict
 
-    def told(self, server: str, tool: str, seconds: float) -> None:
+    def observe_reported(self, server: str, tool: str, seconds: float) -> None:
         """The same from an agent, which does not count where a hub measures that server: it would count twice."""
         if server not in self._measured_by_hub:
             self.observe(server, tool, seconds)

@@ -35,30 +35,30 @@ MAX_SESSIONS = 4096
 class Hinter:
     """A `SignalSink`. durations: the tool-duration predictor, an observer of a hub's calls."""
 
-    def __init__(self, shared: HintContext, workers: anyio.abc.TaskGroup) -> None:
-        self.durations = shared.durations
-        self._shared = shared
+    def __init__(self, context: HintContext, workers: anyio.abc.TaskGroup) -> None:
+        self.durations = context.durations
+        self._context = context
         self._workers = workers
         self._sessions: dict[str, HintSession] = {}
         self._left = anyio.Event()
-        self._is_open = shared.settings.mode != "off"
+        self._is_open = context.settings.mode != "off"
 
     def __repr__(self) -> str:
-        return f"<Hinter, {len(self._sessions)} sessions, {len(self._shared.endpoints)} endpoints>"
+        return f"<Hinter, {len(self._sessions)} sessions, {len(self._context.endpoints)} endpoints>"
 
     def signal(self, signal: Signal) -> None:
         """Take note; what follows is done by the session's worker."""
         if not self._is_open:
             return
-        self._shared.tally.signals += 1
+        self._context.counters.signals += 1
         if isinstance(signal, ToolResultReady):
-            self.durations.told(signal.server, signal.tool, signal.seconds)
+            self.durations.observe_reported(signal.server, signal.tool, signal.seconds)
         conversation = self._sessions.get(signal.session)
         if conversation is None:
             if not isinstance(signal, TurnFinished | ToolWaitStarted):
                 return
             if len(self._sessions) >= MAX_SESSIONS:
-                self._shared.tally.dropped += 1
+                self._context.counters.dropped += 1
                 return
             conversation = self._open(signal.session)
         conversation.take(signal)
@@ -68,21 +68,21 @@ class Hinter:
 
         Nothing that a server could refuse: what it takes was found out first.
         """
-        found = self._shared.endpoint(endpoint) if self._is_open else None
+        found = self._context.endpoint(endpoint) if self._is_open else None
         if found is None or found.adapter is None:
             return EngineFields()
         conversation = self._sessions.get(session)
-        ttl = self._shared.retention(found, conversation.prefix_tokens if conversation else 0)
+        ttl = self._context.retention(found, conversation.prefix_tokens if conversation else 0)
         fields = found.adapter.engine_fields(session, ttl=ttl)
-        self._shared.tally.pins += "vllm_xargs" in fields.body
+        self._context.counters.pins += "vllm_xargs" in fields.body
         return fields
 
     def statistics(self) -> HintStatistics:
-        endpoints = self._shared.endpoints.values()
-        return self._shared.tally.freeze(
+        endpoints = self._context.endpoints.values()
+        return self._context.counters.freeze(
             sessions=len(self._sessions),
             disabled={each.url: why for each in endpoints if (why := each.why_disabled) is not None},
-            gains={each.url: each.gain.report() for each in endpoints},
+            gains={each.url: each.gate.report() for each in endpoints},
         )
 
     async def aclose(self) -> None:
@@ -90,14 +90,14 @@ class Hinter:
         self._is_open = False
         for conversation in self._sessions.values():
             conversation.close()
-        with anyio.move_on_after(self._shared.settings.budget_s, shield=True):
+        with anyio.move_on_after(self._context.settings.timeout_s, shield=True):
             while self._sessions:
                 self._left = anyio.Event()
                 await self._left.wait()
         self._workers.cancel_scope.cancel()
 
     def _open(self, session: str) -> HintSession:
-        conversation = self._sessions[session] = HintSession(session, self._shared)
+        conversation = self._sessions[session] = HintSession(session, self._context)
         self._workers.start_soon(self._work, conversation, name=f"hints of {session[:64]}")
         return conversation
 
@@ -126,9 +126,9 @@ async def open_hints(
     load_of: requests running or waiting on an endpoint.
     """
     raised: Exception | None = None
-    async with _open_lmcache(settings) as sidecar, anyio.create_task_group() as workers:
-        shared = HintContext(settings, engine, http, headers_of, load_of, durations or ToolDurations(), sidecar)
-        hinter = Hinter(shared, workers)
+    async with _open_lmcache(settings) as lmcache, anyio.create_task_group() as workers:
+        context = HintContext(settings, engine, http, headers_of, load_of, durations or ToolDurations(), lmcache)
+        hinter = Hinter(context, workers)
         try:
             yield hinter
         except Exception as exc:
@@ -146,5 +146,5 @@ async def _open_lmcache(settings: HintSettings) -> AsyncIterator[LMCacheClient |
         return
     import httpx2
 
-    async with httpx2.AsyncClient(timeout=settings.budget_s, trust_env=False) as client:
+    async with httpx2.AsyncClient(timeout=settings.timeout_s, trust_env=False) as client:
         yield LMCacheClient(settings.lmcache, client)

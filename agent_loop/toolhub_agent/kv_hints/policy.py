@@ -12,11 +12,11 @@ from statistics import fmean, median
 from toolhub_agent.kv_hints.estimates import WaitForecast
 
 # --- When to prefetch -------------------------------------------------------------------------------------------------
-# When to send a prefill-ahead: pure rules. All times are seconds since the tools were started.
+# When to send a prefetch: pure rules. All times are seconds since the tools were started.
 #
-# One warm just before the tools are expected back, not at their start: earlier ones only age in the cache. `needed` is
-# the warm's own time plus a margin. Tools that run longer than nine of ten did are expected to take as long again
-# (InferCept's estimate), so later warms are twice as far apart each time.
+# One prefetch is sent just before the tools are expected back, not at their start: an earlier one only ages in the
+# cache. `needed` is the prefetch's own time plus the lead time. Tools that run longer than nine of ten did are expected
+# to take as long again (InferCept's estimate), so later prefetches are twice as far apart each time.
 
 # A share of the reusable prefix above which nothing is being evicted ...
 CACHED_SHARE = 0.98
@@ -24,44 +24,44 @@ CACHED_SHARE = 0.98
 CACHED_SLACK_TOKENS = 256
 # As many resumes without a loss before a session is left alone.
 CACHED_RESUMES = 2
-# So many tokens of tool results are worth a warm even where nothing is evicted.
+# So many tokens of tool results are worth a prefetch even where nothing is evicted.
 MIN_NEW_TOKENS = 512
 # A moment that was planned has come although the sums of times differ by rounding; else it would be planned again.
 _TICK_S = 1e-3
 
 
 class SkipReason(Enum):
-    """Why a tool wait got no prefill-ahead."""
+    """Why a tool wait got no prefetch."""
 
     NO_PROMPT = "no prompt"
     ENGINE_UNKNOWN = "engine unknown"
     SHORT_PREFIX = "short prefix"
-    SHORT_WAIT = "tools return sooner than a warm"
+    SHORT_WAIT = "tools return sooner than a prefetch"
     RESUMED_FIRST = "resumed before the planned time"
     TEMPLATE = "template rewrites history"
     CACHED = "nothing is evicted"
     LOADED = "endpoint is busy"
     NO_GAIN = "no measured gain"
-    CONTROL = "left out for comparison"
+    HOLDOUT = "left out for comparison"
     BACKED_OFF = "endpoint refuses"
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """at: when. warm: send one then; otherwise only plan anew, as the tools are late by then."""
+    """at: when. prefetch: send one then; otherwise only plan anew, as the tools are late by then."""
 
     at: float
-    warm: bool
+    prefetch: bool
 
 
-def plan_prefetch(now: float, forecast: WaitForecast, needed: float, *, warmed: bool) -> PrefetchPlan:
-    """What to do next in a tool wait. warmed: all that can be warmed was."""
+def plan_prefetch(now: float, forecast: WaitForecast, needed: float, *, is_prefetched: bool) -> PrefetchPlan:
+    """What to do next in a tool wait. warmed: everything that can be prefetched was."""
     end = _expected_end(now, forecast)
-    if warmed and now + _TICK_S < forecast.p90:
-        return PrefetchPlan(forecast.p90, warm=False)
+    if is_prefetched and now + _TICK_S < forecast.p90:
+        return PrefetchPlan(forecast.p90, prefetch=False)
     if end - now >= needed:
-        return PrefetchPlan(end - needed, warm=True)
-    return PrefetchPlan(end, warm=False)
+        return PrefetchPlan(end - needed, prefetch=True)
+    return PrefetchPlan(end, prefetch=False)
 
 
 def _expected_end(now: float, forecast: WaitForecast) -> float:
@@ -88,7 +88,7 @@ def reason_to_skip(
     load: int,
     max_load: int,
 ) -> SkipReason | None:
-    """Why a warm that is due should not be sent. recent: was everything cached at the latest resumes?"""
+    """Why a prefetch that is due should not be sent. recent: was everything cached at the latest resumes?"""
     if prefix_tokens < min_prefix_tokens:
         return SkipReason.SHORT_PREFIX
     nothing_evicted = sum(recent) >= CACHED_RESUMES and all(recent)
@@ -168,10 +168,10 @@ def request_count_correlation(lengths: Iterable[int]) -> float:
 
 
 # --- Does prefetching help? -------------------------------------------------------------------------------------------
-# Do prefill-aheads help on this endpoint? Compares resumed turns that had one with turns that had none.
+# Do prefetches help on this endpoint? Compares resumed turns that had one with turns that had none.
 #
 # First every other tool wait goes without, until both kinds are known; later one in eight, so that the comparison stays
-# true. No gain switches prefill-ahead off. It is tried again when waits without one find clearly less in the cache than
+# true. No gain switches prefetch off. It is tried again when waits without one find clearly less in the cache than
 # before, and else rarely, each time after twice as many waits.
 
 # Of each kind before a verdict.
@@ -184,7 +184,7 @@ MIN_CACHED_GAIN = 0.05
 MAX_TTFT_RATIO = 1.1
 # Where the server does not report cached tokens, time alone has to show the gain; two medians of four differ by luck.
 CLEAR_TTFT_RATIO = 0.8
-# Waits without prefill-ahead before it is tried again, doubled up to the last.
+# Waits without prefetch before it is tried again, doubled up to the last.
 REPROBE_WAITS, MAX_REPROBE_WAITS = 64, 1024
 # A loss of this share while switched off means that the cache began to evict.
 EVICTION_LOSS = 0.1
@@ -192,12 +192,12 @@ EVICTION_LOSS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GainReport:
-    """Medians over resumed turns, warmed against not: share of the prompt that was cached, seconds per prompt token."""
+    """Medians over resumed turns, with a prefetch and without: cached share of the prompt, seconds per prompt token."""
 
-    warmed: int
-    unwarmed: int
-    warmed_share: float | None
-    unwarmed_share: float | None
+    prefetched: int
+    holdout: int
+    prefetched_share: float | None
+    holdout_share: float | None
     ttft_ratio: float | None
     is_off: bool
 
@@ -212,10 +212,10 @@ class PrefetchGate:
     """The comparison for one endpoint."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """always: warm every wait and never switch off."""
+        """always: prefetch in every wait and never switch off."""
         self._always = always
-        self._warmed: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
-        self._unwarmed: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
+        self._prefetched: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
+        self._holdout: deque[_Resume] = deque(maxlen=KEPT_RESUMES)
         self._chosen = 0
         self._off = False
         self._off_waits = 0
@@ -226,34 +226,34 @@ class PrefetchGate:
     def is_off(self) -> bool:
         return self._off
 
-    def choose(self) -> bool:
-        """May the wait whose time has come be warmed? Every answer counts; False makes it one for comparison."""
+    def allows_prefetch(self) -> bool:
+        """May a wait be prefetched now? Every answer counts; False makes it one for comparison."""
         if self._always:
             return True
         if self._off:
             self._off_waits += 1
             return False
         self._chosen += 1
-        if len(self._warmed) < MIN_SAMPLES or len(self._unwarmed) < MIN_SAMPLES:
-            # Whichever is missing; the first wait is warmed.
-            return len(self._unwarmed) >= MIN_SAMPLES or (len(self._warmed) < MIN_SAMPLES and self._chosen % 2 == 1)
+        if len(self._prefetched) < MIN_SAMPLES or len(self._holdout) < MIN_SAMPLES:
+            # Whichever is missing; the first wait is prefetched.
+            return len(self._holdout) >= MIN_SAMPLES or (len(self._prefetched) < MIN_SAMPLES and self._chosen % 2 == 1)
         return self._chosen % HOLDOUT_EVERY != 0
 
-    def resumed(self, *, warmed: bool, prompt_tokens: int, cached_tokens: int | None, ttft: float) -> None:
+    def resumed(self, *, prefetched: bool, prompt_tokens: int, cached_tokens: int | None, ttft: float) -> None:
         """A turn after a wait that `choose` was asked about."""
         if prompt_tokens <= 0:
             return
         share = None if cached_tokens is None else cached_tokens / prompt_tokens
-        (self._warmed if warmed else self._unwarmed).append(_Resume(share, ttft / prompt_tokens))
+        (self._prefetched if prefetched else self._holdout).append(_Resume(share, ttft / prompt_tokens))
         if not self._always:
             self._judge()
 
     def report(self) -> GainReport:
         return GainReport(
-            len(self._warmed),
-            len(self._unwarmed),
-            _mean_share(self._warmed),
-            _mean_share(self._unwarmed),
+            len(self._prefetched),
+            len(self._holdout),
+            _mean_share(self._prefetched),
+            _mean_share(self._holdout),
             self._ratio(),
             self._off,
         )
@@ -262,11 +262,11 @@ class PrefetchGate:
         if self._off:
             if self._off_waits >= self._reprobe or self._lost():
                 self._probe_again()
-        elif len(self._warmed) >= MIN_SAMPLES and len(self._unwarmed) >= MIN_SAMPLES and not self._helps():
-            self._off, self._off_waits, self._off_share = True, 0, _mean_share(self._unwarmed)
+        elif len(self._prefetched) >= MIN_SAMPLES and len(self._holdout) >= MIN_SAMPLES and not self._helps():
+            self._off, self._off_waits, self._off_share = True, 0, _mean_share(self._holdout)
 
     def _helps(self) -> bool:
-        ratio, with_it, without = self._ratio(), _mean_share(self._warmed), _mean_share(self._unwarmed)
+        ratio, with_it, without = self._ratio(), _mean_share(self._prefetched), _mean_share(self._holdout)
         if ratio is None:
             return True
         if with_it is None or without is None:
@@ -274,22 +274,22 @@ class PrefetchGate:
         return with_it - without >= MIN_CACHED_GAIN and ratio <= MAX_TTFT_RATIO
 
     def _lost(self) -> bool:
-        now = _mean_share(list(self._unwarmed)[-MIN_SAMPLES:])
+        now = _mean_share(list(self._holdout)[-MIN_SAMPLES:])
         return now is not None and self._off_share is not None and self._off_share - now >= EVICTION_LOSS
 
     def _probe_again(self) -> None:
         self._off, self._off_waits = False, 0
         self._reprobe = min(2 * self._reprobe, MAX_REPROBE_WAITS)
-        self._warmed.clear()
-        recent = list(self._unwarmed)[-MIN_SAMPLES:]
-        self._unwarmed.clear()
-        self._unwarmed.extend(recent)
+        self._prefetched.clear()
+        recent = list(self._holdout)[-MIN_SAMPLES:]
+        self._holdout.clear()
+        self._holdout.extend(recent)
 
     def _ratio(self) -> float | None:
-        if not self._warmed or not self._unwarmed:
+        if not self._prefetched or not self._holdout:
             return None
-        slow = median(each.pace for each in self._unwarmed)
-        return median(each.pace for each in self._warmed) / slow if slow > 0 else None
+        slow = median(each.pace for each in self._holdout)
+        return median(each.pace for each in self._prefetched) / slow if slow > 0 else None
 
 
 def _mean_share(resumes: deque[_Resume] | list[_Resume]) -> float | None:

@@ -44,7 +44,7 @@ from toolhub_agent.kv_hints.signals import (
 from toolhub_agent.types import Message, Usage
 
 # --- A tool wait ------------------------------------------------------------------------------------------------------
-# One tool wait: which tools still run, what was warmed, when to look again. Times are on the anyio clock.
+# One tool wait: which tools still run, what was prefetched, when to look again. Times are on the anyio clock.
 
 
 @dataclass(eq=False)
@@ -54,20 +54,20 @@ class ToolWait:
     started: float
     tools: list[tuple[str, str]]
     reusable: int
-    warms: int = 0
-    new_at_warm: int = 0
+    prefetches: int = 0
+    new_at_prefetch: int = 0
     due: float | None = None
-    due_to_warm: bool = False
+    due_to_prefetch: bool = False
     reason: SkipReason | None = None
-    """Why there was no warm so far."""
+    """Why there was no prefetch so far."""
     is_closed: bool = False
-    """No more warms, whatever happens."""
+    """No more prefetches, whatever happens."""
     is_compared: bool = False
     """Its next turn counts for the gain."""
     is_tainted: bool = False
     """The prompt was rewritten meanwhile, so what the next turn finds says nothing about evictions."""
-    warmed_tokens: int | None = None
-    """Of the prompt of the last warm that ended in time."""
+    prefetch_tokens: int | None = None
+    """Of the prompt of the last prefetch that ended in time."""
 
     def began(self, tools: tuple[tuple[str, str], ...]) -> None:
         """More calls of the same turn."""
@@ -78,13 +78,13 @@ class ToolWait:
             self.tools.remove(tool)
 
     def plan(self, now: float, durations: ToolDurations, *, needed: float, new_tokens: int, most: int) -> None:
-        """Set `due`. needed: seconds of a warm and its margin; new_tokens: of results, behind the last prompt."""
-        if self.is_closed or not self.tools or self.warms >= most:
+        """Set `due`. needed: seconds of a prefetch and its margin; new_tokens: of results, behind the last prompt."""
+        if self.is_closed or not self.tools or self.prefetches >= most:
             self.due = None
             return
-        warmed = self.warms > 0 and new_tokens - self.new_at_warm < MIN_NEW_TOKENS
+        is_prefetched = self.prefetches > 0 and new_tokens - self.new_at_prefetch < MIN_NEW_TOKENS
         elapsed = now - self.started
-        self._set(plan_prefetch(elapsed, durations.forecast(self.tools), needed, warmed=warmed))
+        self._set(plan_prefetch(elapsed, durations.forecast(self.tools), needed, is_prefetched=is_prefetched))
 
     def skip(self, reason: SkipReason, *, for_good: bool = False) -> None:
         """What was due is not done. Without `for_good`, new results or late tools may change that."""
@@ -92,19 +92,19 @@ class ToolWait:
         self.is_closed = self.is_closed or for_good
 
     def why_none(self) -> SkipReason | None:
-        """At its end: why nothing was warmed; None if something was."""
-        return None if self.warms else self.reason or SkipReason.NO_PROMPT
+        """At its end: why nothing was prefetched; None if something was."""
+        return None if self.prefetches else self.reason or SkipReason.NO_PROMPT
 
     def _set(self, found: PrefetchPlan) -> None:
-        self.due, self.due_to_warm = self.started + found.at, found.warm
-        if not self.warms:
-            self.reason = SkipReason.RESUMED_FIRST if found.warm else SkipReason.SHORT_WAIT
+        self.due, self.due_to_prefetch = self.started + found.at, found.prefetch
+        if not self.prefetches:
+            self.reason = SkipReason.RESUMED_FIRST if found.prefetch else SkipReason.SHORT_WAIT
 
 
 # --- The session ------------------------------------------------------------------------------------------------------
 # One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
 #
-# `take` never waits: it plans, and when the conversation goes on it cancels a prefill-ahead that still runs. That one
+# `take` never waits: it plans, and when the conversation goes on it cancels a prefetch that still runs. That one
 # is aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where
 # both at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference
 # for the turn itself.)
@@ -123,11 +123,11 @@ HintJob = Callable[[], Awaitable[None]]
 class HintSession:
     """Takes the signals of one session; `run` is its worker."""
 
-    def __init__(self, name: str, shared: HintContext) -> None:
+    def __init__(self, name: str, context: HintContext) -> None:
         self.name = name
-        self._shared = shared
-        self._tally = shared.tally
-        self._courier = HintClient(name, shared)
+        self._context = context
+        self._counters = context.counters
+        self._client = HintClient(name, context)
         self._jobs: deque[HintJob] = deque()
         self._news = anyio.Event()
         self._is_over = False
@@ -138,7 +138,7 @@ class HintSession:
         self._recent: deque[bool] = deque(maxlen=CACHED_RESUMES)
         self._wait: ToolWait | None = None
         self._resuming: ToolWait | None = None
-        self._warming: anyio.CancelScope | None = None
+        self._prefetching: anyio.CancelScope | None = None
         self._pinned: Command | None = None
         self._unpin_at: float | None = None
 
@@ -168,7 +168,7 @@ class HintSession:
                 self._rewrite(signal)
             case SessionFinal():
                 self._end_wait()
-                self._shared.program_lengths.append(self._turns)
+                self._context.program_lengths.append(self._turns)
                 self._jobs.append(self._release)
                 self.close()
         self._news.set()
@@ -205,7 +205,7 @@ class HintSession:
         try:
             await job()
         except Exception as exc:
-            self._tally.hints_failed += 1
+            self._counters.hints_failed += 1
             logger.debug("a hint failed: %s", type(exc).__name__)
 
     # ---- signals
@@ -216,13 +216,13 @@ class HintSession:
         self._prompt, self._new = signal.prompt, 0
         self._reusable = signal.usage.prompt_tokens or _estimate(signal.prompt.messages)
         self._prefix = self._reusable + signal.usage.completion_tokens
-        self._endpoint = self._shared.endpoint(signal.prompt.endpoint)
+        self._endpoint = self._context.endpoint(signal.prompt.endpoint)
         if self._endpoint is None:
             return
         cached = signal.usage.cached_tokens
         if cached is not None or self._turns == 1:
             self._endpoint.cost.observe(self._reusable, cached or 0, signal.ttft)
-        if self._prefix >= self._shared.settings.min_prefix_tokens and self._endpoint.needs_asking(signal.prompt):
+        if self._prefix >= self._context.settings.min_prefix_tokens and self._endpoint.needs_asking(signal.prompt):
             self._jobs.append(self._ask)
 
     def _start_wait(self, signal: ToolWaitStarted) -> None:
@@ -230,7 +230,7 @@ class HintSession:
             self._wait.began(signal.tools)
         else:
             self._wait = ToolWait(anyio.current_time(), list(signal.tools), self._reusable)
-            if self._shared.sidecar is not None:
+            if self._context.lmcache is not None:
                 self._jobs.append(self._pin)
         self._plan()
 
@@ -247,11 +247,11 @@ class HintSession:
         self._plan()
 
     def _end_wait(self) -> None:
-        self._stop_warming()
+        self._stop_prefetch()
         if self._wait is None:
             return
         if (reason := self._wait.why_none()) is not None:
-            self._tally.skipped[reason] += 1
+            self._counters.skipped[reason] += 1
         self._resuming, self._wait = self._wait, None
 
     def _resume(self, signal: Resumed) -> None:
@@ -263,24 +263,24 @@ class HintSession:
             return
         usage = signal.usage
         if wait.is_compared:
-            self._endpoint.gain.resumed(
-                warmed=wait.warms > 0,
+            self._endpoint.gate.resumed(
+                prefetched=wait.prefetches > 0,
                 prompt_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
                 ttft=signal.ttft,
             )
         if usage.cached_tokens is None:
             return
-        if wait.warms == 0:
+        if wait.prefetches == 0:
             self._saw(usage, wait.reusable)
             if not is_cached(usage.cached_tokens, wait.reusable):
                 expected = self._endpoint.cost.seconds(usage.prompt_tokens, usage.cached_tokens)
-                self._shared.queue_delays.append(max(0.0, signal.ttft - expected))
-        elif wait.warmed_tokens is not None and self._prompt is not None:
-            self._endpoint.checks.measured(self._prompt, wait.warmed_tokens, usage.cached_tokens)
+                self._context.queue_delays.append(max(0.0, signal.ttft - expected))
+        elif wait.prefetch_tokens is not None and self._prompt is not None:
+            self._endpoint.checks.measured(self._prompt, wait.prefetch_tokens, usage.cached_tokens)
 
     def _rewrite(self, signal: HistoryRewritten) -> None:
-        self._stop_warming()
+        self._stop_prefetch()
         for wait in (self._wait, self._resuming):
             if wait is not None:
                 wait.is_tainted = True
@@ -301,10 +301,10 @@ class HintSession:
         needed = self._endpoint.cost.seconds(self._prefix + self._new, self._last_found)
         self._wait.plan(
             anyio.current_time(),
-            self._shared.durations,
-            needed=needed + self._shared.settings.margin_s,
+            self._context.durations,
+            needed=needed + self._context.settings.lead_time_s,
             new_tokens=self._new,
-            most=self._shared.settings.max_warms,
+            most=self._context.settings.max_prefetches,
         )
 
     def _due(self) -> float | None:
@@ -320,19 +320,19 @@ class HintSession:
             return
         # Whatever fails below, it is not due any more.
         wait.due = None
-        if not wait.due_to_warm:
+        if not wait.due_to_prefetch:
             self._plan()
         elif (reason := self._refusal(wait)) is None:
-            await self._warm(wait)
+            await self._prefetch(wait)
             self._plan()
         elif reason is SkipReason.LOADED:
             wait.reason, wait.due = reason, now + BUSY_PAUSE_S
         else:
-            wait.skip(reason, for_good=reason in (SkipReason.CONTROL, SkipReason.NO_GAIN))
+            wait.skip(reason, for_good=reason in (SkipReason.HOLDOUT, SkipReason.NO_GAIN))
 
     def _refusal(self, wait: ToolWait) -> SkipReason | None:
-        """Why the warm that is due is not sent."""
-        endpoint, prompt, settings = self._endpoint, self._prompt, self._shared.settings
+        """Why the prefetch that is due is not sent."""
+        endpoint, prompt, settings = self._endpoint, self._prompt, self._context.settings
         if endpoint is None or prompt is None:
             return SkipReason.NO_PROMPT
         reason = reason_to_skip(
@@ -340,16 +340,16 @@ class HintSession:
             min_prefix_tokens=settings.min_prefix_tokens,
             new_tokens=self._new,
             recent=self._recent,
-            load=self._shared.load_of(endpoint.url),
+            load=self._context.load_of(endpoint.url),
             max_load=settings.max_load,
         )
         reason = reason or endpoint.refusal(prompt)
-        if reason is not None or wait.warms:
+        if reason is not None or wait.prefetches:
             return reason
         wait.is_compared = True
-        if endpoint.gain.choose():
+        if endpoint.gate.allows_prefetch():
             return None
-        return SkipReason.NO_GAIN if endpoint.gain.is_off else SkipReason.CONTROL
+        return SkipReason.NO_GAIN if endpoint.gate.is_off else SkipReason.HOLDOUT
 
     def _saw(self, usage: Usage, reusable: int) -> None:
         """What a request that nothing had prepared found in the cache."""
@@ -361,64 +361,64 @@ class HintSession:
 
     async def _ask(self) -> None:
         if self._endpoint is not None and self._prompt is not None and self._endpoint.needs_asking(self._prompt):
-            await self._courier.ask(self._endpoint, self._prompt)
+            await self._client.ask(self._endpoint, self._prompt)
 
-    async def _warm(self, wait: ToolWait) -> None:
-        """One prefill-ahead; ends with the tool wait at the latest."""
+    async def _prefetch(self, wait: ToolWait) -> None:
+        """One prefetch; ends with the tool wait at the latest."""
         endpoint, prompt = self._endpoint, self._prompt
         assert endpoint is not None and endpoint.adapter is not None and prompt is not None
         request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
-        wait.warms += 1
-        wait.new_at_warm = self._new
-        self._tally.warms_sent += 1
+        wait.prefetches += 1
+        wait.new_at_prefetch = self._new
+        self._counters.prefetches_sent += 1
         with anyio.CancelScope() as scope:
-            self._warming = scope
+            self._prefetching = scope
             try:
-                self._warmed(wait, await self._courier.warm(endpoint, endpoint.adapter, prompt, request_id))
+                self._note_prefetch(wait, await self._client.prefetch(endpoint, endpoint.adapter, prompt, request_id))
             except Exception as exc:
-                self._tally.warms_failed += 1
-                logger.debug("a prefill-ahead failed: %s", type(exc).__name__)
+                self._counters.prefetches_failed += 1
+                logger.debug("a prefetch failed: %s", type(exc).__name__)
             finally:
-                self._warming = None
+                self._prefetching = None
         if scope.cancelled_caught:
-            self._tally.warms_aborted += 1
-            await self._courier.abort(endpoint, endpoint.adapter, request_id)
+            self._counters.prefetches_aborted += 1
+            await self._client.abort(endpoint, endpoint.adapter, request_id)
 
-    def _warmed(self, wait: ToolWait, usage: Usage | None) -> None:
+    def _note_prefetch(self, wait: ToolWait, usage: Usage | None) -> None:
         if usage is None:
             return
-        self._tally.tokens_warmed += usage.prompt_tokens - (usage.cached_tokens or 0)
-        wait.warmed_tokens = usage.prompt_tokens
+        self._counters.prefetched_tokens += usage.prompt_tokens - (usage.cached_tokens or 0)
+        wait.prefetch_tokens = usage.prompt_tokens
         self._saw(usage, wait.reusable)
 
     async def _release(self) -> None:
-        if self._endpoint is not None and await self._courier.release(self._endpoint, self._prompt):
-            self._tally.releases += 1
+        if self._endpoint is not None and await self._client.release(self._endpoint, self._prompt):
+            self._counters.releases += 1
 
     async def _pin(self) -> None:
         """Have LMCache keep the prefix while the tools run; no longer than Continuum's TTL."""
         endpoint, prompt, wait = self._endpoint, self._prompt, self._wait
         if endpoint is None or endpoint.adapter is None or prompt is None or wait is None:
             return
-        slowest = max(wait.tools, key=lambda tool: self._shared.durations.forecast([tool]).p50, default=None)
-        ttl = self._shared.retention(endpoint, self._prefix, slowest)
-        if ttl <= 0 or self._prefix < self._shared.settings.min_prefix_tokens:
+        slowest = max(wait.tools, key=lambda tool: self._context.durations.forecast([tool]).p50, default=None)
+        ttl = self._context.retention(endpoint, self._prefix, slowest)
+        if ttl <= 0 or self._prefix < self._context.settings.min_prefix_tokens:
             return
         await self._unpin()
-        self._pinned = await self._courier.pin(endpoint, endpoint.adapter, prompt)
+        self._pinned = await self._client.pin(endpoint, endpoint.adapter, prompt)
         if self._pinned is not None:
-            self._tally.pins += 1
+            self._counters.pins += 1
             self._unpin_at = anyio.current_time() + ttl
 
     async def _unpin(self) -> None:
         pinned, self._pinned, self._unpin_at = self._pinned, None, None
         if pinned is not None:
-            await self._courier.unpin(pinned)
-            self._tally.releases += 1
+            await self._client.unpin(pinned)
+            self._counters.releases += 1
 
-    def _stop_warming(self) -> None:
-        if self._warming is not None:
-            self._warming.cancel()
+    def _stop_prefetch(self) -> None:
+        if self._prefetching is not None:
+            self._prefetching.cancel()
 
 
 def _estimate(messages: Sequence[Message]) -> int:

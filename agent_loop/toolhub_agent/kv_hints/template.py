@@ -1,6 +1,6 @@
-"""Is the chat template append-only? Else a prefill-ahead computes what the next request will not begin with.
+"""Is the chat template append-only? Else a prefetch computes what the next request will not begin with.
 
-Checked before the first warm, with the server's own template: what it makes of a history that ends with the
+Checked before the first prefetch, with the server's own template: what it makes of a history that ends with the
 assistant's turn must be how it begins the same history with a tool result behind. Templates that drop the thinking of
 past turns, or write tool calls differently once they are answered, fail.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Trials of a template that cannot be asked about, without one that was found in the cache afterwards.
 TRIALS = 3
-# Of the warmed prompt; the rest may be a tail that the template writes anew.
+# Of the prefetched prompt; the rest may be a tail that the template writes anew.
 _FOUND_SHARE = 0.8
 # A template sees no more kinds of prompts than this from one agent.
 _MAX_KINDS = 256
@@ -67,12 +67,12 @@ class TemplateChecks:
         self._remember(prompt, verdict)
         return verdict
 
-    def measured(self, prompt: Prompt, warmed_tokens: int, cached_tokens: int) -> None:
-        """What the turn after a warm found in the cache decides where the server cannot be asked."""
+    def measured(self, prompt: Prompt, prefetch_tokens: int, cached_tokens: int) -> None:
+        """What the turn after a prefetch found in the cache decides where the server cannot be asked."""
         kind = kind_of(prompt)
         if self._verdicts.get(kind) is not TemplateVerdict.UNKNOWN:
             return
-        if cached_tokens >= _FOUND_SHARE * warmed_tokens:
+        if cached_tokens >= _FOUND_SHARE * prefetch_tokens:
             self._verdicts[kind] = TemplateVerdict.APPEND_ONLY
             return
         self._misses[kind] = self._misses.get(kind, 0) + 1

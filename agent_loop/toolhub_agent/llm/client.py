@@ -156,7 +156,7 @@ class LlmStream:
 
     def __init__(
         self,
-        fleet: EndpointPool,
+        pool: EndpointPool,
         settings: LlmSettings,
         *,
         session: str,
@@ -165,7 +165,7 @@ class LlmStream:
     ) -> None:
         """send: sends the request to an endpoint. done: told of the finished answer."""
         self.attempts = 0
-        self._fleet = fleet
+        self._pool = pool
         self._settings = settings
         self._session = session
         self._send = send
@@ -212,10 +212,10 @@ class LlmStream:
         await self._drop()
 
     async def _start(self) -> Attempt:
-        endpoint = self._fleet.endpoints.choose(self._session)
+        endpoint = self._pool.router.choose(self._session)
         self.attempts += 1
         try:
-            slot = await self._fleet.slots.acquire(endpoint, deadline=self._deadline)
+            slot = await self._pool.limiter.acquire(endpoint, deadline=self._deadline)
         except LlmUnavailable as exc:
             raise self._unavailable(endpoint, str(exc)) from None
         # No await here: a cancellation would lose the slot.
@@ -230,12 +230,12 @@ class LlmStream:
     def _hand_out(self, attempt: Attempt, delta: Delta) -> Delta:
         if not self._handed_out:
             self._handed_out = True
-            self._fleet.endpoints.worked(attempt.endpoint)
+            self._pool.router.worked(attempt.endpoint)
         return delta
 
     async def _finish(self, attempt: Attempt) -> None:
         ended_at, reader = anyio.current_time(), attempt.reader
-        self._fleet.endpoints.worked(attempt.endpoint)
+        self._pool.router.worked(attempt.endpoint)
         await self.aclose()
         self._completion = Completion(
             text=reader.text,
@@ -256,7 +256,7 @@ class LlmStream:
         endpoint = self._attempt.endpoint if self._attempt else ""
         await self._drop()
         if failure.is_endpoint_fault:
-            self._fleet.endpoints.failed(endpoint, for_s=failure.retry_after)
+            self._pool.router.failed(endpoint, for_s=failure.retry_after)
         wait = self._pause(endpoint, failure)
         if self._handed_out:
             error: Exception = AnswerUnreadable(f"{endpoint}: the answer broke off: {failure}")
@@ -275,8 +275,8 @@ class LlmStream:
 
     def _pause(self, endpoint: str, failure: AttemptFailed) -> float:
         """None before another endpoint is tried that nobody has anything against."""
-        following = self._fleet.endpoints.of(self._session)
-        if failure.is_endpoint_fault and following != endpoint and self._fleet.endpoints.is_healthy(following):
+        following = self._pool.router.of(self._session)
+        if failure.is_endpoint_fault and following != endpoint and self._pool.router.is_healthy(following):
             return 0.0
         return retry_pause(self.attempts, retry_after=failure.retry_after)
 
@@ -322,22 +322,22 @@ def group_by_prefix(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]
 
 
 class PrefixPrefetcher:
-    """Warms prefixes, each once per endpoint and while."""
+    """Computes prefixes, each once per endpoint and while."""
 
     def __init__(
-        self, fleet: EndpointPool, send: Callable[[str, Json, Mapping[str, str]], Any], *, timeout: float
+        self, pool: EndpointPool, send: Callable[[str, Json, Mapping[str, str]], Any], *, timeout: float
     ) -> None:
-        """send: asks an endpoint, not streamed. timeout: for one warm-up, its wait for a slot included."""
-        self._fleet = fleet
+        """send: asks an endpoint, not streamed. timeout: for one prefetch, its wait for a slot included."""
+        self._pool = pool
         self._send = send
         self._timeout = timeout
         self._flights: SingleFlight[tuple[str, str], Usage | None] = SingleFlight()
-        self._warm: OrderedDict[tuple[str, str], tuple[float, Usage]] = OrderedDict()
+        self._prefetched: OrderedDict[tuple[str, str], tuple[float, Usage]] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<PrefixPrefetcher {len(self._warm)} prefixes, {self._flights!r}>"
+        return f"<PrefixPrefetcher {len(self._prefetched)} prefixes, {self._flights!r}>"
 
-    async def warm(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
+    async def prefetch(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
         """Return once every healthy endpoint has the prefix, and what that cost; None where it did not work."""
         key = prefix_key(messages, body)
         found: dict[str, Usage | None] = {}
@@ -346,13 +346,13 @@ class PrefixPrefetcher:
             found[url] = await self._one(url, key, {**body, "messages": list(messages)})
 
         async with anyio.create_task_group() as tasks:
-            for url in self._fleet.endpoints.urls:
-                if self._fleet.endpoints.is_healthy(url):
+            for url in self._pool.router.urls:
+                if self._pool.router.is_healthy(url):
                     tasks.start_soon(one, url)
         return found
 
     async def _one(self, url: str, key: str, body: Json) -> Usage | None:
-        at, usage = self._warm.get((url, key), (0.0, None))
+        at, usage = self._prefetched.get((url, key), (0.0, None))
         if usage is not None and anyio.current_time() - at < PREFETCHED_S:
             return usage
         return await self._flights.run((url, key), lambda: self._ask(url, key, body))
@@ -360,16 +360,16 @@ class PrefixPrefetcher:
     async def _ask(self, url: str, key: str, body: Json) -> Usage | None:
         deadline = anyio.current_time() + self._timeout
         try:
-            async with self._fleet.slots.hold(url, deadline=deadline):
+            async with self._pool.limiter.hold(url, deadline=deadline):
                 with anyio.fail_at(deadline):
                     answer = await self._send(url, {**body, "max_tokens": 1, "stream": False}, session_headers(key))
         except (AttemptFailed, LlmUnavailable, TimeoutError):
             return None  # a prefix that is cold only costs time
         told = answer.get("usage") if isinstance(answer, dict) else None
         usage = usage_of(told, answer) if isinstance(told, dict) else Usage()
-        self._warm[url, key] = (anyio.current_time(), usage)
-        while len(self._warm) > MAX_PREFETCHED:
-            self._warm.popitem(last=False)
+        self._prefetched[url, key] = (anyio.current_time(), usage)
+        while len(self._prefetched) > MAX_PREFETCHED:
+            self._prefetched.popitem(last=False)
         return usage
 
 
@@ -398,8 +398,8 @@ class LlmStatistics:
 class LlmClient:
     """Asks the model servers of one configuration. See `open_llm`."""
 
-    def __init__(self, settings: LlmSettings, fleet: EndpointPool) -> None:
-        self.fleet = fleet
+    def __init__(self, settings: LlmSettings, pool: EndpointPool) -> None:
+        self.pool = pool
         self.on_turn: list[OnTurn] = []
         """Told of every finished answer; what they raise is logged, not raised."""
         self._settings = settings
@@ -409,16 +409,16 @@ class LlmClient:
         self._without_fields: set[str] = set()
         """Endpoints that refused fields of their own engine."""
         self._sums = LlmStatistics()
-        self._warmer = PrefixPrefetcher(fleet, self._ask, timeout=settings.attempt_timeout_s)
+        self._prefetcher = PrefixPrefetcher(pool, self._ask, timeout=settings.attempt_timeout_s)
 
     def __repr__(self) -> str:
-        return f"<LlmClient {self._model or 'any model'}, {self._sums.answers} answers, {self.fleet!r}>"
+        return f"<LlmClient {self._model or 'any model'}, {self._sums.answers} answers, {self.pool!r}>"
 
     @asynccontextmanager
     async def stream(self, request: LlmRequest) -> AsyncIterator[LlmStream]:
         """One answer, piece by piece; leaving the block stops it. See `LlmStream` for what is raised."""
         stream = LlmStream(
-            self.fleet,
+            self.pool,
             self._settings,
             session=request.session,
             send=lambda endpoint: self._send(endpoint, request),
@@ -436,22 +436,22 @@ class LlmClient:
                 pass
         return stream.completion
 
-    async def warm_prefix(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
+    async def prefetch_prefix(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
         """Have every endpoint compute a prefix that many conversations will begin with.
 
         body: the fields that shape the prompt (tools, chat_template_kwargs, ...), as the conversations will send them.
         Many may call it at once, it is sent once per endpoint, and all go on together. Returns what each endpoint
         counted, None where it did not work; raises nothing for that.
         """
-        return await self._warmer.warm(messages, body)
+        return await self._prefetcher.prefetch(messages, body)
 
     def endpoint_of(self, session: str) -> str:
         """Where the conversation's next request would go now."""
-        return self.fleet.endpoints.of(session)
+        return self.pool.router.of(session)
 
     def raw(self, endpoint: str) -> httpx2.AsyncClient:
         """The endpoint's pool for requests beside the API; see `EndpointPool.client`."""
-        return self.fleet.client(endpoint)
+        return self.pool.client(endpoint)
 
     @property
     def known_model(self) -> str | None:
@@ -460,11 +460,11 @@ class LlmClient:
 
     def forget(self, session: str) -> None:
         """No request of this conversation follows."""
-        self.fleet.endpoints.forget(session)
+        self.pool.router.forget(session)
         self._tokens.pop(session, None)
 
     def statistics(self) -> LlmStatistics:
-        return replace(self._sums, endpoints=self.fleet.statistics())
+        return replace(self._sums, endpoints=self.pool.statistics())
 
     async def model(self, endpoint: str) -> str:
         """The configured model, else the only one that the endpoint serves. Raises AttemptFailed."""
@@ -478,7 +478,7 @@ class LlmClient:
         A caller must never see an error about fields that it did not write: where the engine does not understand the
         request, it is sent again without them. If that works, the endpoint gets no more of them.
         """
-        transport = self.fleet.transport(endpoint)
+        transport = self.pool.transport(endpoint)
         body = chat_request_body(request, await self.model(endpoint))
         headers = session_headers(request.session)
         if (token := self._tokens.get(request.session)) is not None:
@@ -499,10 +499,10 @@ class LlmClient:
         return request.engine_fields(endpoint)
 
     async def _ask(self, endpoint: str, body: Json, headers: Mapping[str, str]) -> Any:
-        return await self.fleet.transport(endpoint).ask({"model": await self.model(endpoint), **body}, headers)
+        return await self.pool.transport(endpoint).ask({"model": await self.model(endpoint), **body}, headers)
 
     async def _only_model(self, endpoint: str) -> str:
-        names = [str(model["id"]) for model in await self.fleet.transport(endpoint).models()]
+        names = [str(model["id"]) for model in await self.pool.transport(endpoint).models()]
         if len(names) == 1:
             return names[0]
         listed = ", ".join(repr(name) for name in names[:10]) or "none"
@@ -538,5 +538,5 @@ class LlmClient:
 @asynccontextmanager
 async def open_llm(settings: LlmSettings) -> AsyncIterator[LlmClient]:
     """A client of the configured model servers; nothing is sent until the first request."""
-    async with open_endpoint_pool(settings) as fleet:
-        yield LlmClient(settings, fleet)
+    async with open_endpoint_pool(settings) as pool:
+        yield LlmClient(settings, pool)

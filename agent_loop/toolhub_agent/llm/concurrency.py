@@ -30,7 +30,7 @@ from toolhub_agent.llm.transport import engine_root
 
 START_SLOTS = 64
 MIN_SLOTS, MAX_SLOTS = 1, 1024
-# Of the cut when too many wait, and of the growth before the first cut (then it is one more per reading).
+# Of the cut when too many wait, and of the growth before the first cut (then it is one more per load).
 DECREASE, PROBING_INCREASE = 0.75, 1.25
 # Above this share of KV memory one more request would only preempt another.
 FULL_USAGE = 0.95
@@ -53,14 +53,14 @@ class SlotLimit:
     is_probing: bool = True
 
 
-def update_limit(limit: SlotLimit, reading: EngineLoad | None, *, in_use: int, target_waiting: int) -> SlotLimit:
-    """The limit after one reading. in_use: slots held now. None: the engine tells nothing, so the start value."""
-    if reading is None:
+def update_limit(limit: SlotLimit, load: EngineLoad | None, *, in_use: int, target_waiting: int) -> SlotLimit:
+    """The limit after one load. in_use: slots held now. None: the engine tells nothing, so the start value."""
+    if load is None:
         return SlotLimit()
-    if reading.waiting > target_waiting:
+    if load.waiting > target_waiting:
         # What is above an earlier cut must run out first: cutting again for it would go down to one.
         return SlotLimit(max(MIN_SLOTS, int(limit.slots * DECREASE)), False) if in_use <= limit.slots else limit
-    if in_use < limit.slots or reading.waiting > 0 or reading.usage >= FULL_USAGE:
+    if in_use < limit.slots or load.waiting > 0 or load.usage >= FULL_USAGE:
         return limit
     grown = int(limit.slots * PROBING_INCREASE) if limit.is_probing else 0
     return SlotLimit(min(MAX_SLOTS, max(limit.slots + 1, grown)), limit.is_probing)
@@ -103,18 +103,18 @@ class _EndpointSlots:
 class Slot:
     """A slot that is held; give it back once."""
 
-    def __init__(self, slots: ConcurrencyLimiter, endpoint: str) -> None:
-        self._slots: ConcurrencyLimiter | None = slots
+    def __init__(self, limiter: ConcurrencyLimiter, endpoint: str) -> None:
+        self._limiter: ConcurrencyLimiter | None = limiter
         self.endpoint = endpoint
 
     def __repr__(self) -> str:
-        return f"<Slot at {self.endpoint}, {'held' if self._slots else 'given back'}>"
+        return f"<Slot at {self.endpoint}, {'held' if self._limiter else 'given back'}>"
 
     def release(self) -> None:
         """May be called again; that does nothing."""
-        slots, self._slots = self._slots, None
-        if slots is not None:
-            slots._give_back(self.endpoint)
+        limiter, self._limiter = self._limiter, None
+        if limiter is not None:
+            limiter._give_back(self.endpoint)
 
 
 class ConcurrencyLimiter:
@@ -213,7 +213,7 @@ def _none_free(endpoint: str, lane: _EndpointSlots) -> str:
 
 
 # --- The engine's own queue -------------------------------------------------------------------------------------------
-# What an engine tells about its queue at `/metrics`: reading the Prometheus text, and asking for it now and then.
+# What an engine tells about its queue at `/metrics`: load the Prometheus text, and asking for it now and then.
 
 # A scrape that takes longer tells of the past; one that is larger is not an engine's.
 SCRAPE_TIMEOUT_S = 2.0
@@ -261,17 +261,17 @@ class LoadScraper:
         self,
         endpoint: str,
         client: httpx2.AsyncClient,
-        slots: ConcurrencyLimiter,
+        limiter: ConcurrencyLimiter,
         *,
         interval: float,
-        told: Callable[[str, EngineLoad | None], None],
+        update: Callable[[str, EngineLoad | None], None],
     ) -> None:
         self._endpoint = endpoint
         self._url = f"{engine_root(endpoint)}/metrics"
         self._client = client
-        self._slots = slots
+        self._limiter = limiter
         self._interval = interval
-        self._told = told
+        self._update = update
 
     def __repr__(self) -> str:
         return f"<LoadScraper of {self._url} every {self._interval} s>"
@@ -281,15 +281,15 @@ class LoadScraper:
         to answer is not told of at all.
         """
         while True:
-            await self._slots.wait_busy()
+            await self._limiter.wait_busy()
             pause = self._interval
             try:
-                reading = await self._ask()
+                load = await self._ask()
             except (httpx2.HTTPError, httpx2.StreamError, TimeoutError):
                 pass
             else:
-                self._told(self._endpoint, reading)
-                pause = self._interval if reading else max(NO_METRICS_RETRY_S, self._interval)
+                self._update(self._endpoint, load)
+                pause = self._interval if load else max(NO_METRICS_RETRY_S, self._interval)
             await anyio.sleep(pause)
 
     async def _ask(self) -> EngineLoad | None:

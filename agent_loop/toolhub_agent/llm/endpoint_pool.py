@@ -26,7 +26,7 @@ from toolhub_agent.llm.concurrency import (
 from toolhub_agent.llm.routing import EndpointRouter
 from toolhub_agent.llm.transport import ChatTransport
 
-# Beside the slots: hints, warm-ups and metrics. A pool that is full would be a queue that nobody sees.
+# Beside the slots: hints, prefetches and metrics. A pool that is full would be a queue that nobody sees.
 EXTRA_CONNECTIONS = 64
 # vLLM's and SGLang's server closes a connection that is idle for 5 s; one that we close first is never half dead.
 KEEPALIVE_S = 4.0
@@ -37,10 +37,10 @@ MIN_SECRET_CHARS = 6
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """reading: None if the engine does not tell."""
+    """load: None if the engine does not tell."""
 
     slots: SlotStatistics
-    reading: EngineLoad | None
+    load: EngineLoad | None
     is_failing: bool
 
 
@@ -48,17 +48,19 @@ class EndpointPool:
     """What `open_endpoint_pool` gives: `endpoints` to choose, `slots` to hold, `client` to send with."""
 
     def __init__(self, settings: LlmSettings, clients: dict[str, httpx2.AsyncClient]) -> None:
-        self.slots = ConcurrencyLimiter(settings.max_in_flight or START_SLOTS)
-        self.endpoints = EndpointRouter(settings.endpoints, load=self.load, spill_load=settings.spill_load)
+        self.limiter = ConcurrencyLimiter(settings.max_in_flight or START_SLOTS)
+        self.router = EndpointRouter(
+            settings.endpoints, load=self.load, load_imbalance_threshold=settings.load_imbalance_threshold
+        )
         self.secrets = _secrets(settings)
         self._settings = settings
         self._clients = clients
         self._transports = {url: ChatTransport(url, http, secrets=self.secrets) for url, http in clients.items()}
-        self._limits = dict.fromkeys(self.endpoints.urls, SlotLimit())
-        self._readings: dict[str, tuple[float, EngineLoad]] = {}
+        self._limits = dict.fromkeys(self.router.urls, SlotLimit())
+        self._loads: dict[str, tuple[float, EngineLoad]] = {}
 
     def __repr__(self) -> str:
-        return f"<EndpointPool {self.endpoints!r}, {self.slots!r}>"
+        return f"<EndpointPool {self.router!r}, {self.limiter!r}>"
 
     def client(self, url: str) -> httpx2.AsyncClient:
         """The endpoint's pool; key and configured headers are set. Its timeouts are for connecting only."""
@@ -93,42 +95,42 @@ class EndpointPool:
 
     def load(self, url: str) -> int:
         """Requests that run or wait there: as the engine says, ours at least."""
-        lane = self.slots.statistics(url)
-        reading = self.reading(url)
-        return lane.waiting + max(lane.in_use, reading.running + reading.waiting if reading else 0)
+        lane = self.limiter.statistics(url)
+        load = self.engine_load(url)
+        return lane.waiting + max(lane.in_use, load.running + load.waiting if load else 0)
 
-    def reading(self, url: str) -> EngineLoad | None:
+    def engine_load(self, url: str) -> EngineLoad | None:
         """What the engine told last; None if that is too old to say anything."""
-        at, reading = self._readings.get(url, (0.0, None))
-        return reading if reading and anyio.current_time() - at < 5 * self._settings.metrics_interval_s else None
+        at, load = self._loads.get(url, (0.0, None))
+        return load if load and anyio.current_time() - at < 5 * self._settings.metrics_interval_s else None
 
     def statistics(self) -> dict[str, EndpointStatistics]:
-        failing = self.endpoints.failing()
+        failing = self.router.failing()
         return {
-            url: EndpointStatistics(self.slots.statistics(url), self.reading(url), url in failing)
-            for url in self.endpoints.urls
+            url: EndpointStatistics(self.limiter.statistics(url), self.engine_load(url), url in failing)
+            for url in self.router.urls
         }
 
-    def told(self, url: str, reading: EngineLoad | None) -> None:
+    def update_load(self, url: str, load: EngineLoad | None) -> None:
         """An engine was asked for its queue. None: it did not tell."""
-        if reading is None:
-            self._readings.pop(url, None)
+        if load is None:
+            self._loads.pop(url, None)
         else:
-            self._readings[url] = (anyio.current_time(), reading)
+            self._loads[url] = (anyio.current_time(), load)
         if self._settings.max_in_flight is None:
-            in_use = self.slots.statistics(url).in_use
+            in_use = self.limiter.statistics(url).in_use
             self._limits[url] = update_limit(
-                self._limits[url], reading, in_use=in_use, target_waiting=self._settings.target_waiting
+                self._limits[url], load, in_use=in_use, target_waiting=self._settings.target_waiting
             )
-            self.slots.set_limit(url, self._limits[url].slots)
+            self.limiter.set_limit(url, self._limits[url].slots)
 
     def scrapers(self) -> list[LoadScraper]:
         """None are needed where one endpoint has a fixed number of slots."""
-        if self._settings.max_in_flight is not None and len(self.endpoints.urls) == 1:
+        if self._settings.max_in_flight is not None and len(self.router.urls) == 1:
             return []
         interval = self._settings.metrics_interval_s
         return [
-            LoadScraper(url, client, self.slots, interval=interval, told=self.told)
+            LoadScraper(url, client, self.limiter, interval=interval, update=self.update_load)
             for url, client in self._clients.items()
         ]
 
@@ -139,13 +141,13 @@ async def open_endpoint_pool(settings: LlmSettings) -> AsyncIterator[EndpointPoo
     async with AsyncExitStack() as stack:
         urls = dict.fromkeys(settings.endpoints)
         clients = {url: await stack.enter_async_context(_http_client(url, settings)) for url in urls}
-        fleet = EndpointPool(settings, clients)
+        pool = EndpointPool(settings, clients)
         raised: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            for scraper in fleet.scrapers():
+            for scraper in pool.scrapers():
                 tasks.start_soon(scraper.run)
             try:
-                yield fleet
+                yield pool
             except Exception as exc:  # the group would make an ExceptionGroup of the caller's own error
                 raised = exc
             finally:

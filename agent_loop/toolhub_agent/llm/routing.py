@@ -47,13 +47,16 @@ class EndpointRouter:
         urls: Iterable[str],
         *,
         load: Callable[[str], int],
-        spill_load: int = 16,
+        load_imbalance_threshold: int = 16,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """load: requests that run or wait at an endpoint. spill_load: how much busier makes a conversation leave."""
+        """load: requests that run or wait at an endpoint.
+
+        load_imbalance_threshold: a conversation leaves an endpoint that has so many requests more than another one.
+        """
         self.urls = tuple(dict.fromkeys(urls))
         self._load = load
-        self._spill_load = spill_load
+        self._spill_load = load_imbalance_threshold
         self._now = now
         self._health = {url: _Health() for url in self.urls}
         self._away: OrderedDict[str, str] = OrderedDict()

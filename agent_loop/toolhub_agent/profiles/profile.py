@@ -104,7 +104,7 @@ class ServerProfile(Section):
     offload: Offload | None = None
     disaggregation: Disaggregation | None = None
     priority: bool = False
-    """Serve by the priority of requests; agents' prefill-aheads then come last."""
+    """Serve by the priority of requests; agents' prefetches then come last."""
     pins: bool = False
     """toolhub's scheduler for vLLM, which keeps a conversation's blocks while its tools run."""
     session_cache: bool = False

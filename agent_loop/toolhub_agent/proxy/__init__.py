@@ -1,9 +1,9 @@
-"""The LLM door: `toolhub serve` as an OpenAI-compatible reverse proxy before the model servers (`llm:` in the config).
+"""The LLM proxy: `toolhub serve` as an OpenAI-compatible reverse proxy before the model servers (`llm:` in the config).
 
     OpenAI(base_url="http://127.0.0.1:8765/llm/v1", api_key=TOOLHUB_TOKEN)
 
 The hub then sees both sides of an agent it does not run: what the model was asked, and which tools run for it. So the
-agent gets session affinity, back-pressure and prefill-ahead by changing one address. Nothing of a conversation is
+agent gets session affinity, back-pressure and prefetch by changing one address. Nothing of a conversation is
 written to disk or logs; in memory there are hashes, and the latest prompt while tools run for it.
 """
 
@@ -22,12 +22,12 @@ __all__ = ["open_llm_proxy"]
 
 @asynccontextmanager
 async def open_llm_proxy(hub: Hub) -> AsyncIterator[Frontend | None]:
-    """The door of a running hub, for as long as the block lasts; None where its config names no model servers."""
+    """The proxy of a running hub, for as long as the block lasts; None where its config names no model servers."""
     settings = hub.config.llm
     if settings is None:
         yield None
         return
     from toolhub_agent.proxy.app import open_proxy  # a hub without model servers need not load any of this
 
-    async with open_proxy(hub, settings) as door:
-        yield door
+    async with open_proxy(hub, settings) as proxy:
+        yield proxy

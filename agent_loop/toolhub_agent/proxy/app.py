@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from toolhub import Hub
 
 # --- The application --------------------------------------------------------------------------------------------------
-# The door's ASGI application: which paths there are, how large a request may be, and what a client's hang-up does.
+# The proxy's ASGI application: which paths there are, how large a request may be, and what a client's hang-up does.
 
 # Nothing else passes: what an engine has beside these is for whoever runs it.
 METHODS = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET"}
@@ -49,14 +49,14 @@ _PROMPT_CHARS = 2048
 class ProxyApp:
     """OpenAI's API below `/v1`, as far as an agent needs it."""
 
-    def __init__(self, exchange: Forwarder, registry: SessionRegistry, counts: ProxyCounters) -> None:
-        self._exchange = exchange
+    def __init__(self, forwarder: Forwarder, registry: SessionRegistry, counters: ProxyCounters) -> None:
+        self._forwarder = forwarder
         self._registry = registry
-        self._counts = counts
+        self._counters = counters
         self._held = 0
 
     def __repr__(self) -> str:
-        return f"<LLM door, {self._counts.in_flight} requests in flight, {self._registry!r}>"
+        return f"<LLM proxy, {self._counters.in_flight} requests in flight, {self._registry!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +64,7 @@ class ProxyApp:
             return
         reply = ClientResponse(send)
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-        self._counts.in_flight += 1
+        self._counters.in_flight += 1
         status = CLIENT_CLOSED_REQUEST
         try:
             try:
@@ -73,13 +73,13 @@ class ProxyApp:
                 await reply.refuse(refusal)
             status = reply.status if reply.is_complete else CLIENT_CLOSED_REQUEST
         finally:
-            self._counts.in_flight -= 1
-            self._counts.requests[path if path in METHODS else "other", status] += 1
+            self._counters.in_flight -= 1
+            self._counters.requests[path if path in METHODS else "other", status] += 1
 
     async def _route(self, path: str, scope: Scope, receive: Receive, reply: ClientResponse) -> None:
         method = METHODS.get(path)
         if method is None:
-            raise HTTPError(404, f"the LLM door has {', '.join(METHODS)} and nothing else")
+            raise HTTPError(404, f"the LLM proxy has {', '.join(METHODS)} and nothing else")
         if scope["method"] != method:
             raise HTTPError(405, f"{path} takes {method} only", headers=[(b"allow", method.encode())])
         headers = tuple(scope["headers"])
@@ -99,7 +99,7 @@ class ProxyApp:
         affinity = conversation.affinity if conversation is not None else _affinity_key(asked)
         turn = RoutedRequest(asked, affinity, conversation, arrived_at)
         try:
-            await _while_connected(receive, lambda: self._exchange.run(turn, reply))
+            await _while_connected(receive, lambda: self._forwarder.run(turn, reply))
         finally:
             if conversation is not None and conversation.is_asking:
                 conversation.leave()
@@ -173,7 +173,7 @@ def _affinity_key(asked: ProxyRequest) -> str:
 
 
 # --- The proxy of a running hub ---------------------------------------------------------------------------------------
-# The door as `toolhub serve` holds it: everything it is made of, opened and closed together.
+# The proxy as `toolhub serve` holds it: everything it is made of, opened and closed together.
 
 PATH = "/llm"
 
@@ -183,48 +183,48 @@ class LlmProxy:
 
     path = PATH
 
-    def __init__(self, fleet: EndpointPool, hints: Hinter, registry: SessionRegistry, settings: LlmSettings) -> None:
-        self._fleet = fleet
+    def __init__(self, pool: EndpointPool, hints: Hinter, registry: SessionRegistry, settings: LlmSettings) -> None:
+        self._pool = pool
         self._hints = hints
         self._registry = registry
-        self._counts = ProxyCounters()
-        self._exchange = Forwarder(fleet, settings, hints, self._counts)
-        self.app = ProxyApp(self._exchange, registry, self._counts)
+        self._counters = ProxyCounters()
+        self._forwarder = Forwarder(pool, settings, hints, self._counters)
+        self.app = ProxyApp(self._forwarder, registry, self._counters)
 
     def __repr__(self) -> str:
         return f"<LlmProxy {self.app!r}>"
 
     async def aclose(self) -> None:
-        await self._exchange.aclose()
+        await self._forwarder.aclose()
 
     def announcement(self) -> str:
         return "LLM proxy"
 
     def collect(self) -> Iterator[Metric]:
-        return metric_families(self._counts, self._fleet.statistics(), self._hints.statistics(), len(self._registry))
+        return metric_families(self._counters, self._pool.statistics(), self._hints.statistics(), len(self._registry))
 
 
 @asynccontextmanager
 async def open_proxy(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmProxy]:
-    """Open the door of a running hub. Until the first request it sends nothing and never wakes up."""
+    """Open the proxy of a running hub. Until the first request it sends nothing and never wakes up."""
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(open_endpoint_pool(settings))
+        pool = await stack.enter_async_context(open_endpoint_pool(settings))
         hints = await stack.enter_async_context(
             open_hints(
                 settings.hints,
                 engine=settings.engine,
-                http=fleet.client,
+                http=pool.client,
                 headers_of=lambda session: registry.headers_of(session),
-                load_of=fleet.load,
+                load_of=pool.load,
             )
         )
-        registry = SessionRegistry(hub, hints, forget=fleet.endpoints.forget)
+        registry = SessionRegistry(hub, hints, forget=pool.router.forget)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
-        tasks.start_soon(registry.run, name="conversations of the LLM door")
+        tasks.start_soon(registry.run, name="conversations of the LLM proxy")
         for observer in (hints.durations, registry):
             hub.observers.append(observer)
             stack.callback(hub.observers.remove, observer)
-        door = LlmProxy(fleet, hints, registry, settings)
-        stack.push_async_callback(door.aclose)
-        yield door
+        proxy = LlmProxy(pool, hints, registry, settings)
+        stack.push_async_callback(proxy.aclose)
+        yield proxy

@@ -55,7 +55,7 @@ from toolhub_agent.types import EngineFields, Json, Usage
 #
 # Whatever it cannot read costs only the hints of that turn; the answer itself has long gone on.
 
-logger = logging.getLogger("toolhub.llm_door")
+logger = logging.getLogger("toolhub.llm_proxy")
 
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
@@ -177,22 +177,22 @@ class UpstreamClient:
     """Everything that one endpoint's requests share. configured: names of headers that the config sets."""
 
     url: str
-    fleet: EndpointPool
-    counts: ProxyCounters
+    pool: EndpointPool
+    counters: ProxyCounters
     configured: frozenset[str]
     pace: FirstTokenEstimator = field(default_factory=FirstTokenEstimator)
 
     def __post_init__(self) -> None:
-        self._secrets = tuple(secret.encode() for secret in self.fleet.secrets)
-        client = self.fleet.client(self.url)
+        self._secrets = tuple(secret.encode() for secret in self.pool.secrets)
+        client = self.pool.client(self.url)
         raw = [(name.lower(), value) for name, value in client.headers.raw]
         self._own = [(name, value) for name, value in raw if name.decode("latin-1") in self.configured]
         self._extensions = {"timeout": client.timeout.as_dict()}
         self._host = [] if "host" in self.configured else [(b"host", httpx2.URL(self.url).netloc)]
         self._urls: dict[str, httpcore2.URL] = {}
         self._connections = ConnectionPool(
-            self.fleet.connector(self.url, CoalescingBackend()),
-            most=self.fleet.most_connections,
+            self.pool.connector(self.url, CoalescingBackend()),
+            most=self.pool.most_connections,
             most_idle=MAX_KEEPALIVE_CONNECTIONS,
         )
 
@@ -213,7 +213,7 @@ class UpstreamClient:
                 return status
             given = [(name.lower(), value) for name, value in response.headers]
             self._note(status, given, turn.conversation)
-            headers = headers_to_client(given, secrets=self.fleet.secrets)
+            headers = headers_to_client(given, secrets=self.pool.secrets)
             if status == 200 and turn.asked.is_stream and _is_events(given):
                 await reply.start(status, headers)
                 await self._pass_on(response, turn, sent, reply, sent_at)
@@ -261,9 +261,9 @@ class UpstreamClient:
     def _note(self, status: int, headers: Sequence[Header], conversation: ProxySession | None) -> None:
         """What the head tells: is the endpoint well, and does its router want to know something again?"""
         if is_retryable(status):
-            self.fleet.endpoints.failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
+            self.pool.router.failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
         elif status < 400:
-            self.fleet.endpoints.worked(self.url)
+            self.pool.router.worked(self.url)
         token = header_text(headers, SESSION_TOKEN_HEADER.encode())
         if conversation is not None and token and len(token) <= MAX_TOKEN_CHARS:
             conversation.token = token
@@ -290,13 +290,13 @@ class UpstreamClient:
                 if shown and is_first:
                     is_first = False
                     after = perf_counter() - came_at
-                    self.counts.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
+                    self.counters.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
                     # uvloop writes when the loop comes round: what follows must not hold the first bytes back.
                     await anyio.lowlevel.checkpoint()
                 for event in whole:
                     if copy.take_event(event) and ttft is None:
                         ttft = came_at - sent_at
-                        self.counts.ttft.observe(ttft)
+                        self.counters.ttft.observe(ttft)
         await reply.body(events.take_rest(), more=False)
         self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
 
@@ -328,7 +328,7 @@ class UpstreamClient:
 
     def _finish(self, copy: ResponseTap, turn: RoutedRequest, ttft: float) -> None:
         if copy.usage is not None:
-            self.counts.used(copy.usage)
+            self.counters.used(copy.usage)
         conversation, asked = turn.conversation, turn.asked
         answer = copy.answer(ttft)
         if conversation is None or answer is None:
@@ -358,43 +358,43 @@ MAX_WAITING = 2048
 class Forwarder:
     """What all requests share. Up to an answer's head another endpoint may be tried."""
 
-    def __init__(self, fleet: EndpointPool, settings: LlmSettings, hints: HintSink, counts: ProxyCounters) -> None:
-        self.fleet = fleet
+    def __init__(self, pool: EndpointPool, settings: LlmSettings, hints: HintSink, counters: ProxyCounters) -> None:
+        self.pool = pool
         self.hints = hints
         self._settings = settings
-        self._counts = counts
+        self._counters = counters
         key = {"authorization"} if settings.api_key else set()
         configured = frozenset({name.lower() for name in settings.headers} | key)
-        self._passages = {url: UpstreamClient(url, fleet, counts, configured) for url in fleet.endpoints.urls}
+        self._upstreams = {url: UpstreamClient(url, pool, counters, configured) for url in pool.router.urls}
         self._plain: set[str] = set()
-        """Endpoints that refused a field of the door's own."""
+        """Endpoints that refused a field of the proxy's own."""
 
     def __repr__(self) -> str:
-        return f"<Forwarder over {self.fleet!r}>"
+        return f"<Forwarder over {self.pool!r}>"
 
     async def aclose(self) -> None:
         """Close the connections to the endpoints."""
-        for passage in self._passages.values():
-            await passage.aclose()
+        for upstream in self._upstreams.values():
+            await upstream.aclose()
 
     async def run(self, turn: RoutedRequest, reply: ClientResponse) -> None:
-        """Answer it. Raises Refusal where no model server does."""
+        """Answer it. Raises HTTPError where no model server does."""
         deadline = anyio.current_time() + self._settings.total_timeout_s
         tried: set[str] = set()
         while True:
-            url = self.fleet.endpoints.choose(turn.affinity)
+            url = self.pool.router.choose(turn.affinity)
             began = perf_counter()
             slot = await self._slot(turn, url, deadline)
             try:
                 await self._ask(turn, url, reply, deadline, waited=perf_counter() - began)
                 return
             except UpstreamError as exc:
-                self.fleet.endpoints.failed(url)
+                self.pool.router.failed(url)
                 if reply.status:
                     await reply.break_off(502, f"the model server {exc}")
                     return
                 # A connection that died of old age is nobody's fault: once more is always allowed.
-                if url in tried and self.fleet.endpoints.of(turn.affinity) in tried:
+                if url in tried and self.pool.router.of(turn.affinity) in tried:
                     raise HTTPError.for_now(502, f"no model server answers; the last one {exc}") from None
                 tried.add(url)
             finally:
@@ -405,17 +405,17 @@ class Forwarder:
         """As many requests are at an engine as it runs; all others wait here, first come, first served."""
         if turn.asked.path == "/models":
             return None
-        if self.fleet.slots.statistics(url).waiting >= MAX_WAITING:
+        if self.pool.limiter.statistics(url).waiting >= MAX_WAITING:
             raise HTTPError.for_now(429, f"{MAX_WAITING} requests already wait for the model server")
         try:
-            return await self.fleet.slots.acquire(url, deadline=deadline)
+            return await self.pool.limiter.acquire(url, deadline=deadline)
         except LlmUnavailable:
             raise HTTPError.for_now(503, "the model server had no room for this request in time") from None
 
     async def _ask(
         self, turn: RoutedRequest, url: str, reply: ClientResponse, deadline: float, *, waited: float
     ) -> None:
-        self._counts.waited_s += waited
+        self._counters.waited_s += waited
         began = anyio.current_time()
         with anyio.move_on_at(min(deadline, began + self._settings.attempt_timeout_s)) as scope:
             await self._ask_in_time(turn, url, reply, waited)
@@ -426,17 +426,17 @@ class Forwarder:
             await reply.break_off(504, message)
 
     async def _ask_in_time(self, turn: RoutedRequest, url: str, reply: ClientResponse, waited: float) -> None:
-        passage, plain = self._passages[url], OutgoingRequest(turn.asked.raw, waited=waited)
-        sent = plain if url in self._plain else self._with_wishes(turn, url, waited)
-        await passage.run(turn, sent, reply, may_be_refused=sent.content is not plain.content)
+        upstream, plain = self._upstreams[url], OutgoingRequest(turn.asked.raw, waited=waited)
+        sent = plain if url in self._plain else self._with_engine_fields(turn, url, waited)
+        await upstream.run(turn, sent, reply, may_be_refused=sent.content is not plain.content)
         if not reply.status:
             # A client shall never see an error about what it did not write.
-            status = await passage.run(turn, plain, reply, may_be_refused=False)
+            status = await upstream.run(turn, plain, reply, may_be_refused=False)
             if status < 400:
                 self._plain.add(url)
 
-    def _with_wishes(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
-        """The request with what the hints and the door's own accounting want of the engine."""
+    def _with_engine_fields(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
+        """The request with what the hints and the proxy's own accounting want of the engine."""
         asked, conversation = turn.asked, turn.conversation
         fields = EngineFields() if conversation is None else self.hints.engine_fields(conversation.name, url)
         content = inject_engine_fields(asked, fields.body, with_usage=True)

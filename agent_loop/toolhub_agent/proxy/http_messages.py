@@ -13,7 +13,7 @@ from starlette.types import Send
 from toolhub_agent.types import Json
 
 # --- Headers ----------------------------------------------------------------------------------------------------------
-# Which headers pass through the door, in either direction. Names are lower-case bytes, as ASGI has them.
+# Which headers pass through the proxy, in either direction. Names are lower-case bytes, as ASGI has them.
 
 Header = tuple[bytes, bytes]
 
@@ -60,7 +60,7 @@ def _named_hops(given: Iterable[Header]) -> set[bytes]:
 
 
 # --- The client's request ---------------------------------------------------------------------------------------------
-# A client's request, read: as much of it as the door has to know. Its bytes go on as they came, wherever they can.
+# A client's request, read: as much of it as the proxy has to know. Its bytes go on as they came, wherever they can.
 
 # They shape the answer or belong to the one request alone; a prompt is the same without them.
 _NOT_OF_THE_PROMPT = frozenset(
@@ -113,7 +113,7 @@ class ProxyRequest:
 
 
 def read_object(raw: bytes) -> Json:
-    """Raises Unreadable."""
+    """Raises InvalidBody."""
     try:
         body = _parse_json(raw)
     except (ValueError, RecursionError):
@@ -130,15 +130,15 @@ def _parse_json(raw: bytes) -> Any:
         return json.loads(raw)  # takes half a surrogate pair, which a model's text that was cut may end with
 
 
-def inject_engine_fields(asked: ProxyRequest, wishes: Mapping[str, Any], *, with_usage: bool) -> bytes:
-    """The body with more fields behind its own. wishes: where the client names the same, its word stands.
+def inject_engine_fields(asked: ProxyRequest, fields: Mapping[str, Any], *, with_usage: bool) -> bytes:
+    """The body with more fields behind its own. fields: where the client names the same, its word stands.
 
     with_usage: make the engine tell the usage of a stream whose client did not ask for it.
     """
-    fresh = {name: value for name, value in wishes.items() if name not in asked.body}
+    fresh = {name: value for name, value in fields.items() if name not in asked.body}
     changed = {
         name: {**value, **asked.body[name]}
-        for name, value in wishes.items()
+        for name, value in fields.items()
         if isinstance(value, Mapping) and isinstance(asked.body.get(name), dict)
     }
     if with_usage and asked.is_stream and not asked.wants_usage:
@@ -169,7 +169,7 @@ _TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "invalid_re
 
 
 class HTTPError(Exception):
-    """The door itself answers. The message is for the client."""
+    """The proxy itself answers. The message is for the client."""
 
     def __init__(self, status: int, message: str, *, headers: Sequence[Header] = ()) -> None:
         super().__init__(message)
@@ -182,7 +182,7 @@ class HTTPError(Exception):
 
 
 def error_body(status: int, message: str) -> bytes:
-    error = {"message": message, "type": _TYPES.get(status, "toolhub_llm_door_error"), "param": None, "code": status}
+    error = {"message": message, "type": _TYPES.get(status, "toolhub_llm_proxy_error"), "param": None, "code": status}
     return to_json({"error": error})
 
 

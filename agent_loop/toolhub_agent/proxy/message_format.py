@@ -1,4 +1,4 @@
-"""How a client sends an answer back as a message of its history. Learned, for a prefill-ahead must guess it exactly.
+"""How a client sends an answer back as a message of its history. Learned, for a prefetch must guess it exactly.
 
 Some agents keep the thinking in the text, some cut it off, some get it in a field of its own and leave it away or send
 it along. Each answer is remembered as hashes of every such way of writing it; what the client then sends tells its way.

@@ -1,4 +1,4 @@
-"""What the door counts, and how Prometheus is told."""
+"""What the proxy counters, and how Prometheus is told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolhub_agent.types import Usage
 
 # From a cached prefix on a fast engine to a long prompt on a loaded one.
 _TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-# What the door itself may add, from nothing to far too much.
+# What the proxy itself may add, from nothing to far too much.
 _ADDED_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 
 
@@ -24,21 +24,21 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self._counters = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._counters[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
     @property
     def count(self) -> int:
-        return sum(self._counts)
+        return sum(self._counters)
 
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, how many up to it), as Prometheus wants them."""
         total, out = 0, []
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counters, strict=True):
             total += count
             out.append((bound, float(total)))
         return out
@@ -46,7 +46,7 @@ class Histogram:
 
 @dataclass(eq=False)
 class ProxyCounters:
-    """Running sums. requests: by (path, status). ttft: of streamed answers. added: by the door, waiting not counted."""
+    """Running sums. requests: by (path, status). ttft: of streamed answers. added: by the proxy, without waiting."""
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
     in_flight: int = 0
@@ -64,24 +64,24 @@ class ProxyCounters:
 
 
 def metric_families(
-    counts: ProxyCounters, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
+    counters: ProxyCounters, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
 ) -> Iterator[Metric]:
-    """Metric families; labels are endpoints of the config, the door's own paths, statuses and fixed words."""
+    """Metric families; labels are endpoints of the config, the proxy's own paths, statuses and fixed words."""
     requests = CounterMetricFamily("toolhub_llm_requests", "Requests answered", labels=["path", "status"])
-    for (path, status), count in sorted(counts.requests.items()):
+    for (path, status), count in sorted(counters.requests.items()):
         requests.add_metric([path, str(status)], count)
     yield requests
-    yield GaugeMetricFamily("toolhub_llm_in_flight", "Requests being answered or waiting", value=counts.in_flight)
+    yield GaugeMetricFamily("toolhub_llm_in_flight", "Requests being answered or waiting", value=counters.in_flight)
     yield GaugeMetricFamily("toolhub_llm_conversations", "Conversations followed", value=conversations)
     yield from _of_endpoints(endpoints)
-    yield _histogram_family("toolhub_llm_ttft_seconds", "Time to the first piece of a streamed answer", counts.ttft)
+    yield _histogram_family("toolhub_llm_ttft_seconds", "Time to the first piece of a streamed answer", counters.ttft)
     yield _histogram_family(
-        "toolhub_llm_added_seconds", "What the door adds to the time to the first byte", counts.added
+        "toolhub_llm_added_seconds", "What the proxy adds to the time to the first byte", counters.added
     )
-    yield CounterMetricFamily("toolhub_llm_waited_seconds", "Waiting for a slot, in all", value=counts.waited_s)
+    yield CounterMetricFamily("toolhub_llm_waited_seconds", "Waiting for a slot, in all", value=counters.waited_s)
     tokens = CounterMetricFamily("toolhub_llm_tokens", "Tokens as the engines count them", labels=["kind"])
     for kind in ("prompt", "cached", "completion"):
-        tokens.add_metric([kind], getattr(counts, f"{kind}_tokens"))
+        tokens.add_metric([kind], getattr(counters, f"{kind}_tokens"))
     yield tokens
     yield from _of_hints(hints)
 
@@ -104,12 +104,21 @@ def _of_endpoints(endpoints: Mapping[str, EndpointStatistics]) -> Iterator[Metri
 def _of_hints(hints: HintStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("toolhub_llm_hint_sessions", "Conversations that hints are given for", value=hints.sessions)
     done = CounterMetricFamily("toolhub_llm_hints", "Hints by what became of them", labels=["what"])
-    names = ("signals", "dropped", "warms_sent", "warms_failed", "warms_aborted", "pins", "releases", "hints_failed")
+    names = (
+        "signals",
+        "dropped",
+        "prefetches_sent",
+        "prefetches_failed",
+        "prefetches_aborted",
+        "pins",
+        "releases",
+        "hints_failed",
+    )
     for name in names:
         done.add_metric([name], getattr(hints, name))
     yield done
-    skipped = CounterMetricFamily("toolhub_llm_warms_skipped", "Tool waits without a prefill-ahead", labels=["reason"])
-    for reason, count in sorted(hints.warms_skipped.items()):
+    skipped = CounterMetricFamily("toolhub_llm_prefetches_skipped", "Tool waits without a prefetch", labels=["reason"])
+    for reason, count in sorted(hints.prefetches_skipped.items()):
         skipped.add_metric([reason], count)
     yield skipped
-    yield CounterMetricFamily("toolhub_llm_tokens_warmed", "Computed by prefill-aheads", value=hints.tokens_warmed)
+    yield CounterMetricFamily("toolhub_llm_prefetched_tokens", "Computed by prefetches", value=hints.prefetched_tokens)

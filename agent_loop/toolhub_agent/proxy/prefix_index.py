@@ -111,35 +111,35 @@ class SessionMatcher:
         """Least recently used first."""
         return iter(list(self._known))
 
-    def find(self, chain: PrefixHashes, messages: Sequence[Message], *, named: bool) -> ProxySession | None:
+    def find(self, hashes: PrefixHashes, messages: Sequence[Message], *, named: bool) -> ProxySession | None:
         """None: it begins a new one. named: the client itself says that these requests belong together."""
-        for length in reversed(chain.marks):
-            found = self._by_prefix.get(chain.prefix(length))
+        for length in reversed(hashes.marks):
+            found = self._by_prefix.get(hashes.prefix(length))
             if found is None:
                 continue
-            if length == len(chain):
-                return _asked_again(found, is_first=len(chain.marks) == 1, named=named)
+            if length == len(hashes):
+                return _asked_again(found, is_first=len(hashes.marks) == 1, named=named)
             if messages[length - 1].get("role") == "assistant":
                 return _latest(each for each in found if not each.is_asking)
             return _went_on(found, length, messages[length], named=named)
         return None
 
-    def note(self, conversation: ProxySession, chain: PrefixHashes) -> None:
+    def note(self, conversation: ProxySession, hashes: PrefixHashes) -> None:
         """The conversation's latest request."""
         old = self._known.pop(conversation, None)
-        kept = 0 if old is None else old.common(chain)
+        kept = 0 if old is None else old.common(hashes)
         if old is not None:
             self._forget(conversation, old, beyond=kept)
-        self._known[conversation] = chain
+        self._known[conversation] = hashes
         known = {length for length in old.marks if length <= kept} if old is not None else set()
-        for length in chain.marks:
+        for length in hashes.marks:
             if length not in known:
-                self._remember(conversation, chain.prefix(length))
+                self._remember(conversation, hashes.prefix(length))
 
     def drop(self, conversation: ProxySession) -> None:
-        chain = self._known.pop(conversation, None)
-        if chain is not None:
-            self._forget(conversation, chain, beyond=0)
+        hashes = self._known.pop(conversation, None)
+        if hashes is not None:
+            self._forget(conversation, hashes, beyond=0)
 
     def surplus(self) -> ProxySession | None:
         """One that must go, since there are too many; never one that is in use."""
@@ -155,11 +155,11 @@ class SessionMatcher:
             alike.pop(0)
             self._hashes -= 1
 
-    def _forget(self, conversation: ProxySession, chain: PrefixHashes, *, beyond: int) -> None:
-        for length in chain.marks:
+    def _forget(self, conversation: ProxySession, hashes: PrefixHashes, *, beyond: int) -> None:
+        for length in hashes.marks:
             if length <= beyond:
                 continue
-            prefix = chain.prefix(length)
+            prefix = hashes.prefix(length)
             alike = self._by_prefix.get(prefix, [])
             if conversation in alike:
                 alike.remove(conversation)
@@ -171,7 +171,7 @@ class SessionMatcher:
 def _went_on(found: Sequence[ProxySession], length: int, answer: Message, *, named: bool) -> ProxySession | None:
     """Of those that asked this, the one that was given this answer; else the only one that may have been."""
     idle = [each for each in found if not each.is_asking]
-    waiting = [each for each in idle if each.chain is not None and len(each.chain) == length]
+    waiting = [each for each in idle if each.hashes is not None and len(each.hashes) == length]
     if (given := _latest(each for each in waiting if each.answered(answer))) is not None:
         return given
     if len(waiting) == 1:

@@ -96,7 +96,7 @@ def _pending_native(call: Json) -> PendingToolCall:
 
 
 # --- One conversation -------------------------------------------------------------------------------------------------
-# One conversation that passes through the door, and what the hints are told of it.
+# One conversation that passes through the proxy, and what the hints are told of it.
 
 Tool = tuple[str, str]
 
@@ -105,7 +105,7 @@ Tool = tuple[str, str]
 class ProxySession:
     """name: of the session in signals. affinity: what decides its endpoint. headers: of its requests.
 
-    chain: of the latest request. task_id: the hub's task whose calls are this conversation's; None while unknown.
+    hashes: of the latest request. task_id: the hub's task whose calls are this conversation's; None while unknown.
     """
 
     name: str
@@ -113,17 +113,17 @@ class ProxySession:
     sink: HintSink
     headers: Mapping[str, str] = field(default_factory=dict)
     task_id: str | None = None
-    form: AssistantMessageFormat = AssistantMessageFormat()
-    chain: PrefixHashes | None = None
+    message_format: AssistantMessageFormat = AssistantMessageFormat()
+    hashes: PrefixHashes | None = None
     token: str | None = None
     """A router's, to be sent back with the next request."""
     turns: int = 0
     is_asking: bool = False
     used_at: float = field(default_factory=anyio.current_time)
-    wanted: tuple[PendingToolCall, ...] = ()
+    pending: tuple[PendingToolCall, ...] = ()
     """The calls that the latest answer asks for."""
     running: list[Tool] = field(default_factory=list)
-    _traces: AnswerFingerprints | None = None
+    _fingerprints: AnswerFingerprints | None = None
     _began: int = 0
     _ended: int = 0
     _is_told: bool = False
@@ -139,34 +139,34 @@ class ProxySession:
         return self.is_asking or bool(self.running)
 
     @property
-    def wants_more(self) -> bool:
+    def has_unstarted_calls(self) -> bool:
         """Whether calls that the latest answer asks for have not begun yet."""
-        return self._began < len(self.wanted)
+        return self._began < len(self.pending)
 
     def answered(self, message: Message) -> bool:
         """Is this message the latest answer?"""
-        return self._traces is not None and self._traces.is_of(message)
+        return self._fingerprints is not None and self._fingerprints.is_of(message)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def ask(self, chain: PrefixHashes, messages: list[Message]) -> None:
+    def ask(self, hashes: PrefixHashes, messages: list[Message]) -> None:
         """The next request has come: whatever runs for this conversation must get out of its way."""
-        before, self.chain = self.chain, chain
+        before, self.hashes = self.hashes, hashes
         self.is_asking, self.used_at = True, anyio.current_time()
         if before is not None:
-            self._compare(before, chain, messages)
+            self._compare(before, hashes, messages)
         self.sink.signal(AboutToResume(self.name))
         self._end_wait()
 
-    def _compare(self, before: PrefixHashes, chain: PrefixHashes, messages: list[Message]) -> None:
-        kept = before.common(chain)
+    def _compare(self, before: PrefixHashes, hashes: PrefixHashes, messages: list[Message]) -> None:
+        kept = before.common(hashes)
         if kept < len(before):
             self.sink.signal(HistoryRewritten(self.name, kept))
-        elif self._traces is not None and len(messages) > kept and messages[kept].get("role") == "assistant":
-            self.form = self._traces.learn(messages[kept], self.form)
+        elif self._fingerprints is not None and len(messages) > kept and messages[kept].get("role") == "assistant":
+            self.message_format = self._fingerprints.learn(messages[kept], self.message_format)
 
     def _end_wait(self) -> None:
-        self.wanted, self._traces = (), None
+        self.pending, self._fingerprints = (), None
         self.running.clear()
         self._began = self._ended = 0
         self._is_told = False
@@ -186,10 +186,10 @@ class ProxySession:
         self._is_resuming = False
         if not is_turn:
             return
-        self._traces = fingerprints_of(answer.text, answer.reasoning, answer.calls)
-        self.wanted = pending_tool_calls(answer.text, answer.calls)
-        if self.wanted or self.task_id is not None:
-            prompt = (*messages, self.form.message(answer.text, answer.reasoning, answer.calls))
+        self._fingerprints = fingerprints_of(answer.text, answer.reasoning, answer.calls)
+        self.pending = pending_tool_calls(answer.text, answer.calls)
+        if self.pending or self.task_id is not None:
+            prompt = (*messages, self.message_format.message(answer.text, answer.reasoning, answer.calls))
             self.sink.signal(TurnFinished(self.name, Prompt(prompt, body, endpoint), answer.usage, answer.ttft))
             self._is_told = True
             if self.running:  # begun while the answer was still coming
@@ -210,13 +210,13 @@ class ProxySession:
         self.running.remove(tool)
         self._ended += 1
         if self._is_told:
-            left = max(len(self.running), len(self.wanted) - self._ended)
+            left = max(len(self.running), len(self.pending) - self._ended)
             self.sink.signal(ToolResultReady(self.name, *tool, seconds, left))
 
     def _tell_wait(self) -> None:
         """All that runs, and what the turn asks for and has not begun: agents run calls one by one, too."""
-        missing = max(0, len(self.wanted) - self._began)
-        later = tuple((each.server, each.name) for each in self.wanted[len(self.wanted) - missing :])
+        missing = max(0, len(self.pending) - self._began)
+        later = tuple((each.server, each.name) for each in self.pending[len(self.pending) - missing :])
         self.sink.signal(ToolWaitStarted(self.name, (*self.running, *later)))
         self._is_resuming = True
 
@@ -227,7 +227,7 @@ class ProxySession:
 
 
 # --- All conversations ------------------------------------------------------------------------------------------------
-# All conversations of the door: finds or begins them, gives them the hub's calls, ends them.
+# All conversations of the proxy: finds or begins them, gives them the hub's calls, ends them.
 #
 # A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments.
 # That works also for agents that name nothing (MiroFlow's tools run under ids of their own). Where arguments were
@@ -256,7 +256,7 @@ class SessionRegistry:
         self._by_task: dict[str | None, set[ProxySession]] = {}
         self._by_affinity: dict[str, int] = {}
         self._calls: dict[str, ProxySession] = {}
-        self._form = AssistantMessageFormat()
+        self._message_format = AssistantMessageFormat()
         self._news = anyio.Event()
 
     def __repr__(self) -> str:
@@ -272,15 +272,15 @@ class SessionRegistry:
         if len(messages) > MAX_MESSAGES:
             return None
         group = session_name(headers)
-        chain = prefix_hashes(messages, group=group)
-        conversation = self._index.find(chain, messages, named=bool(group))
+        hashes = prefix_hashes(messages, group=group)
+        conversation = self._index.find(hashes, messages, named=bool(group))
         if conversation is None:
             conversation = self._begin(group, headers)
         if conversation.task_id is None and (task_id := self._task_named(headers, group)) is not None:
             self._tie(conversation, task_id)
-        conversation.ask(chain, messages)
-        self._form = conversation.form
-        self._index.note(conversation, chain)
+        conversation.ask(hashes, messages)
+        self._message_format = conversation.message_format
+        self._index.note(conversation, hashes)
         self._make_room()
         return conversation
 
@@ -290,14 +290,14 @@ class SessionRegistry:
         return dict(conversation.headers) if conversation else {}
 
     def _begin(self, group: str, headers: Iterable[Header]) -> ProxySession:
-        name, number = group or f"llm-door-{uuid4().hex[:16]}", 1
+        name, number = group or f"llm-proxy-{uuid4().hex[:16]}", 1
         affinity = name
         while name in self._by_name:
             number += 1
             name = f"{group}~{number}"
         given = {key: value for key in _SESSION_HEADERS if (value := header_text(headers, key))}
         own = {key: given.get(key.lower().encode(), value) for key, value in session_headers(name).items()}
-        conversation = ProxySession(name, affinity, self._sink, headers=own, form=self._form)
+        conversation = ProxySession(name, affinity, self._sink, headers=own, message_format=self._message_format)
         self._by_name[name] = conversation
         self._by_task.setdefault(None, set()).add(conversation)
         self._by_affinity[affinity] = self._by_affinity.get(affinity, 0) + 1
@@ -404,9 +404,9 @@ def session_name(headers: Iterable[Header]) -> str:
 def _match_rank(conversation: ProxySession, call: Call, digest: bytes) -> int:
     """How likely a call is that conversation's; 0: it is not."""
     is_of_task = conversation.task_id is not None
-    if not conversation.wants_more:
+    if not conversation.has_unstarted_calls:
         return int(is_of_task)
-    named = [each for each in conversation.wanted if each.may_be(call.tool)]
+    named = [each for each in conversation.pending if each.may_be(call.tool)]
     if any(each.arguments == digest for each in named):
         return 4 + is_of_task
     if named:

@@ -9,11 +9,10 @@ from rich.console import Console
 
 from toolhub import Hub
 from toolhub.config import AgentSettings, Config, parse_config
-from toolhub_agent.agent import Agent, AgentDeps
+from toolhub_agent.agent import Agent
 from toolhub_agent.events import AgentCallbacks
 from toolhub_agent.replay.recording import ReplayLlm, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
-from toolhub_agent.tools import HubTools
 from toolhub_agent.types import Completion, Json, Task, TaskResult, ToolOutcome
 from toolhub_agent.view import TaskView, markup_text
 
@@ -95,8 +94,8 @@ class ReplayView(TaskView):
         super().__init__(console)
         self.calls: list[Json] = []
 
-    def answered(self, agent: str, turn: int, completion: Completion | None, taken_back: str | None) -> None:
-        super().answered("recorded" if agent == MAIN else f"{agent} recorded", turn, completion, taken_back)
+    def answered(self, agent: str, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
+        super().answered("recorded" if agent == MAIN else f"{agent} recorded", turn, completion, rolled_back)
 
     def called(self, agent: str, outcome: ToolOutcome) -> None:
         super().called(agent, outcome)
@@ -133,16 +132,15 @@ def replay_settings(trajectory: Trajectory, settings: AgentSettings) -> AgentSet
 
 
 async def play(
-    trajectory: Trajectory, llm: ReplayLlm, config: Config, viewer: AgentCallbacks, log: TaskLog
+    trajectory: Trajectory, llm: ReplayLlm, config: Config, callbacks: AgentCallbacks, log: TaskLog
 ) -> TaskResult:
     """Play a task to its end, calling the config's tools. log: of this replay; the caller closes it.
 
     Raises what the hub raises when it cannot start. That the recording was too short is in the result's `error`.
     """
     settings = replay_settings(trajectory, config.agent)
-    surroundings = AgentDeps(llm, settings, viewer=viewer)
     async with Hub(config) as hub, hub.task("replay") as tools:
-        agent = Agent(surroundings, HubTools(tools, timeout=settings.tool_timeout_s))
+        agent = Agent(llm=llm, tools=tools, settings=settings, callbacks=callbacks)
         result = await agent.run(Task(trajectory.task_id, trajectory.question), log=log)
     if result.status == "failed" and llm.ended:
         result = replace(result, error=llm.ended[-1])

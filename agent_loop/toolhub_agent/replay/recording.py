@@ -60,7 +60,7 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
-        """Read what `TaskLog` wrote. Turns that were taken back are left out, and attempts that were thrown away.
+        """Read what `TaskLog` wrote. Turns that were rolled back are left out, and attempts that were thrown away.
 
         Raises OSError, LogUnreadable.
         """

@@ -38,14 +38,13 @@ class LineWriter:
     the next one, so that the file never has a gap. There is one warning when that begins.
     """
 
-    def __init__(self, path: Path, descriptor: int | None) -> None:
+    def __init__(self, path: Path | None, descriptor: int | None) -> None:
         """descriptor: None for a file that could not be made; nothing is written then."""
         self.path = path
         self._lock = threading.Lock()  # steps of tools may come from other threads
         self._fd: int | None = descriptor
         self._waiting = bytearray()
         self._warned = False
-        self.written = 0
 
     def __repr__(self) -> str:
         state = "closed" if self._fd is None else f"{len(self._waiting)} bytes waiting"
@@ -67,7 +66,6 @@ class LineWriter:
     def _flush(self, descriptor: int) -> None:
         while self._waiting:
             count = os.write(descriptor, self._waiting)
-            self.written += count
             del self._waiting[:count]
 
     def _give_up(self) -> None:
@@ -194,6 +192,11 @@ class TaskLog:
         return log
 
     @classmethod
+    def unwritten(cls) -> TaskLog:
+        """A log that keeps nothing."""
+        return cls(LineWriter(None, None))
+
+    @classmethod
     def resume(
         cls, path: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
     ) -> tuple[TaskLog, TaskRecord]:
@@ -214,13 +217,9 @@ class TaskLog:
         return log, replay
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | None:
+        """None for a log that keeps nothing."""
         return self._writer.path
-
-    @property
-    def bytes_written(self) -> int:
-        """By this object, to the log itself."""
-        return self._writer.written
 
     def conversation(self, session: str, system: str) -> ConversationLog:
         """A conversation begins (again, if there was one of that name: a fresh attempt)."""
@@ -267,6 +266,8 @@ class TaskLog:
 
         Reads the whole log: do this at the end, or when asked, in a worker thread if the task still runs.
         """
+        if self.path is None:
+            return None
         path = self.path.with_suffix(".json")
         try:
             write_miroflow(read_log(self.path), path)
