@@ -33,7 +33,7 @@ def test_a_server_that_has_everything_is_told_to_have_it(shell: Shell, server: M
     assert found["native tool calls"]["status"] == "ok"
     for check in ("prefix cache", "cached tokens", "TTFT", "template, text", "template, native calls"):
         assert found[check]["status"] == "ok", found[check]
-    assert found["hint: prefill-ahead"]["status"] == "ok"
+    assert found["hint: prefetch"]["status"] == "ok"
     assert "not seen in /metrics" in found["hint: retention"]["detail"]
 
 
@@ -50,7 +50,7 @@ def test_a_cache_that_forgets_is_weaker_and_says_what_to_start(shell: Shell, ser
     found = examined(shell, server)
     assert found["prefix cache"]["status"] == "weaker" and "0 of" in found["prefix cache"]["detail"]
     assert "--enable-prefix-caching" in found["prefix cache"]["advice"]
-    assert found["hint: prefill-ahead"]["status"] == "weaker"
+    assert found["hint: prefetch"]["status"] == "weaker"
 
 
 def test_cached_tokens_that_are_not_told_are_missed(shell: Shell, server: ModelServer) -> None:

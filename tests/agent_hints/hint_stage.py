@@ -62,9 +62,9 @@ class Engine:
     seen: list[tuple[str, Json, httpx2.Headers]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     running: int = 0
-    most_warms: int = 0
+    most_prefetches: int = 0
     cut_short: int = 0
-    _warms: int = 0
+    _prefetches: int = 0
 
     def client(self, _endpoint: str = URL) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(self.handle))
@@ -73,11 +73,11 @@ class Engine:
         return [body for seen, body, _ in self.seen if seen == path]
 
     @property
-    def warms(self) -> list[Json]:
+    def prefetches(self) -> list[Json]:
         return [body for body in self.asked("/v1/chat/completions") if body["max_tokens"] == 1]
 
     @property
-    def warm_times(self) -> list[float]:
+    def prefetch_times(self) -> list[float]:
         pairs = zip(self.seen, self.times, strict=True)
         return [at for (path, body, _), at in pairs if path.endswith("chat/completions") and body["max_tokens"] == 1]
 
@@ -101,9 +101,9 @@ class Engine:
         """Prefill in blocks, each in the cache as soon as it is computed, as with chunked prefill."""
         tokens = tokens_of(self.renders(body))
         cached = self.cache.lookup(tokens)
-        is_warm = headers.get("x-request-id", "").startswith(PREFETCH_ID_PREFIX)
-        self.running, self._warms = self.running + 1, self._warms + is_warm
-        self.most_warms = max(self.most_warms, self._warms)
+        is_prefetch = headers.get("x-request-id", "").startswith(PREFETCH_ID_PREFIX)
+        self.running, self._prefetches = self.running + 1, self._prefetches + is_prefetch
+        self.most_prefetches = max(self.most_prefetches, self._prefetches)
         try:
             await anyio.sleep(OVERHEAD_S)
             for end in range(cached, len(tokens), 64 * BLOCK):
@@ -114,7 +114,7 @@ class Engine:
             self.cut_short += 1
             raise
         finally:
-            self.running, self._warms = self.running - 1, self._warms - is_warm
+            self.running, self._prefetches = self.running - 1, self._prefetches - is_prefetch
         usage: Json = {"prompt_tokens": len(tokens), "completion_tokens": 1}
         if self.tells_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}

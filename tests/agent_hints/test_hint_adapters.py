@@ -40,7 +40,7 @@ async def probed(kind: Any, engine: Engine, **more: Any):
 
 
 async def one_wait(kind: Any, engine: Engine, **settings: Any) -> None:
-    """A turn, a tool wait with its warm, the next turn, the end."""
+    """A turn, a tool wait with its prefetch, the next turn, the end."""
     async with opened(engine, kind=kind, **settings) as hints:
         tools_take(hints, 12.0)
         agent = Agent(engine, hints)
@@ -75,7 +75,7 @@ def test_versions_are_read(text, version):
 async def test_vllm_gets_a_low_priority_only_from_the_version_that_takes_one_always(version, has_priority):
     engine = engine_of(version={"version": version})
     await one_wait("vllm", engine)
-    assert ("priority" in engine.warms[0]) is has_priority
+    assert ("priority" in engine.prefetches[0]) is has_priority
 
 
 async def test_a_vllm_that_refuses_priorities_is_asked_again_without_and_never_again_with_one():
@@ -90,10 +90,10 @@ async def test_a_vllm_that_refuses_priorities_is_asked_again_without_and_never_a
         await agent.step(meanwhile=engine.cache.clear)
         await agent.step(meanwhile=engine.cache.clear)
         assert hints.statistics().prefetches_failed == 0
-    assert ["priority" in warm for warm in engine.warms] == [True, False, False]
+    assert ["priority" in prefetch for prefetch in engine.prefetches] == [True, False, False]
 
 
-async def test_vllm_without_the_plugin_is_asked_for_nothing_but_warms():
+async def test_vllm_without_the_plugin_is_asked_for_nothing_but_prefetches():
     engine = Engine()
     await one_wait("vllm", engine)
     adapter = adapter_for("vllm", URL)
@@ -132,10 +132,10 @@ async def test_no_pin_is_longer_than_allowed():
 async def test_sglang_with_the_session_cache_knows_the_session_until_it_is_closed():
     engine = engine_of(server_info=SGLANG | {"enable_session_radix_cache": True}, close_session={})
     await one_wait("sglang", engine)
-    (warm,) = engine.warms
-    assert warm["session_id"] == "task-1"
-    assert warm["rid"].startswith("toolhub-prefetch-")
-    assert "add_generation_prompt" not in warm
+    (prefetch,) = engine.prefetches
+    assert prefetch["session_id"] == "task-1"
+    assert prefetch["rid"].startswith("toolhub-prefetch-")
+    assert "add_generation_prompt" not in prefetch
     assert engine.asked("/close_session") == [{"session_id": "task-1"}]
     adapter = await probed("sglang", engine)
     assert adapter.engine_fields("s", ttl=0).body == {"session_id": "s"}
@@ -144,7 +144,7 @@ async def test_sglang_with_the_session_cache_knows_the_session_until_it_is_close
 async def test_a_plain_sglang_gets_neither_session_nor_priority():
     engine = engine_of(server_info=SGLANG)
     await one_wait("sglang", engine)
-    assert not {"session_id", "priority"} & set(engine.warms[0])
+    assert not {"session_id", "priority"} & set(engine.prefetches[0])
     assert engine.asked("/close_session") == []
     assert (await probed("sglang", engine)).engine_fields("s", ttl=9).body == {}
 
@@ -156,11 +156,11 @@ async def test_sglangs_priorities_follow_the_direction_of_its_scheduler(low_firs
         "sglang", engine_of(server_info=SGLANG | scheduling | {"radix_eviction_policy": "priority"})
     )
     assert evicting.engine_fields("s", ttl=0).body == {"priority": turn}
-    assert evicting.warm_body("s", "r")["priority"] == turn  # else what it restores would be the first to go
+    assert evicting.prefetch_body("s", "r")["priority"] == turn  # else what it restores would be the first to go
     plain = await probed("sglang", engine_of(server_info=SGLANG | scheduling))
-    assert "priority" not in plain.warm_body("s", "r")  # without one it is the last already
+    assert "priority" not in plain.prefetch_body("s", "r")  # without one it is the last already
     default = await probed("sglang", engine_of(server_info=SGLANG | scheduling | {"default_priority_value": 0}))
-    assert default.warm_body("s", "r")["priority"] == default_warm
+    assert default.prefetch_body("s", "r")["priority"] == default_warm
 
 
 async def test_sglang_is_told_to_abort_as_it_notices_closed_connections_late():
@@ -170,7 +170,7 @@ async def test_sglang_is_told_to_abort_as_it_notices_closed_connections_late():
         agent = Agent(engine, hints)
         await agent.turn()
         await agent.step(16.0, meanwhile=engine.cache.clear)
-    assert engine.asked("/abort_request") == [{"rid": engine.warms[0]["rid"]}]
+    assert engine.asked("/abort_request") == [{"rid": engine.prefetches[0]["rid"]}]
 
 
 async def test_dynamos_parser_refuses_nvext_once_and_no_turn_ever_carries_it():
@@ -188,9 +188,9 @@ async def test_dynamos_parser_refuses_nvext_once_and_no_turn_ever_carries_it():
         await agent.step(meanwhile=engine.cache.clear)
         assert hints.statistics().prefetches_failed == 0
         agent.end()
-    warms = engine.warms[:-1]
-    assert ["nvext" in warm for warm in warms] == [True, False, False]
-    assert all("session_id" not in warm and "add_generation_prompt" not in warm for warm in warms)
+    prefetches = engine.prefetches[:-1]
+    assert ["nvext" in prefetch for prefetch in prefetches] == [True, False, False]
+    assert all("session_id" not in prefetch and "add_generation_prompt" not in prefetch for prefetch in prefetches)
     final = engine.seen[-1][2]
     assert (final["x-dynamo-session-final"], final["x-dynamo-session-id"]) == ("true", "task-1")
 
@@ -211,7 +211,7 @@ async def test_llamacpps_template_is_asked_by_rendering_and_tokenising():
 async def test_any_other_server_gets_only_what_openais_api_has():
     engine = Engine(pages={})
     await one_wait("generic", engine)
-    assert set(engine.warms[0]) == {"model", "tools", "tool_choice", "messages", "max_tokens", "stream"}
+    assert set(engine.prefetches[0]) == {"model", "tools", "tool_choice", "messages", "max_tokens", "stream"}
 
 
 class Coordinator:
@@ -267,11 +267,11 @@ async def test_lmcache_loads_ahead_instead_of_the_engine(monkeypatch):
     await with_lmcache(monkeypatch, coordinator, engine, 3.0)
     (asked,) = coordinator.made("POST", "/cache/prefetches")
     assert asked["instance_id"] == "mp-0"
-    assert engine.warms == []
+    assert engine.prefetches == []
 
 
 @pytest.mark.parametrize("coordinator", [Coordinator(status="noop"), Coordinator(instances=2)])
-async def test_where_lmcache_has_nothing_or_its_node_is_unclear_the_engine_is_warmed(monkeypatch, coordinator):
+async def test_where_lmcache_has_nothing_or_its_node_is_unclear_the_engine_is_prefetched(monkeypatch, coordinator):
     engine = Engine()
     await with_lmcache(monkeypatch, coordinator, engine, 3.0)
-    assert len(engine.warms) == 1
+    assert len(engine.prefetches) == 1

@@ -80,8 +80,8 @@ def test_a_hubs_calls_are_learned_unless_they_failed():
 def test_what_a_hub_measured_is_not_counted_again_when_the_agent_tells_it():
     durations = ToolDurations()
     durations.ended(a_call(), "ok", 3.0)
-    durations.told("s", "t", 3.0)
-    durations.told("elsewhere", "t", 4.0)
+    durations.observe_reported("s", "t", 3.0)
+    durations.observe_reported("elsewhere", "t", 4.0)
     assert list(durations.of_all()) == [3.0, 4.0]
 
 

@@ -1,4 +1,4 @@
-"""Which prompts may be warmed at all: the template check, on renderers that behave like real templates."""
+"""Which prompts may be prefetched at all: the template check, on renderers that behave like real templates."""
 
 from __future__ import annotations
 

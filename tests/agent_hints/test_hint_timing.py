@@ -1,4 +1,4 @@
-"""When a prefill-ahead is sent, and when not: pure rules."""
+"""When a prefetch is sent, and when not: pure rules."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def refused(**changed) -> SkipReason | None:
 
 
 def test_it_goes_out_just_before_the_tools_are_expected():
-    assert plan_prefetch(0, USUAL, 3, warmed=False) == PrefetchPlan(7, warm=True)
+    assert plan_prefetch(0, USUAL, 3, is_prefetched=False) == PrefetchPlan(7, prefetch=True)
 
 
-def test_tools_that_return_sooner_than_a_warm_are_only_looked_at_again_when_late():
-    assert plan_prefetch(0, USUAL, 11, warmed=False) == PrefetchPlan(10, warm=False)
+def test_tools_that_return_sooner_than_a_prefetch_are_only_looked_at_again_when_late():
+    assert plan_prefetch(0, USUAL, 11, is_prefetched=False) == PrefetchPlan(10, prefetch=False)
 
 
-def test_after_a_warm_there_is_no_second_before_nine_of_ten_would_be_back():
-    assert plan_prefetch(9, USUAL, 3, warmed=True) == PrefetchPlan(20, warm=False)
+def test_after_a_prefetch_there_is_no_second_before_nine_of_ten_would_be_back():
+    assert plan_prefetch(9, USUAL, 3, is_prefetched=True) == PrefetchPlan(20, prefetch=False)
 
 
 def test_late_tools_are_expected_to_take_as_long_again():
-    assert plan_prefetch(20, USUAL, 3, warmed=True) == PrefetchPlan(37, warm=True)
+    assert plan_prefetch(20, USUAL, 3, is_prefetched=True) == PrefetchPlan(37, prefetch=True)
 
 
-def test_warms_for_tools_that_do_not_return_come_at_least_nearly_twice_as_late_each_time():
+def test_prefetches_for_tools_that_do_not_return_come_at_least_nearly_twice_as_late_each_time():
     now, sent = 20.0, []
     while len(sent) < 6:
-        found = plan_prefetch(now, USUAL, 3, warmed=True)
+        found = plan_prefetch(now, USUAL, 3, is_prefetched=True)
         now = found.at
-        if found.warm:
+        if found.prefetch:
             sent.append(now)
     assert all(later >= 2 * sooner - 3 for sooner, later in pairwise(sent))
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.booleans())
-def test_a_plan_is_never_for_the_past_and_a_warm_always_has_its_time(now, p50, more, needed, warmed):
-    found = plan_prefetch(now, WaitForecast(p50, p50 + more), needed, warmed=warmed)
+def test_a_plan_is_never_for_the_past_and_a_prefetch_always_has_its_time(now, p50, more, needed, prefetched):
+    found = plan_prefetch(now, WaitForecast(p50, p50 + more), needed, is_prefetched=prefetched)
     assert found.at >= now - 1e-9
-    if not found.warm:
+    if not found.prefetch:
         assert found.at > now
 
 

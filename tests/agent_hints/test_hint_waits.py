@@ -37,7 +37,7 @@ async def test_after_an_eviction_the_turn_starts_as_fast_as_if_nothing_had_been_
     assert warmed == pytest.approx(reference, rel=0.25)
 
 
-async def test_the_warm_goes_out_so_that_it_ends_a_margin_before_the_tools_do():
+async def test_the_prefetch_goes_out_so_that_it_ends_a_margin_before_the_tools_do():
     engine = Engine()
     async with opened(engine, lead_time_s=1.0) as hints:
         tools_take(hints, 30.0)
@@ -45,10 +45,10 @@ async def test_the_warm_goes_out_so_that_it_ends_a_margin_before_the_tools_do():
         await agent.turn()
         started = anyio.current_time()
         await agent.step(30.0, meanwhile=engine.cache.clear)
-    assert engine.warm_times == [pytest.approx(started + 30 - 1 - PREFILL_S, abs=0.5)]
+    assert engine.prefetch_times == [pytest.approx(started + 30 - 1 - PREFILL_S, abs=0.5)]
 
 
-async def test_the_warmed_prompt_is_the_start_of_the_next_one_token_for_token():
+async def test_the_prefetched_prompt_is_the_start_of_the_next_one_token_for_token():
     engine = Engine()
     async with opened(engine) as hints:
         tools_take(hints, 12.0)
@@ -62,7 +62,7 @@ async def test_the_warmed_prompt_is_the_start_of_the_next_one_token_for_token():
     assert resumed[: len(warmed)] == warmed
 
 
-async def test_the_warm_repeats_what_shapes_the_prompt_and_nothing_that_shapes_the_answer():
+async def test_the_prefetch_repeats_what_shapes_the_prompt_and_nothing_that_shapes_the_answer():
     engine = Engine()
     shaping = {
         "model": "m",
@@ -77,18 +77,18 @@ async def test_the_warm_repeats_what_shapes_the_prompt_and_nothing_that_shapes_t
         agent = Agent(engine, hints, body={**shaping, **answering, **xargs})
         await agent.turn()
         await agent.step()
-    (warm,) = engine.warms
-    assert shaping.items() <= warm.items()
-    assert not set(answering) & set(warm) - {"stream"}
-    assert (warm["stream"], warm["max_tokens"], warm["add_generation_prompt"]) == (False, 1, False)
-    assert warm["vllm_xargs"] == {"mine": 1}
-    assert warm["request_id"].startswith(PREFETCH_ID_PREFIX)
+    (prefetch,) = engine.prefetches
+    assert shaping.items() <= prefetch.items()
+    assert not set(answering) & set(prefetch) - {"stream"}
+    assert (prefetch["stream"], prefetch["max_tokens"], prefetch["add_generation_prompt"]) == (False, 1, False)
+    assert prefetch["vllm_xargs"] == {"mine": 1}
+    assert prefetch["request_id"].startswith(PREFETCH_ID_PREFIX)
     headers = next(headers for _, body, headers in engine.seen if body.get("max_tokens") == 1)
     assert headers["x-session-id"] == "task-1"
-    assert headers["x-request-id"] == warm["request_id"]
+    assert headers["x-request-id"] == prefetch["request_id"]
 
 
-async def test_a_warm_that_still_runs_when_the_tools_are_back_is_aborted():
+async def test_a_prefetch_that_still_runs_when_the_tools_are_back_is_aborted():
     engine = Engine()
     async with opened(engine) as hints:
         tools_take(hints, 20.0)
@@ -101,30 +101,30 @@ async def test_a_warm_that_still_runs_when_the_tools_are_back_is_aborted():
     assert agent.usages[-1].cached_tokens > 0, "what it had computed is not lost"
 
 
-async def test_results_that_are_in_are_warmed_while_a_slower_call_still_runs():
+async def test_results_that_are_in_are_prefetched_while_a_slower_call_still_runs():
     engine = Engine()
     async with opened(engine) as hints:
         tools_take(hints, 2.0, 20.0)
         agent = Agent(engine, hints)
         await agent.turn(calls=2)
         await agent.step(2.0, 20.0, tokens=3000)
-    warm = engine.warms[-1]
-    assert [message["role"] for message in warm["messages"]][-2:] == ["assistant", "tool"]
+    prefetch = engine.prefetches[-1]
+    assert [message["role"] for message in prefetch["messages"]][-2:] == ["assistant", "tool"]
     assert agent.usages[-1].cached_tokens > 6000 + 3000 - 100
     assert agent.usages[-1].prompt_tokens > 6000 + 2 * 3000
 
 
-async def test_results_that_arrive_behind_a_first_warm_get_a_second_one():
+async def test_results_that_arrive_behind_a_first_prefetch_get_a_second_one():
     engine = Engine()
     async with opened(engine, lead_time_s=0.1) as hints:
         tools_take(hints, 18.0, 25.0)
         agent = Agent(engine, hints)
         await agent.turn(calls=2)
         await agent.step(21.0, 28.0, tokens=2000)
-    assert [len(warm["messages"]) for warm in engine.warms] == [3, 4]
+    assert [len(prefetch["messages"]) for prefetch in engine.prefetches] == [3, 4]
 
 
-async def test_tools_that_never_return_get_no_more_than_the_allowed_warms_and_ever_later():
+async def test_tools_that_never_return_get_no_more_than_the_allowed_prefetches_and_ever_later():
     engine = Engine()
     async with opened(engine, max_prefetches=3) as hints:
         tools_take(hints, 12.0)
@@ -134,8 +134,8 @@ async def test_tools_that_never_return_get_no_more_than_the_allowed_warms_and_ev
         for _ in range(200):
             await anyio.sleep(10)
             engine.cache.clear()
-        assert len(engine.warms) == 3
-    first, second, third = engine.warm_times
+        assert len(engine.prefetches) == 3
+    first, second, third = engine.prefetch_times
     assert third - second > second - first
 
 
@@ -145,10 +145,10 @@ async def test_never_are_two_requests_under_way_for_one_session():
         tools_take(hints, 20.0, 40.0)
         agent = Agent(engine, hints)
         await agent.turn(calls=2)
-        # The first result is there while the first warm runs.
+        # The first result is there while the first prefetch runs.
         await agent.step(36.0, 100.0, tokens=3000, meanwhile=engine.cache.clear)
-    assert len(engine.warms) >= 2
-    assert engine.most_warms == 1
+    assert len(engine.prefetches) >= 2
+    assert engine.most_prefetches == 1
 
 
 async def test_sessions_do_not_wait_for_each_other():
@@ -160,18 +160,18 @@ async def test_sessions_do_not_wait_for_each_other():
             await agent.turn()
         for agent in agents:
             tasks.start_soon(agent.wait, 12.0)
-    assert engine.most_warms == 4
+    assert engine.most_prefetches == 4
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"min_prefix_tokens": 10_000}, "short prefix"),
-        ({"lead_time_s": 11.0}, "tools return sooner than a warm"),
+        ({"lead_time_s": 11.0}, "tools return sooner than a prefetch"),
         ({"max_load": 5}, "endpoint is busy"),
     ],
 )
-async def test_a_wait_without_a_warm_says_why(settings, reason):
+async def test_a_wait_without_a_prefetch_says_why(settings, reason):
     engine = Engine()
     async with opened(engine, more={"load_of": lambda _url: 6}, **settings) as hints:
         tools_take(hints, 12.0)
@@ -179,7 +179,7 @@ async def test_a_wait_without_a_warm_says_why(settings, reason):
         await agent.turn()
         await agent.step()
         assert hints.statistics().prefetches_skipped == {reason: 1}
-    assert engine.warms == []
+    assert engine.prefetches == []
 
 
 async def test_a_session_from_which_nothing_is_evicted_is_left_alone_until_something_is():
@@ -190,11 +190,11 @@ async def test_a_session_from_which_nothing_is_evicted_is_left_alone_until_somet
         await agent.turn()
         for _ in range(6):
             await agent.step()
-        assert len(engine.warms) == 2
+        assert len(engine.prefetches) == 2
         assert hints.statistics().prefetches_skipped == {"nothing is evicted": 4}
         await agent.step(meanwhile=engine.cache.clear)  # found lost
         await agent.step(meanwhile=engine.cache.clear)
-    assert len(engine.warms) == 3
+    assert len(engine.prefetches) == 3
     assert agent.ttfts[-1] < 1 < agent.ttfts[-2]
 
 
@@ -230,7 +230,7 @@ async def test_auto_stays_on_where_the_cache_evicts():
     assert statistics.gains[URL].ttft_ratio < 0.1
 
 
-async def test_a_rewritten_history_is_neither_warmed_nor_taken_for_an_eviction():
+async def test_a_rewritten_history_is_neither_prefetched_nor_taken_for_an_eviction():
     engine = Engine()
     async with opened(engine, mode="auto") as hints:
         tools_take(hints, 12.0)
@@ -240,11 +240,11 @@ async def test_a_rewritten_history_is_neither_warmed_nor_taken_for_an_eviction()
         agent.messages[1] = {"role": "user", "content": "rewritten"}
         await agent.turn(resumed=True)
         statistics = hints.statistics()
-    assert engine.warms == []
-    assert statistics.gains[URL].unwarmed == 0
+    assert engine.prefetches == []
+    assert statistics.gains[URL].holdout == 0
 
 
-async def test_a_template_that_rewrites_history_gets_no_warm():
+async def test_a_template_that_rewrites_history_gets_no_prefetch():
     def forgets_thoughts(body):
         last = body["messages"][-1]
         kept = [m for m in body["messages"] if m is last or m.get("role") != "assistant"]
@@ -257,7 +257,7 @@ async def test_a_template_that_rewrites_history_gets_no_warm():
         await agent.turn()
         await agent.step()
         statistics = hints.statistics()
-    assert engine.warms == []
+    assert engine.prefetches == []
     assert statistics.prefetches_skipped == {"template rewrites history": 1}
     assert statistics.disabled == {URL: "the chat template rewrites history"}
 
@@ -328,7 +328,7 @@ def httpx2_client(handler):
     return httpx2.AsyncClient(transport=httpx2.MockTransport(handler))
 
 
-async def test_leaving_while_a_warm_runs_ends_it():
+async def test_leaving_while_a_prefetch_runs_ends_it():
     engine = Engine()
     with anyio.fail_after(100):
         async with opened(engine) as hints:
@@ -353,7 +353,7 @@ async def test_signals_after_the_end_and_of_unknown_sessions_do_nothing():
     assert engine.asked("/tokenize") == []
 
 
-async def test_tokens_of_warms_are_counted_apart_from_the_conversations():
+async def test_tokens_of_prefetches_are_counted_apart_from_the_conversations():
     engine = Engine()
     async with opened(engine) as hints:
         tools_take(hints, 12.0)
@@ -364,7 +364,7 @@ async def test_tokens_of_warms_are_counted_apart_from_the_conversations():
     assert len(agent.usages) == 2
 
 
-async def test_what_the_predictor_says_of_a_prefill_is_learned_from_turns_and_warms():
+async def test_what_the_predictor_says_of_a_prefill_is_learned_from_turns_and_prefetches():
     engine = Engine()
     async with opened(engine) as hints:
         tools_take(hints, 12.0)
@@ -372,7 +372,7 @@ async def test_what_the_predictor_says_of_a_prefill_is_learned_from_turns_and_wa
         await agent.turn()
         for _ in range(4):
             await agent.step(meanwhile=engine.cache.clear)
-        predicted = hints._shared.endpoints[URL].cost.seconds(4000)
+        predicted = hints._context.endpoints[URL].cost.seconds(4000)
     assert predicted == pytest.approx(OVERHEAD_S + 4000 * PER_TOKEN_S, rel=0.1)
 
 

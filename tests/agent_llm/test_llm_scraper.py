@@ -21,11 +21,11 @@ class Stage:
     def __init__(self) -> None:
         self.page: httpx2.Response | None = None
         self.asked: list[str] = []
-        self.told: list[EngineLoad | None] = []
+        self.loads: list[EngineLoad | None] = []
         self.slots = ConcurrencyLimiter()
         client = httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
         self.scraper = LoadScraper(
-            URL, client, self.slots, interval=1, told=lambda _url, reading: self.told.append(reading)
+            URL, client, self.slots, interval=1, update=lambda _url, load: self.loads.append(load)
         )
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -59,7 +59,7 @@ async def test_an_engine_is_asked_only_while_requests_are_in_use(stage):
         await anyio.sleep(3600)
         assert len(stage.asked) == 10
         tasks.cancel_scope.cancel()
-    assert stage.told == [EngineLoad(3, 0)] * 10
+    assert stage.loads == [EngineLoad(3, 0)] * 10
 
 
 async def test_an_engine_without_metrics_is_asked_rarely(stage):
@@ -68,7 +68,7 @@ async def test_an_engine_without_metrics_is_asked_rarely(stage):
         tasks.start_soon(stage.scraper.run)
         await stage.use_for(NO_METRICS_RETRY_S * 3 - 1)
         tasks.cancel_scope.cancel()
-    assert stage.told == [None] * 3
+    assert stage.loads == [None] * 3
 
 
 @pytest.mark.parametrize("answer", [None, page("busy", 503)], ids=["silent", "503"])
@@ -78,4 +78,4 @@ async def test_an_engine_that_is_too_busy_to_answer_is_not_taken_for_one_without
         tasks.start_soon(stage.scraper.run)
         await stage.use_for(30)
         tasks.cancel_scope.cancel()
-    assert stage.told == [] and len(stage.asked) >= 10
+    assert stage.loads == [] and len(stage.asked) >= 10

@@ -39,8 +39,8 @@ def test_a_turn_shows_its_time_to_first_token_and_what_was_cached():
     assert "turn 3" in told and "TTFT 0.31 s" in told and "1,234 tokens in, 1,024 cached, 56 out" in told
 
 
-def test_a_turn_that_was_taken_back_says_why():
-    assert "turn 3 taken back: asked before" in seen(answered=("main", 2, None, "asked before"))
+def test_a_turn_that_was_rolled_back_says_why():
+    assert "turn 3 rolled back: asked before" in seen(answered=("main", 2, None, "asked before"))
 
 
 def test_a_call_shows_its_time_and_that_it_began_early():

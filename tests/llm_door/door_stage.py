@@ -78,7 +78,7 @@ def chat(content: str = "hello", **more: Any) -> Json:
     return {"model": "m", "messages": [{"role": "user", "content": content}], **more}
 
 
-def is_warm(seen: Seen) -> bool:
+def is_prefetch(seen: Seen) -> bool:
     return seen.headers.get("x-request-id", "").startswith(PREFETCH_ID_PREFIX)
 
 

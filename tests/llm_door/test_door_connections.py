@@ -96,9 +96,9 @@ async def test_no_connection_stays_open_when_the_door_closes(server, tmp_path):
     async with open_stage(server, folder=tmp_path) as stage:
         async with stage.http() as http:
             assert (await http.post("/llm/v1/chat/completions", json=chat())).status_code == 200
-        (passage,) = stage.proxy._exchange._passages.values()
-        assert repr(passage._connections) == "<ConnectionPool 1 idle>"
-    assert repr(passage._connections) == "<ConnectionPool 0 idle>"
+        (upstream,) = stage.proxy._forwarder._upstreams.values()
+        assert repr(upstream._connections) == "<ConnectionPool 1 idle>"
+    assert repr(upstream._connections) == "<ConnectionPool 0 idle>"
 
 
 class Recorded(httpcore2.AsyncNetworkStream):

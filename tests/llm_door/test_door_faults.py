@@ -133,7 +133,7 @@ async def test_a_wait_that_cannot_be_met_is_told_with_a_time_to_come_again(serve
         open_stage(server, folder=tmp_path, max_in_flight=1, total_timeout_s=0.2) as stage,
         stage.http() as http,
     ):
-        slots = stage.proxy._fleet.slots
+        slots = stage.proxy._pool.limiter
         async with slots.hold(server.url, deadline=anyio.current_time() + 5):
             late = await http.post("/llm/v1/chat/completions", json=chat())
             assert late.status_code == 503 and late.headers["retry-after"]

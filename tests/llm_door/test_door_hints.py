@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from door_stage import TASK, is_warm, open_stage, xml_call
+from door_stage import TASK, is_prefetch, open_stage, xml_call
 from llm_stand_in.answers import called, said
 
 pytestmark = pytest.mark.anyio
@@ -63,12 +63,12 @@ async def test_a_prompt_is_computed_ahead_while_its_tool_runs(server, tmp_path, 
     ):
         text = await ask(client, TASK, stream=stream, headers=headers)
         tasks.start_soon(task.call, "tools", "search", {"until": str(done), "q": "x"})
-        await server.wait_until(lambda s: any(is_warm(seen) for seen in s.chats))
-        (warm,) = [seen for seen in server.chats if is_warm(seen)]
+        await server.wait_until(lambda s: any(is_prefetch(seen) for seen in s.chats))
+        (prefetch,) = [seen for seen in server.chats if is_prefetch(seen)]
         history = [*TASK, {"role": "assistant", "content": text}]
-        assert warm.body["messages"] == history and warm.body["max_tokens"] == 1
+        assert prefetch.body["messages"] == history and prefetch.body["max_tokens"] == 1
         name = server.chats[0].headers["x-smg-routing-key"]
-        assert warm.headers["x-smg-routing-key"] == name
+        assert prefetch.headers["x-smg-routing-key"] == name
         done.touch()
         with anyio.fail_after(10):
             while "ToolResultReady" not in sink.names:

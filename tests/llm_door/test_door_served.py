@@ -7,7 +7,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from door_stage import TASK, is_warm, xml_call
+from door_stage import TASK, is_prefetch, xml_call
 from llm_stand_in.answers import said
 from serve.served import eventually, open_task, served, write_config
 
@@ -43,7 +43,7 @@ def test_an_agent_that_knows_nothing_of_hints_gets_its_prompt_computed_ahead(con
         first = client.chat.completions.create(model="m", messages=TASK)
         calling = threading.Thread(target=task.call, args=("search", "tools"), kwargs={"until": str(done)})
         calling.start()
-        server.block_until(lambda s: any(is_warm(seen) for seen in s.chats))
+        server.block_until(lambda s: any(is_prefetch(seen) for seen in s.chats))
         done.touch()
         calling.join(20)
         answer = {"role": "assistant", "content": first.choices[0].message.content}
@@ -51,8 +51,8 @@ def test_an_agent_that_knows_nothing_of_hints_gets_its_prompt_computed_ahead(con
         client.chat.completions.create(model="m", messages=messages)
         metrics = eventually(lambda: text if ANSWERED in (text := api.get("/metrics").text) else "")
         said_by_hub = hub.said
-    (warm,) = [seen for seen in server.chats if is_warm(seen)]
-    assert warm.body["messages"] == [*TASK, answer]
+    (prefetch,) = [seen for seen in server.chats if is_prefetch(seen)]
+    assert prefetch.body["messages"] == [*TASK, answer]
     assert {seen.headers["authorization"] for seen in server.chats} == {"Bearer sk-the-engines-own"}
     assert 'toolhub_llm_hints_total{what="prefetches_sent"} 1.0' in metrics
     assert "You search" not in said_by_hub + metrics and "sk-the" not in said_by_hub + metrics
