@@ -21,7 +21,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit clean
+.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit structure release clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -76,6 +76,12 @@ audit: $(VENV)/.created ## Look for known vulnerabilities in the versions of req
 	@test -x $(VENV)/audit/bin/pip-audit || \
 		{ $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
+
+structure: venv ## Draw the structure of toolhub/ from its imports into docs/architecture.md
+	$(BIN)/python docs/draw_structure.py
+
+release: venv ## Build, check and tag a version, e.g. make release VERSION=0.1.0; publishes nothing
+	.ci/release '$(VERSION)'
 
 clean: ## Remove build output and tool caches, but not .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -35,7 +35,9 @@ def imports_of(package: Path) -> dict[str, set[str]]:
                 words = name.split(".")
                 if words[0] == package.name and len(words) > 1:
                     targets.add(words[1])
-    return {part: {target for target in targets if target in found and target != part} for part, targets in found.items()}
+    return {
+        part: {target for target in targets if target in found and target != part} for part, targets in found.items()
+    }
 
 
 def reduced(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
