@@ -164,3 +164,33 @@ async def test_ending_twice_keeps_the_first_reason():
         line.end("one")
         line.end("two")
         assert str(line.lost()) == "the sandbox is gone with all that it kept: one"
+
+
+async def test_a_socket_that_is_opened_while_a_line_ends_is_heard() -> None:
+    """It may get the number of the one that is closed, and whoever waited for that one would then forget it."""
+    ours, theirs = socket.socketpair()
+    line = Line(ours, max_body=0)
+    go, told = anyio.Event(), bytearray()
+
+    async def open_another() -> None:
+        await go.wait()
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            tasks.start_soon(send_later, far)
+            await anyio.wait_readable(near)
+            told.extend(near.recv(10))
+
+    async def send_later(far: socket.socket) -> None:
+        await anyio.wait_all_tasks_blocked()
+        far.send(b"heard")
+
+    with theirs, anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(line.listen)
+            tasks.start_soon(open_another)
+            await anyio.wait_all_tasks_blocked()
+            go.set()  # first: the other one runs before the listener, which the next line wakes
+            line.end("it was closed")
+    assert told == b"heard"
+    assert ours.fileno() == -1

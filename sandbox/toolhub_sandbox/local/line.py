@@ -7,7 +7,8 @@ import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -33,6 +34,7 @@ class Line:
         self._rest = memoryview(b"")
         self._notices: deque[bytes] = deque()
         self._ended = anyio.Event()
+        self._users = 0
         self.on_event: Callable[[Head], None] = lambda head: None
         self.why_lost = ""
 
@@ -42,7 +44,10 @@ class Line:
 
     async def meet(self) -> tuple[Head, list[int]]:
         """Wait for the agent's first message, and the descriptors that come with it."""
-        await anyio.wait_readable(self._socket)
+        with self._in_use():
+            await anyio.wait_readable(self._socket)
+        if self._ended.is_set():
+            raise self.lost()
         data, ancillary, _, _ = self._socket.recvmsg(RECEIVE, socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
         descriptors = array.array("i")
         for _, kind, packed in ancillary:
@@ -85,12 +90,13 @@ class Line:
 
     async def _send_rest(self) -> None:
         try:
-            while self._rest:
-                try:
-                    self._rest = self._rest[self._socket.send(self._rest) :]
-                except BlockingIOError:
-                    await anyio.wait_writable(self._socket)
-        except (OSError, anyio.ClosedResourceError) as exc:
+            with self._in_use():
+                while self._rest:
+                    try:
+                        self._rest = self._rest[self._socket.send(self._rest) :]
+                    except BlockingIOError:
+                        await anyio.wait_writable(self._socket)
+        except OSError as exc:
             raise self.lost() from exc
 
     async def ask(
@@ -139,21 +145,22 @@ class Line:
         """Hand replies to those who wait, until the line ends."""
         why = "it ended"
         try:
-            while not self._ended.is_set():
-                await anyio.wait_readable(self._socket)  # first: as a rule a reply comes alone, and at once
-                try:
-                    data = self._socket.recv(RECEIVE)
-                except BlockingIOError:
-                    continue
-                if not data:
-                    break
-                for message in self._buffer.feed(data):
-                    self._take(message)
-                if not self._sending.locked():
-                    self._send_notices()
+            with self._in_use():
+                while not self._ended.is_set():
+                    await anyio.wait_readable(self._socket)  # first: as a rule a reply comes alone, and at once
+                    try:
+                        data = self._socket.recv(RECEIVE)
+                    except BlockingIOError:
+                        continue
+                    if not data:
+                        break
+                    for message in self._buffer.feed(data):
+                        self._take(message)
+                    if not self._sending.locked():
+                        self._send_notices()
         except BadFrame as exc:
             why = f"it broke the protocol: {exc}"
-        except (OSError, anyio.ClosedResourceError):
+        except OSError:
             pass
         finally:
             self.end(why)
@@ -175,10 +182,29 @@ class Line:
             return
         self.why_lost = self.why_lost or why
         self._ended.set()
-        anyio.notify_closing(self._socket)
-        self._socket.close()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # the agent sees the end, and whoever waits here wakes
+        self._close_if_unused()
         for event, _ in self._waiting.values():
             event.set()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep the socket open while somebody waits for it.
+
+        A socket that is closed at once gives its number to the next one that is opened. Whoever waited for the old one
+        then takes the number out of the event loop when it wakes, and the new one is never heard.
+        """
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._ended.is_set() and not self._users:
+            self._socket.close()
 
     def lost(self) -> SandboxLost:
         return SandboxLost(f"the sandbox is gone with all that it kept: {self.why_lost or 'it ended'}")

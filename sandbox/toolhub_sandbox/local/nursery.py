@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +143,15 @@ class Nursery:
             # It is loading modules and would not look up before it has. First of all: a zygote that ends by itself
             # because of a closed connection takes it for the end of the hub, and its launcher removes the cgroups.
             self._process.kill()
-        anyio.notify_closing(self._control)
-        self._control.close()
-        with anyio.move_on_after(_EXIT_S):
+        # Not closed yet: somebody may wait for it, and must wake before its number is another's.
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        with anyio.move_on_after(_EXIT_S) as patience:
             await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
-            return
-        self._process.kill()
-        self._process.wait()
+        if patience.cancelled_caught:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
 
 
 @asynccontextmanager
