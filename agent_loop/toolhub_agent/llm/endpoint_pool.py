@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import anyio
-import httpcore2
 import httpx2
 
 from toolhub.config.llm import LlmSettings
@@ -69,29 +66,6 @@ class EndpointPool:
     def transport(self, url: str) -> ChatTransport:
         """Sends requests to the endpoint's API."""
         return self._transports[url]
-
-    def connector(
-        self, url: str, backend: httpcore2.AsyncNetworkBackend
-    ) -> Callable[[], httpcore2.AsyncConnectionInterface]:
-        """What makes connections like those of the endpoint's pool, for whoever keeps some of its own.
-
-        They know no headers and no timeouts: those are the client's.
-        """
-        parsed = httpx2.URL(url)
-        origin = httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=b"/").origin
-        maker = httpcore2.AsyncConnectionPool(
-            # Reading the certificates takes a while, and is of no use to plain HTTP.
-            ssl_context=httpx2.create_ssl_context() if parsed.scheme == "https" else None,
-            proxy=_proxy(url),
-            keepalive_expiry=KEEPALIVE_S,
-            network_backend=backend,
-        )
-        return lambda: maker.create_connection(origin)
-
-    @property
-    def most_connections(self) -> int:
-        """To one endpoint at once."""
-        return _most_connections(self._settings)
 
     def load(self, url: str) -> int:
         """Requests that run or wait there: as the engine says, ours at least."""
@@ -164,28 +138,11 @@ def _http_client(url: str, settings: LlmSettings) -> httpx2.AsyncClient:
         # Only connecting has a time of its own; deadlines are the callers' scopes, which a stalled read cannot escape.
         timeout=httpx2.Timeout(None, connect=settings.connect_timeout_s),
         limits=httpx2.Limits(
-            max_connections=_most_connections(settings),
+            max_connections=(settings.max_in_flight or MAX_SLOTS) + EXTRA_CONNECTIONS,
             max_keepalive_connections=MAX_KEEPALIVE_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_S,
         ),
     )
-
-
-def _most_connections(settings: LlmSettings) -> int:
-    return (settings.max_in_flight or MAX_SLOTS) + EXTRA_CONNECTIONS
-
-
-def _proxy(url: str) -> httpcore2.Proxy | None:
-    """The one that the environment names for this address (`HTTP_PROXY`, `NO_PROXY`, ...), as the clients take it."""
-    parts, known = urlsplit(url), getproxies()
-    named = known.get(parts.scheme) or known.get("all")
-    if not named or proxy_bypass(parts.hostname or ""):
-        return None
-    proxy = httpx2.Proxy(named if "://" in named else f"http://{named}")
-    target = httpcore2.URL(
-        scheme=proxy.url.raw_scheme, host=proxy.url.raw_host, port=proxy.url.port, target=proxy.url.raw_path
-    )
-    return httpcore2.Proxy(target, auth=proxy.raw_auth, headers=proxy.headers.raw, ssl_context=proxy.ssl_context)
 
 
 def _secrets(settings: LlmSettings) -> tuple[str, ...]:

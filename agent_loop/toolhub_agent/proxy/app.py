@@ -194,9 +194,6 @@ class LlmProxy:
     def __repr__(self) -> str:
         return f"<LlmProxy {self.app!r}>"
 
-    async def aclose(self) -> None:
-        await self._forwarder.aclose()
-
     def announcement(self) -> str:
         return "LLM proxy"
 
@@ -225,6 +222,4 @@ async def open_proxy(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmProxy]
         for observer in (hints.durations, registry):
             hub.observers.append(observer)
             stack.callback(hub.observers.remove, observer)
-        proxy = LlmProxy(pool, hints, registry, settings)
-        stack.push_async_callback(proxy.aclose)
-        yield proxy
+        yield LlmProxy(pool, hints, registry, settings)

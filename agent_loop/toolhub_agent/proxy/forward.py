@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 import anyio
-import httpcore2
 import httpx2
 
 from toolhub.config.llm import LlmSettings
@@ -24,16 +23,17 @@ from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
 from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import Slot
-from toolhub_agent.llm.endpoint_pool import MAX_KEEPALIVE_CONNECTIONS, EndpointPool
+from toolhub_agent.llm.endpoint_pool import EndpointPool
 from toolhub_agent.llm.errors import UNKNOWN_FIELD, AttemptFailed, is_retryable, parse_retry_after
 from toolhub_agent.llm.transport import (
+    CLOSE_S,
+    HTTP_ERRORS,
     MAX_TOKEN_CHARS,
     SESSION_HEADERS,
     SESSION_TOKEN_HEADER,
     SseSplitter,
     event_data,
 )
-from toolhub_agent.proxy.connections import CoalescingBackend, ConnectionPool
 from toolhub_agent.proxy.http_messages import (
     ClientResponse,
     Header,
@@ -139,10 +139,6 @@ class ResponseTap:
 # An answer that is not streamed is held until it is whole; no model writes that much.
 MAX_ANSWER_BYTES = 64 << 20
 _SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN_HEADER.encode()})
-_HTTP_ERRORS = (
-    (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError, httpcore2.TimeoutException)
-    + (httpcore2.UnsupportedProtocol, httpcore2.ConnectionNotAvailable, httpx2.InvalidURL)
-)  # fmt: skip
 
 
 class UpstreamError(Exception):
@@ -187,17 +183,7 @@ class UpstreamClient:
         client = self.pool.client(self.url)
         raw = [(name.lower(), value) for name, value in client.headers.raw]
         self._own = [(name, value) for name, value in raw if name.decode("latin-1") in self.configured]
-        self._extensions = {"timeout": client.timeout.as_dict()}
-        self._host = [] if "host" in self.configured else [(b"host", httpx2.URL(self.url).netloc)]
-        self._urls: dict[str, httpcore2.URL] = {}
-        self._connections = ConnectionPool(
-            self.pool.connector(self.url, CoalescingBackend()),
-            most=self.pool.most_connections,
-            most_idle=MAX_KEEPALIVE_CONNECTIONS,
-        )
-
-    async def aclose(self) -> None:
-        await self._connections.aclose()
+        self._http = client
 
     async def run(
         self, turn: RoutedRequest, sent: OutgoingRequest, reply: ClientResponse, *, may_be_refused: bool
@@ -208,10 +194,10 @@ class UpstreamClient:
         """
         sent_at = perf_counter()
         async with self._response(turn, sent) as response:
-            status = response.status
+            status = response.status_code
             if may_be_refused and status in UNKNOWN_FIELD:
                 return status
-            given = [(name.lower(), value) for name, value in response.headers]
+            given = [(name.lower(), value) for name, value in response.headers.raw]
             self._note(status, given, turn.conversation)
             headers = headers_to_client(given, secrets=self.pool.secrets)
             if status == 200 and turn.asked.is_stream and _is_events(given):
@@ -225,27 +211,28 @@ class UpstreamClient:
         return status
 
     @asynccontextmanager
-    async def _response(self, turn: RoutedRequest, sent: OutgoingRequest) -> AsyncIterator[httpcore2.Response]:
+    async def _response(self, turn: RoutedRequest, sent: OutgoingRequest) -> AsyncIterator[httpx2.Response]:
         what = "could not be asked"
         try:
-            async with self._connections.send(self._request(turn, sent)) as response:
+            response = await self._http.send(self._request(turn, sent), stream=True)
+            try:
                 what = "broke off its answer"
                 yield response
-        except _HTTP_ERRORS as exc:
+            finally:
+                with anyio.move_on_after(CLOSE_S, shield=True):
+                    await response.aclose()
+        except (*HTTP_ERRORS, httpx2.InvalidURL) as exc:
             raise UpstreamError(f"{what} ({type(exc).__name__})") from None
 
-    def _request(self, turn: RoutedRequest, sent: OutgoingRequest) -> httpcore2.Request:
+    def _request(self, turn: RoutedRequest, sent: OutgoingRequest) -> httpx2.Request:
+        """Not made by the client: its own headers stay out, and the client's come as they were sent."""
         asked = turn.asked
-        url = self._urls.get(asked.path) or self._urls.setdefault(asked.path, _target(self.url + asked.path))
-        headers = [*self._host, *self._headers(turn, sent.fields)]
-        if sent.content:
-            headers.append((b"content-length", str(len(sent.content)).encode()))
-        return httpcore2.Request(
-            b"POST" if asked.raw else b"GET",
-            _target(self.url + asked.path, asked.query) if asked.query else url,
-            headers=headers,
+        url = httpx2.URL(self.url + asked.path)
+        return httpx2.Request(
+            "POST" if asked.raw else "GET",
+            url.copy_with(query=asked.query) if asked.query else url,
+            headers=self._headers(turn, sent.fields),
             content=sent.content or None,
-            extensions=self._extensions,
         )
 
     def _headers(self, turn: RoutedRequest, fields: EngineFields) -> list[Header]:
@@ -270,7 +257,7 @@ class UpstreamClient:
 
     async def _pass_on(
         self,
-        response: httpcore2.Response,
+        response: httpx2.Response,
         turn: RoutedRequest,
         sent: OutgoingRequest,
         reply: ClientResponse,
@@ -280,7 +267,7 @@ class UpstreamClient:
         copy, events = ResponseTap(is_chat=turn.conversation is not None), SseSplitter()
         ttft: float | None = None
         is_first = True
-        async with aclosing(response.aiter_stream()) as pieces:
+        async with aclosing(response.aiter_raw()) as pieces:
             async for piece in pieces:
                 came_at = perf_counter()
                 whole = events.feed(piece)
@@ -300,9 +287,9 @@ class UpstreamClient:
         await reply.body(events.take_rest(), more=False)
         self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
 
-    async def _whole(self, response: httpcore2.Response) -> bytes:
+    async def _whole(self, response: httpx2.Response) -> bytes:
         content = bytearray()
-        async with aclosing(response.aiter_stream()) as pieces:
+        async with aclosing(response.aiter_raw()) as pieces:
             async for piece in pieces:
                 content += piece
                 if len(content) > MAX_ANSWER_BYTES:
@@ -337,13 +324,6 @@ class UpstreamClient:
         conversation.finish(answer, messages, asked.prompt_body(), self.url, is_turn=asked.has_one_answer)
 
 
-def _target(url: str, query: bytes = b"") -> httpcore2.URL:
-    parsed = httpx2.URL(url)
-    if query:
-        parsed = parsed.copy_with(query=query)
-    return httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path)
-
-
 def _is_events(headers: Sequence[Header]) -> bool:
     return header_text(headers, b"content-type").partition(";")[0].strip().lower() == "text/event-stream"
 
@@ -371,11 +351,6 @@ class Forwarder:
 
     def __repr__(self) -> str:
         return f"<Forwarder over {self.pool!r}>"
-
-    async def aclose(self) -> None:
-        """Close the connections to the endpoints."""
-        for upstream in self._upstreams.values():
-            await upstream.aclose()
 
     async def run(self, turn: RoutedRequest, reply: ClientResponse) -> None:
         """Answer it. Raises HTTPError where no model server does."""
