@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
 async def examined(server: ModelServer) -> DoctorReport:
     settings = LlmSettings(endpoints=[server.url])
     with anyio.fail_after(20):
-        async with open_endpoint_pool(settings) as fleet:
-            return await run_checks(fleet.client(server.url), server.url, settings)
+        async with open_endpoint_pool(settings) as pool:
+            return await run_checks(pool.transport(server.url), settings)
 
 
 def of(report: DoctorReport, check: str) -> CheckResult:
@@ -48,7 +48,7 @@ async def test_the_whole_is_bounded_and_says_what_was_left_out(
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        (Answer(fault=Fault.MALFORMED), "no JSON"),
+        (Answer(fault=Fault.MALFORMED), "not JSON"),
         (Answer(raw="data: [DONE]\n\n", content_type="text/event-stream"), "no answer in it"),
         (Answer(fault=Fault.CUT), "RemoteProtocolError"),
         (Answer(raw="data: " + "x" * (5 << 20), content_type="text/event-stream"), "no end"),

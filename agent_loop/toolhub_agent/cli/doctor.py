@@ -67,12 +67,10 @@ async def _examine(settings: LlmSettings, wanted_context: int | None) -> DoctorR
     async with open_endpoint_pool(settings) as pool:
         with _progress() as status:
             return await run_checks(
-                pool.client(url),
-                url,
+                pool.transport(url),
                 settings,
                 wanted_context=wanted_context,
                 progress=lambda text: status.update(f"looking at {url}: {text}"),
-                secrets=pool.secrets,
             )
 
 

@@ -1,7 +1,7 @@
-"""Looks at a model server as an agent would use it: what it is, what it caches, what can be told to it.
+"""Checks a model server as an agent would use it: what it is, what it caches, which hints it takes.
 
-async with open_fleet(settings) as fleet:
-    report = await examine(fleet.client(url), url, settings)
+async with open_endpoint_pool(settings) as pool:
+    report = await run_checks(pool.transport(url), settings)
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from toolhub_agent.doctor.probe import (
 )
 from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict, results_for
 from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S, read_metrics
+from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, ChatTransport, read_body
 from toolhub_agent.types import Json, Message
 
 # --- Prompts that no other request has begun with ---------------------------------------------------------------------
@@ -326,16 +327,14 @@ _METRICS_ADVICE = {
 
 async def read_metrics_page(server: ModelServer) -> str:
     """What `/metrics` says; nothing where it does not exist. Raises RequestFailed."""
-    content = bytearray()
     try:
         with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
             async with server.http.stream("GET", f"{server.adapter.root}/metrics") as response:
-                async for piece in response.aiter_bytes():
-                    content += piece
-                    if len(content) > MAX_METRICS_BYTES:
-                        return ""
+                content = await read_body(response, MAX_METRICS_BYTES)
                 return content.decode(errors="replace") if response.status_code == 200 else ""
-    except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as exc:
+    except BodyTooLarge:
+        return ""
+    except (*HTTP_ERRORS, TimeoutError) as exc:
         raise RequestFailed(f"/metrics did not answer ({type(exc).__name__})") from exc
 
 
@@ -371,21 +370,20 @@ class DoctorReport:
 
 
 async def run_checks(
-    http: httpx2.AsyncClient,
-    url: str,
+    transport: ChatTransport,
     settings: LlmSettings,
     *,
     wanted_context: int | None = None,
     progress: Callable[[str], None] = lambda _text: None,
-    secrets: tuple[str, ...] = (),
 ) -> DoctorReport:
-    """http: with key and headers set. url: with `/v1`. progress: told what is being looked at."""
+    """transport: to the endpoint. progress: called with the name of each check as it begins."""
     progress("is it there?")
+    url = transport.endpoint
     try:
-        identity = await read_identity(http, url, settings)
+        identity = await read_identity(transport.http, url, settings)
     except RequestFailed as exc:
         return DoctorReport(url, error=str(exc), fix=_advice_for(exc))
-    server = ModelServer(http, url, model=identity.model, adapter=identity.adapter, secrets=secrets)
+    server = ModelServer(transport, model=identity.model, adapter=identity.adapter)
     found = identity_results(identity, wanted_context=wanted_context)
     checks = _Checks(server, identity, settings, progress, found)
     with anyio.move_on_after(TOTAL_TIMEOUT_S) as bound:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from uuid import uuid4
 
 import anyio
 import httpx2
 
 from toolhub.config.llm import LlmSettings
-from toolhub_agent.kv_hints.engines import SGLANG_INFO_PAGES, EngineAdapter, adapter_for, get_json, identify
+from toolhub_agent.kv_hints.engines import (
+    PREFETCH_ID_PREFIX,
+    SGLANG_INFO_PAGES,
+    EngineAdapter,
+    adapter_for,
+    get_json,
+    identify,
+)
 from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import usage_of
-from toolhub_agent.llm.errors import error_message, sanitize
-from toolhub_agent.llm.transport import session_headers
+from toolhub_agent.llm.errors import AttemptFailed, sanitize
+from toolhub_agent.llm.transport import HTTP_ERRORS, ChatTransport, ChunkStream, session_headers
 from toolhub_agent.types import Json, Message, Usage
 
 CheckStatus = Literal["ok", "weaker", "note"]
@@ -60,40 +66,37 @@ class TimedAnswer:
 
 
 class ModelServer:
-    """One endpoint. adapter: what it is. secrets: never shown, whatever the server repeats."""
+    """One endpoint. adapter: for its engine."""
 
-    def __init__(
-        self, http: httpx2.AsyncClient, url: str, *, model: str, adapter: EngineAdapter, secrets: Sequence[str] = ()
-    ) -> None:
-        self.http = http
-        self.url = url
+    def __init__(self, transport: ChatTransport, *, model: str, adapter: EngineAdapter) -> None:
+        self.http = transport.http
+        self.url = transport.endpoint
         self.model = model
         self.adapter = adapter
         self.session = f"toolhub-doctor-{uuid4().hex[:12]}"
-        self._secrets = tuple(secrets)
+        self._transport = transport
 
     async def stream(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
         """One streamed token. Raises RequestFailed."""
         asked = {**self._body(messages, body), "stream": True, "stream_options": {"include_usage": True}}
         with self._bounded():
             began = anyio.current_time()
-            async with self.http.stream("POST", self._chat, json=asked, headers=self.headers()) as response:
-                if response.status_code != 200:
-                    self._refuse(response.status_code, await _start_of(response))
-                return await _read_stream(response, began)
+            chunks = await self._transport.stream(asked, self.headers())
+            try:
+                return await _read_stream(chunks, began)
+            finally:
+                await chunks.aclose()
 
     async def whole(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
         """The same without streaming; `max_tokens` and anything else as in `body`. Raises RequestFailed."""
         with self._bounded():
             began = anyio.current_time()
-            answer = await self.http.post(self._chat, json=self._body(messages, body), headers=self.headers())
-            if answer.status_code != 200:
-                self._refuse(answer.status_code, answer.text)
+            answer = await self._transport.ask(self._body(messages, body), self.headers())
             return _read_whole(answer, anyio.current_time() - began)
 
     async def prefetch(self, prompt: Prompt) -> None:
         """A prefetch as the hints send it. Raises RequestFailed."""
-        request_id = f"toolhub-prefetch-{uuid4().hex}"
+        request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
         with self._bounded():
             for is_last in (False, True):
                 command = self.adapter.prefetch(self.session, prompt, request_id, self.headers())
@@ -103,7 +106,7 @@ class ModelServer:
                 if answer.status_code == 200:
                     return
                 if is_last or not self.adapter.refused(answer.status_code, answer.text):
-                    self._refuse(answer.status_code, answer.text)
+                    raise await self._transport.refusal(answer)
 
     def headers(self) -> dict[str, str]:
         return session_headers(self.session)
@@ -111,19 +114,8 @@ class ModelServer:
     def prompt(self, messages: Sequence[Message], **body: Any) -> Prompt:
         return Prompt(tuple(messages), {"model": self.model, **body}, self.url)
 
-    @property
-    def _chat(self) -> str:
-        return f"{self.url}/chat/completions"
-
     def _body(self, messages: Sequence[Message], body: Mapping[str, Any]) -> Json:
         return {"model": self.model, "messages": list(messages), "max_tokens": 1, "temperature": 0, **body}
-
-    def _refuse(self, status: int, text: str) -> NoReturn:
-        try:
-            said, _code = error_message(json.loads(text))
-        except ValueError:
-            said = ""
-        raise RequestFailed(f"HTTP {status}: {sanitize(said or text, self._secrets)}".rstrip(": "), status)
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -132,13 +124,17 @@ class ModelServer:
                 yield
         except TimeoutError as exc:
             raise RequestFailed(f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from exc
-        except (httpx2.HTTPError, httpx2.StreamError) as exc:
-            raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}", self._secrets)) from exc
+        except AttemptFailed as exc:
+            raise RequestFailed(f"HTTP {exc}" if exc.status is not None else str(exc), exc.status) from exc
+        except HTTP_ERRORS as exc:
+            raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}", self._transport.secrets)) from exc
 
 
-async def _read_stream(response: httpx2.Response, began: float) -> TimedAnswer:
+async def _read_stream(chunks: ChunkStream, began: float) -> TimedAnswer:
     usage, ttft = Usage(), None
-    async for chunk in _events(response):
+    while isinstance(chunk := await chunks.next(), dict):
+        if chunks.bytes_read > MAX_STREAM_BYTES:
+            raise RequestFailed("the answer has no end")
         if ttft is None and any(_has_begun(choice) for choice in chunk.get("choices") or ()):
             ttft = anyio.current_time() - began
         if isinstance(found := chunk.get("usage"), dict):
@@ -146,22 +142,6 @@ async def _read_stream(response: httpx2.Response, began: float) -> TimedAnswer:
     if ttft is None:
         raise RequestFailed("the stream had no answer in it")
     return TimedAnswer(usage, ttft)
-
-
-async def _events(response: httpx2.Response) -> AsyncIterator[Json]:
-    read = 0
-    async for line in response.aiter_lines():
-        read += len(line)
-        if read > MAX_STREAM_BYTES:
-            raise RequestFailed("the answer has no end")
-        text = line.removeprefix("data:").strip()
-        if line.startswith("data:") and text != "[DONE]":
-            try:
-                found = json.loads(text)
-            except ValueError:
-                raise RequestFailed("the stream has an event that is no JSON") from None
-            if isinstance(found, dict):
-                yield found
 
 
 def _has_begun(choice: Any) -> bool:
@@ -172,23 +152,13 @@ def _has_begun(choice: Any) -> bool:
     return said or choice.get("finish_reason") is not None
 
 
-def _read_whole(answer: httpx2.Response, seconds: float) -> TimedAnswer:
+def _read_whole(answer: Any, seconds: float) -> TimedAnswer:
     try:
-        found = answer.json()
-        message = found["choices"][0]["message"]
-    except (ValueError, LookupError, TypeError):
+        message = answer["choices"][0]["message"]
+    except (LookupError, TypeError):
         raise RequestFailed("the answer is no chat completion") from None
-    usage = found.get("usage")
-    return TimedAnswer(usage_of(usage, found) if isinstance(usage, dict) else Usage(), seconds, message)
-
-
-async def _start_of(response: httpx2.Response) -> str:
-    content = bytearray()
-    async for piece in response.aiter_bytes():
-        content += piece
-        if len(content) > 1 << 16:
-            break
-    return content.decode(errors="replace")
+    usage = answer.get("usage")
+    return TimedAnswer(usage_of(usage, answer) if isinstance(usage, dict) else Usage(), seconds, message)
 
 
 # --- Which server it is -----------------------------------------------------------------------------------------------
@@ -222,7 +192,7 @@ async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSetting
             version, context = await _details(http, adapter, chosen)
     except TimeoutError as exc:
         raise RequestFailed("no answer in time") from exc
-    except (httpx2.HTTPError, httpx2.StreamError) as exc:
+    except HTTP_ERRORS as exc:
         raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), _secrets(settings))) from exc
     names = tuple(str(entry["id"]) for entry in entries)
     return ServerIdentity(model, names, adapter, version, context)

@@ -20,7 +20,7 @@ import anyio.lowlevel
 import httpx2
 
 from toolhub_agent.errors import LlmUnavailable
-from toolhub_agent.llm.transport import engine_root
+from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, engine_root, read_body
 
 # --- The AIMD rule ----------------------------------------------------------------------------------------------------
 # How many requests an endpoint gets at once: follows the engine's own queue (AIMD, as TCP does). Pure.
@@ -285,7 +285,7 @@ class LoadScraper:
             pause = self._interval
             try:
                 load = await self._ask()
-            except (httpx2.HTTPError, httpx2.StreamError, TimeoutError):
+            except (*HTTP_ERRORS, TimeoutError):
                 pass
             else:
                 self._update(self._endpoint, load)
@@ -298,13 +298,8 @@ class LoadScraper:
                 if 400 <= response.status_code < 500:
                     return None
                 response.raise_for_status()
-                return read_metrics(await _bounded_text(response))
-
-
-async def _bounded_text(response: httpx2.Response) -> str:
-    content = bytearray()
-    async for piece in response.aiter_bytes():
-        content += piece
-        if len(content) > MAX_METRICS_BYTES:
-            return ""
-    return content.decode(errors="replace")
+                try:
+                    content = await read_body(response, MAX_METRICS_BYTES)
+                except BodyTooLarge:
+                    return None
+                return read_metrics(content.decode(errors="replace"))

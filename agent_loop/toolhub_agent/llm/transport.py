@@ -117,6 +117,7 @@ class ChunkStream:
         self._splitter = SseSplitter()
         self._events: list[bytes] = []
         self._is_read = False
+        self.bytes_read = 0
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -125,6 +126,8 @@ class ChunkStream:
     async def next(self) -> Any:
         """Return the next chunk, None at the end. Raises AttemptFailed."""
         while (event := await self._next_event()) is not None:
+            if len(event) > MAX_EVENT_BYTES:
+                raise AttemptFailed("the stream has an event that has no end", is_endpoint_fault=False)
             text = event_text(event)
             if text == DONE:
                 await self._read_to_end()
@@ -149,6 +152,7 @@ class ChunkStream:
                 self._is_read = True
                 self._events = [self._splitter.take_rest()]
             else:
+                self.bytes_read += len(piece)
                 self._events = self._splitter.feed(piece)
         return self._events.pop(0)
 
@@ -194,7 +198,7 @@ class ChatTransport:
         if response.is_success:
             return ChunkStream(response, self.secrets)
         async with aclosing(response):
-            raise await self._refusal(response)
+            raise await self.refusal(response)
 
     async def ask(self, body: Json, headers: Mapping[str, str]) -> Any:
         """Send a chat request that is not streamed; return its JSON."""
@@ -212,14 +216,14 @@ class ChatTransport:
         try:
             async with self.http.stream(method, self.endpoint + path, json=body, headers=dict(headers)) as response:
                 if not response.is_success:
-                    raise await self._refusal(response)
+                    raise await self.refusal(response)
                 return from_json(await read_body(response, MAX_BODY_BYTES))
         except HTTP_ERRORS as exc:
             raise connection_failure(exc, self.secrets) from exc
         except ValueError as exc:
             raise AttemptFailed(f"{path} did not answer with JSON", is_endpoint_fault=False) from exc
 
-    async def _refusal(self, response: httpx2.Response) -> AttemptFailed:
+    async def refusal(self, response: httpx2.Response) -> AttemptFailed:
         """Why the server refused. An answer without a readable body still has its status."""
         try:
             content = await read_body(response, MAX_BODY_BYTES)
