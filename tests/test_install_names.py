@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_runtime import DISTRIBUTION, install_command, mixed_up
+from toolhub_runtime import DISTRIBUTION, find_conflict, install_command
 
 pytestmark = pytest.mark.quick
 
@@ -109,5 +109,5 @@ def test_the_command_says_when_files_of_our_package_are_gone(site: Path) -> None
     assert "files of the package `toolhub` are missing" in done.stderr
 
 
-def test_this_checkout_is_not_mixed_up_with_the_other_project() -> None:
-    assert mixed_up(ROOT) == ""
+def test_this_checkout_has_no_conflict_with_the_other_project() -> None:
+    assert find_conflict(ROOT) == ""

@@ -1,5 +1,7 @@
-"""Small files that only this user may read or write: replaced whole, and trusted only while nobody else could have
-written them."""
+"""Small files that only this user may read or write.
+
+They are replaced whole. They are read only if no other user could have written them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_private_folder(folder: Path) -> None:
-    """Raise PermissionError when somebody else may have written into this folder, OSError when it is not there."""
+    """Raise PermissionError if another user may have written into this folder, OSError if it does not exist."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{folder} is no folder; a symbolic link to one is not followed")
+        raise PermissionError(f"{folder} is not a folder (a symbolic link to a folder is not followed)")
     if found.st_uid != os.geteuid():
         raise PermissionError(f"{folder} belongs to another user")
     if found.st_mode & _WRITABLE_BY_OTHERS:
@@ -23,31 +25,31 @@ def check_private_folder(folder: Path) -> None:
 
 
 def read_private(path: Path, *, limit: int) -> bytes:
-    """Return what is in a file of at most `limit` bytes.
+    """Return the content of a file of at most `limit` bytes.
 
-    Raises OSError when it cannot be read or is larger, PermissionError when somebody else may have written it.
+    Raises OSError if it cannot be read or is larger, PermissionError if another user may have written it.
     """
-    # Not blocking: a named pipe in the file's place would wait for a writer for ever.
+    # Non-blocking, because opening a named pipe would wait for a writer for ever.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise OSError(f"{path} is no file of at most {limit} bytes")
+            raise OSError(f"{path} is not a regular file of at most {limit} bytes")
         if found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
-            raise PermissionError(f"{path} belongs to somebody else or can be written by others")
+            raise PermissionError(f"{path} belongs to another user, or other users can write to it; it is not used")
         return file.read(limit)
 
 
 def read_secret(path: Path, *, limit: int) -> bytes:
-    """Return what is in a file that nobody but this user can read; it may be reached through symbolic links.
+    """Return the content of a file that only this user can read. Symbolic links are followed.
 
-    Raises OSError when it cannot be read or is larger, PermissionError when others can read it.
+    Raises OSError if it cannot be read or is larger than `limit` bytes, PermissionError if other users can read it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise OSError(f"{path} is no file of at most {limit} bytes")
+            raise OSError(f"{path} is not a regular file of at most {limit} bytes")
         if found.st_uid != os.geteuid():
             raise PermissionError(f"{path} belongs to another user, who can read it")
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -59,10 +61,10 @@ def read_secret(path: Path, *, limit: int) -> bytes:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file at once, with mode 0600, making its folder with mode 0700.
+    """Replace a file atomically, with mode 0600. Creates its folder with mode 0700.
 
-    Not synced: a machine that loses power may leave an empty file, which readers of such files take for none.
-    Raises OSError when it cannot be written.
+    It does not sync: after a power failure the file may be empty, and readers of such files treat that as missing.
+    Raises OSError if it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")

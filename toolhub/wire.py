@@ -1,4 +1,4 @@
-"""How values and errors look on the task API. Used by both ends, so that a remote call fails like a local one."""
+"""The wire format of values and errors of the task API. Both ends use it, so a remote call fails like a local one."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _REQUIRED: dict[type[ToolhubError], Json] = {errors.CallTimeout: {"timeout": 0.0
 
 
 def status_of(exc: ToolhubError) -> int:
-    """HTTP status of an error."""
+    """Return the HTTP status of an error."""
     return next(STATUS[kind] for kind in type(exc).__mro__ if kind in STATUS)
 
 
 def error_to_wire(exc: ToolhubError) -> Json:
-    """``{"type", "message", ...}`` with everything the error knows, first of all a CallError's `sent`."""
+    """Return ``{"type", "message", ...}`` with all attributes of the error, for example a CallError's `sent`."""
     return {"type": type(exc).__name__, "message": str(exc), **vars(exc)}
 
 
 def error_from_wire(wire: Json) -> ToolhubError:
-    """Rebuild the error; one of an unknown type becomes a plain ToolhubError, and unknown fields are dropped."""
+    """Rebuild an error. An unknown type becomes a plain ToolhubError, and unknown fields are dropped."""
     kind = _BY_NAME.get(str(wire.get("type")), ToolhubError)
     exc = kind("", **_REQUIRED.get(kind, {}))
     exc.args = (str(wire.get("message", "unknown error")),)

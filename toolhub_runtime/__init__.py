@@ -1,7 +1,7 @@
-"""What the distribution is called, how it is installed, and the start of its command `toolhub`.
+"""The distribution's name, its install command, and the entry point of the command `toolhub`.
 
-On PyPI `toolhub` is another project, with an import package of the same name. So the distribution is `toolhub-runtime`.
-This module lies outside the package `toolhub`: it can say what is wrong when Python finds the other one.
+On PyPI `toolhub` is another project, with an import package of the same name. So this distribution is named
+`toolhub-runtime`. This module lies outside the package `toolhub`, so it can report when Python finds the other project.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOREIGN = "toolhub"
 
 
 def requirement(*extras: str) -> str:
-    """Return what to ask an installer for, e.g. ``'toolhub-runtime[hub,servers]'``, quoted for a shell."""
+    """Return the requirement for an installer, e.g. ``'toolhub-runtime[hub,servers]'``, quoted for a shell."""
     return f"'{DISTRIBUTION}[{','.join(extras)}]'" if extras else DISTRIBUTION
 
 
@@ -27,7 +27,7 @@ def install_command(*extras: str, program: str = "pip install") -> str:
 
 def main() -> None:
     """The command `toolhub`."""
-    problem = mixed_up(Path(__file__).parents[1])
+    problem = find_conflict(Path(__file__).parents[1])
     if problem:
         sys.stderr.write(f"toolhub: {problem}\n")
         sys.exit(2)
@@ -36,8 +36,8 @@ def main() -> None:
     command()
 
 
-def mixed_up(folder: Path) -> str:
-    """Return what is wrong if `import toolhub` does not find our package in `folder`, and only ours there; else ""."""
+def find_conflict(folder: Path) -> str:
+    """Return a message if `import toolhub` finds another package than ours in `folder`; "" if all is well."""
     ours = folder / "toolhub" / "__init__.py"
     spec = find_spec("toolhub")
     found = spec.origin if spec is not None else None
@@ -45,13 +45,13 @@ def mixed_up(folder: Path) -> str:
     if any(folder.glob(f"{FOREIGN}-*.dist-info")):
         return (
             f"two distributions own the package `toolhub` in {folder}: {FOREIGN} (another project) and {DISTRIBUTION}. "
-            f"Each overwrites files of the other. Keep one: {again}"
+            f"Each overwrites files of the other. Keep only one of them: {again}"
         )
     if found is None or not ours.is_file():
         return f"files of the package `toolhub` are missing in {folder}; install it again: {again}"
     if not Path(found).samefile(ours):
         return (
-            f"`import toolhub` finds {found}, not {ours} of {DISTRIBUTION}. If that is the project {FOREIGN}, which "
-            f"is another one: {again}. If it is a folder of yours, rename it or take it off PYTHONPATH"
+            f"`import toolhub` finds {found}, not {ours} of {DISTRIBUTION}. If that is the other project {FOREIGN}, "
+            f"run: {again}. If it is a folder of yours, rename it or remove it from PYTHONPATH"
         )
     return ""

@@ -28,7 +28,7 @@ def make_file(path: Path, text: str, mode: int = 0o755) -> str:
         ((errno.ENOTDIR, "Not a directory", "/x"), "py", "/x", ["working directory '/x': Not a directory"]),
         ((errno.ENOENT, "", "py"), "py", None, ["'py' not found on PATH", "/bin", "install it"]),
         ((errno.ENOENT, "", "/no/py"), "/no/py", None, ["'/no/py' does not exist", "correct `command`"]),
-        ((errno.ENOENT, "", "/bin/sh"), "/bin/sh", None, ["'/bin/sh' names an interpreter in its first line"]),
+        ((errno.ENOENT, "", "/bin/sh"), "/bin/sh", None, ["the first line of '/bin/sh' names an interpreter"]),
         ((errno.EACCES, "", "/opt/s"), "/opt/s", None, ["'/opt/s' is not executable", "chmod +x /opt/s"]),
         ((errno.ENOEXEC, "Exec format error", "s"), "s", None, ["'s' could not be executed: Exec format error"]),
     ],

@@ -52,7 +52,7 @@ def test_a_script_is_found_with_its_arguments(tmp_path: Path) -> None:
         ([PYTHON, "-m"], "'-m'"),
         ([PYTHON, "no-such-file.py"], "not a file of Python source"),
         ([PYTHON, "/"], "not a file of Python source"),
-        (["/bin/sh", "-c", "true"], "no Python"),
+        (["/bin/sh", "-c", "true"], "not a Python interpreter"),
         (["/no/such/python"], "was not found"),
         (["python3"], "was not found"),
     ],

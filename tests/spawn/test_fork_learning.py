@@ -82,7 +82,7 @@ async def test_what_the_first_process_imported_is_there_in_the_second(
     write(site, lib_a="", lib_b="import lib_c", lib_c="")
     assert await loaded_ahead(forks[0], site, "lib_a", "lib_b") == {"lib_a": False, "lib_b": False}
     assert await loaded_ahead(forks[0], site, "lib_a", "lib_c") == {"lib_a": True, "lib_c": True}
-    assert forks[1].reasons == {} and the_target(forks[1]).modules.excluded == {}
+    assert forks[1].reasons == {} and the_target(forks[1]).profile.excluded == {}
 
 
 async def test_what_was_learned_is_kept_over_a_restart(state_dir: Path, site: Path) -> None:
@@ -101,7 +101,7 @@ async def test_the_servers_own_modules_are_loaded_in_every_process(
         assert await loaded_ahead(forks[0], site, "beside_the_script") == {"beside_the_script": False}
 
 
-async def test_own_modules_that_were_opted_in_are_loaded_ahead(
+async def test_own_modules_that_were_configured_are_preloaded(
     forks: tuple[Spawner, ForkServer], site: Path, tmp_path: Path
 ) -> None:
     write(tmp_path, beside_the_script="")
@@ -133,7 +133,7 @@ async def test_a_module_that_does_something_to_its_process_is_left_out_with_its_
     env = {"PYTHONPATH": str(site)}
     said = [(await run(spawner, sys.executable, "-B", str(script), env=env)).stderr.split()[-1] for _ in range(2)]
     assert said == ["True", "False"]
-    assert set(the_target(server).modules.excluded) == {"importer", "culprit", "another"}
+    assert set(the_target(server).profile.excluded) == {"importer", "culprit", "another"}
     assert server.reasons == {}
 
 
@@ -145,7 +145,7 @@ async def test_a_module_that_reads_a_tasks_variable_is_left_out(forks: tuple[Spa
         told = await loaded_ahead_as(forks[0], site, filled, "good", "reader")
         assert told["reader"] is False
     assert told["good"] is True
-    assert list(the_target(forks[1]).modules.excluded) == ["reader"]
+    assert list(the_target(forks[1]).profile.excluded) == ["reader"]
 
 
 async def loaded_ahead_as(spawner: Spawner, folder: Path, spec: ServerSpec, *names: str) -> dict[str, bool]:
@@ -192,7 +192,7 @@ async def test_a_module_that_ends_the_zygote_is_left_out(
     write(site, good="", deadly=code)
     assert await loaded_ahead(forks[0], site, "good", "deadly") == {"good": False, "deadly": False}
     assert await loaded_ahead(forks[0], site, "good", "deadly") == {"good": True, "deadly": False}
-    assert list(the_target(forks[1]).modules.excluded) == ["deadly"] and forks[1].reasons == {}
+    assert list(the_target(forks[1]).profile.excluded) == ["deadly"] and forks[1].reasons == {}
 
 
 async def test_a_fall_back_has_a_reason_that_doctor_shows(state_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -202,10 +202,12 @@ async def test_a_fall_back_has_a_reason_that_doctor_shows(state_dir: Path, caplo
         async with spawners(state_dir) as (spawner, server):
             for _ in range(2):
                 assert (await run(spawner, "/bin/echo", "hello")).stdout == "hello\n"
-            assert server.reasons == {"program": "'/bin/echo' is no Python"}
-    assert len([record for record in caplog.records if "falls back to exec" in record.getMessage()]) == 1
+            assert server.reasons == {"program": "'/bin/echo' is not a Python interpreter"}
+    assert len([record for record in caplog.records if "is executed instead of forked" in record.getMessage()]) == 1
     (finding,) = check_forks(config)
-    assert finding["detail"] == "server 'program' falls back to exec: '/bin/echo' is no Python"
+    assert (
+        finding["detail"] == "server 'program' is executed instead of forked: '/bin/echo' is not a Python interpreter"
+    )
     import_profiles(state_dir).set_fallback("program", None)
     assert check_forks(config) == [{"check": "fork", "status": "ok", "detail": "program"}]
 

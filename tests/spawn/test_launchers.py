@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.spawn.launchers.command_lines import is_launcher, launch_of
+from toolhub.spawn.launchers.command_lines import is_launcher, parse_launcher_command
 
 pytestmark = pytest.mark.quick
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.quick
     ],
 )
 def test_the_server_s_own_arguments_begin_after_its_name(line, head, arguments):
-    launch = launch_of(line.split())
+    launch = parse_launcher_command(line.split())
     assert (launch.head, launch.arguments) == (tuple(head.split()), tuple(arguments.split()))
 
 
@@ -58,7 +58,7 @@ def test_the_server_s_own_arguments_begin_after_its_name(line, head, arguments):
     ],
 )
 def test_what_is_no_launcher_or_not_understood_is_left_alone(line):
-    assert launch_of(line.split()) is None
+    assert parse_launcher_command(line.split()) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_no_launcher_or_not_understood_is_left_alone(line):
     ],
 )
 def test_only_exact_versions_of_all_packages_are_pinned(line, is_pinned):
-    assert launch_of(line.split()).is_pinned == is_pinned
+    assert parse_launcher_command(line.split()).is_pinned == is_pinned
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_command_means_the_same_in_every_folder_but_for_projects_and_paths(tmp
     cwd.mkdir(parents=True)
     if mark:
         (tmp_path / mark).touch()
-    assert launch_of(line.split()).anchor(str(cwd)) == (str(tmp_path / anchor) if anchor else "")
+    assert parse_launcher_command(line.split()).project_folder(str(cwd)) == (str(tmp_path / anchor) if anchor else "")
 
 
 @pytest.mark.parametrize(

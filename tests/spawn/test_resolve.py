@@ -23,7 +23,7 @@ def resolver(tmp_path: Path) -> Resolver:
 def learned(resolver: Resolver, command: Command) -> Command | None:
     """Run a command as configured, let it be learned, and return what it is resolved to."""
     with running(command) as server:
-        resolver.learn(command, server.pid)
+        resolver.record(command, server.pid)
     return resolver.resolve(command)
 
 
@@ -150,7 +150,7 @@ def test_only_an_exact_version_is_not_asked_for_again_after_a_day(resolver, comm
 def test_what_did_not_come_up_is_forgotten_and_given_up_for_a_day_when_it_fails_again(resolver, command, monkeypatch):
     for _ in range(MOST_FAILURES):
         assert learned(resolver, command) is not None
-        resolver.forget(command)
+        resolver.record_failure(command)
         assert resolver.resolve(command) is None
     assert learned(resolver, command) is None
     assert learned(Resolver(resolver._path), command) is None
@@ -228,10 +228,10 @@ def test_only_a_tree_without_doubt_is_resolved(resolver, tmp_path, body, is_reso
 def test_a_server_that_is_gone_or_no_launcher_s_teaches_nothing(resolver, command):
     with running(command) as server:
         pass
-    resolver.learn(command, server.pid)
-    resolver.learn(command, None)
+    resolver.record(command, server.pid)
+    resolver.record(command, None)
     plain = Command(["sleep", "1"], {})
-    resolver.learn(plain, os.getpid())
-    resolver.forget(plain)
+    resolver.record(plain, os.getpid())
+    resolver.record_failure(plain)
     assert resolver.resolve(command) is resolver.resolve(plain) is None
     assert not resolver._path.exists()

@@ -45,12 +45,12 @@ async def open_stdio(
         except OpenFailed:
             if opened:
                 raise
-            resolver.forget(command)
+            resolver.record_failure(command)
             if anyio.current_time() - began >= spec.start_timeout_s:
                 raise  # the caller has waited long enough
     async with _open_command(spec, command, spawner, limit=limit) as channel:
         if resolver is not None:
-            resolver.learn(command, channel.pid)
+            resolver.record(command, channel.pid)
         yield channel
 
 

@@ -250,7 +250,11 @@ def check_forks(config: Config) -> list[Finding]:
     forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
     fallbacks = import_profiles(config.hub.state_path).fallbacks()
     found = [
-        {"check": "fork", "status": "weaker", "detail": f"server {name!r} falls back to exec: {fallbacks[name]}"}
+        {
+            "check": "fork",
+            "status": "weaker",
+            "detail": f"server {name!r} is executed instead of forked: {fallbacks[name]}",
+        }
         for name in forked
         if name in fallbacks
     ]

@@ -1,1 +1,1 @@
-"""How child processes are obtained, watched and ended."""
+"""Starting, watching and ending child processes."""

@@ -1,7 +1,8 @@
-"""A cgroup v2 around everything a hub starts, where one can be made: the kernel then kills it all with one write.
+"""A cgroup v2 around everything that a hub starts. The kernel kills all its members with one write.
 
-An addition to the supervisor, not a replacement: it catches what is left when hub, supervisor and shims are killed
-together, at the next start. Making one needs write access to the hub's own cgroup (root, or systemd's `Delegate=yes`).
+It adds to the supervisor and does not replace it. When the hub, the supervisor and the shims are killed together, the
+next hub kills what is left through the cgroup. Creating one needs write access to the hub's own cgroup (root, or
+systemd's `Delegate=yes`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cgroup:
 
     @classmethod
     def create(cls, name: str) -> Cgroup | None:
-        """Make a cgroup below this process's own; None where that is not possible."""
+        """Make a cgroup below this process's own; None if that is not possible."""
         parent = own_directory()
         if parent is None:
             return None
@@ -41,11 +42,11 @@ class Cgroup:
         return cls(path)
 
     def adopt(self, pid: int) -> None:
-        """Move a process in; what it forks from now on is born there."""
+        """Move a process into the cgroup. Everything that it forks from now on belongs to the cgroup too."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except OSError:
-            pass  # it has ended, or we lost the right: the supervisor works without
+            pass  # it has ended, or write access is gone: the supervisor works without a cgroup
 
     def remove(self) -> list[int]:
         """Kill all members and remove the directory; return the pids that were there."""
@@ -67,8 +68,8 @@ class Cgroup:
         return members
 
 
-def recorded(path: str) -> Cgroup | None:
-    """The cgroup that a journal names, if it is one of ours on this machine's cgroup file system."""
+def recorded_cgroup(path: str) -> Cgroup | None:
+    """Return the cgroup that a journal names, if this project made it and it still exists."""
     mount = _mount_point()
     candidate = Path(os.path.normpath(path))
     if mount is None or mount not in candidate.parents or not candidate.name.startswith(PREFIX):
@@ -77,7 +78,7 @@ def recorded(path: str) -> Cgroup | None:
 
 
 def own_directory() -> Path | None:
-    """The directory of this process's cgroup v2; None where there is none."""
+    """Return the directory of this process's cgroup v2; None if there is none."""
     mount = _mount_point()
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

@@ -1,7 +1,7 @@
-"""A running server process as the hub sees it, and the request that starts one.
+"""A running server process from the hub's side, and the request that starts one.
 
-The supervisor and zygotes take the same request, a JSON object with four file descriptors. Both leave a shim at the
-other end of the control socket; all shims speak the same messages.
+The supervisor and zygotes take the same request: a JSON object with four file descriptors. Both put a shim at the
+other end of the control socket. All shims use the same messages.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from toolhub.spawn import supervisor
 from toolhub.spawn.journal import Journal
 
 Request = dict[str, Any]
-"""`argv`, `env`, `cwd` (absolute), and more for a zygote."""
+"""`argv`, `env`, `cwd` (absolute), and further keys for a zygote."""
 
 
 class SpawnFailed(Exception):
-    """The command could not be executed; the message says why and what to do."""
+    """The command could not be executed. The message says why and what to do."""
 
 
 class StarterLost(SpawnFailed):
-    """The process that was to start the server died. Nothing runs; another may try."""
+    """The process that should have started the server died. The server does not run; the start can be tried again."""
 
 
 @dataclass(eq=False)
 class Child:
-    """A running server: its pid, the hub's ends of its pipes, and the line to its shim.
+    """A running server: its pid, the hub's ends of its pipes, and the control socket of its shim.
 
-    Somebody must run `watch()`; it sets `exited` when the server process has ended and `gone` when nothing that it
-    started is left.
+    The owner must run `watch()`. It sets `exited` when the server process has ended, and `gone` when everything that
+    the server started has ended too.
     """
 
     pid: int
@@ -49,7 +49,7 @@ class Child:
     exited: anyio.Event = field(repr=False, default_factory=anyio.Event)
     gone: anyio.Event = field(repr=False, default_factory=anyio.Event)
     on_ready: Callable[[], None] = field(repr=False, default=lambda: None)
-    """To be called once it has answered its handshake."""
+    """The owner calls it when the server has answered its handshake."""
     on_close: Callable[[], None] = field(repr=False, default=lambda: None)
     """Called by `close()`, once."""
     _control: socket.socket = field(repr=False, default_factory=socket.socket)
@@ -57,7 +57,7 @@ class Child:
     _journal: Journal | None = field(repr=False, default=None)
 
     async def watch(self) -> None:
-        """Follow the shim's messages until nothing is left of the server."""
+        """Read the shim's messages until the server and everything below it have ended."""
         while (message := await next_message(self._control, self._unread)) is not None:
             if "exit" in message:
                 self.exit_code = message["exit"]
@@ -68,11 +68,11 @@ class Child:
             self._journal.forget(self.pid)
 
     def terminate(self) -> None:
-        """SIGTERM to the server's process group."""
+        """Send SIGTERM to the server's process group."""
         self._command(b"T")
 
     def kill(self) -> None:
-        """SIGKILL to the server and everything below it."""
+        """Send SIGKILL to the server and everything below it."""
         self._command(b"K")
 
     def _command(self, letter: bytes) -> None:
@@ -82,14 +82,14 @@ class Child:
             pass  # the shim has ended, and so has everything below it
 
     def close_stdin(self) -> None:
-        """Give the server EOF on its stdin; harmless when repeated."""
+        """Give the server EOF on its stdin. Idempotent."""
         if self.stdin >= 0:
-            anyio.notify_closing(self.stdin)  # a flush may be waiting for room in the pipe
+            anyio.notify_closing(self.stdin)  # wakes a writer that waits for room in the pipe
             os.close(self.stdin)
             self.stdin = -1
 
     def close(self) -> None:
-        """Close every descriptor; the shim kills whatever still runs. Harmless when repeated."""
+        """Close every descriptor. The shim then kills everything that still runs. Idempotent."""
         self.close_stdin()
         for name in ("stdout", "stderr"):
             if getattr(self, name) >= 0:
@@ -120,7 +120,7 @@ async def next_message(control: socket.socket, unread: bytearray) -> dict[str, A
 
 
 async def send_request(requests: socket.socket, body: bytes, fds: Sequence[int]) -> None:
-    """Send one request with its descriptors. Raises OSError when the other side is gone."""
+    """Send one request with its descriptors. Raises OSError when the receiving process has ended."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
     await anyio.wait_writable(requests)
     requests.sendmsg([supervisor.HEADER.pack(len(body))], ancillary)
@@ -129,7 +129,7 @@ async def send_request(requests: socket.socket, body: bytes, fds: Sequence[int])
         try:
             remaining = remaining[requests.send(remaining) :]
         except BlockingIOError:
-            # A half-sent request would poison the stream; this send finishes even if the caller leaves.
+            # A half-sent request would corrupt the stream. So this send completes even if the caller is cancelled.
             with anyio.CancelScope(shield=True):
                 await anyio.wait_writable(requests)
 
@@ -141,12 +141,12 @@ async def request_child(
     journal: Journal | None,
     explain: Callable[[tuple[int, str, str | None]], str],
     stdin: int | None = None,
-    more: Sequence[int] = (),
+    extra_fds: Sequence[int] = (),
 ) -> Child:
     """Make a server's pipes, send the request with `send`, and return once the server is started.
 
-    stdin: a descriptor to give it instead of a pipe; it stays the caller's, as those in `more` do. explain: puts a
-    failed start (errno, text, file name) into words. Raises SpawnFailed.
+    stdin: a descriptor that the server gets instead of a pipe. The caller keeps ownership of it and of `extra_fds`.
+    explain: turns a failed start (errno, text, file name) into a message. Raises SpawnFailed.
     """
     pipes = [os.pipe() if stdin is None else (os.dup(stdin), -1), os.pipe(), os.pipe()]
     control, shims_end = socket.socketpair()
@@ -159,13 +159,13 @@ async def request_child(
             for fd in ours:
                 if fd >= 0:
                     os.set_blocking(fd, False)
-            await send(json.dumps(request).encode(), [*theirs, *more])
+            await send(json.dumps(request).encode(), [*theirs, *extra_fds])
         finally:
             for fd in theirs:
                 os.close(fd)
         await _wait_started(child, request, explain)
     except BaseException:
-        child.close()  # the shim reads EOF and ends whatever it had started
+        child.close()  # the shim reads EOF and ends what it had started
         raise
     return child
 

@@ -1,8 +1,7 @@
-"""The hub's side of the supervisor: ask for a child, hold its pipes, hear of its end.
+"""The hub's side of the supervisor: request a child, hold its pipes, learn when it ends.
 
-`open_spawner()` gives a `Spawner`; the supervisor process behind it starts with the first child and is replaced if it
-dies. Closing a `Child`'s control socket is all it takes to end the server with everything below it, so cleaning up
-never needs an `await`.
+`open_spawner()` returns a `Spawner`. Its supervisor process starts with the first child and is replaced if it dies.
+Closing a `Child`'s control socket ends the server and everything below it. So clean-up never needs an `await`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from toolhub.spawn.journal import Journal
 __all__ = ["Child", "SpawnFailed", "Spawner", "child_environment", "explain_exec_error", "open_spawner"]
 
 SCRIPT = Path(supervisor.__file__)
-# The supervisor needs a moment to kill what is left below it; it bounds itself to about a second.
+# The supervisor kills what is left below it, which takes it about a second at most.
 SUPERVISOR_EXIT_S = 3.0
 INHERITED_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
 def child_environment(extra: Mapping[str, str], inherit: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a server: a short allow-list of the hub's own, then what the config says.
+    """Return the environment of a server: an allow-list of the hub's own variables, then those of the config.
 
-    The folder of the hub's interpreter ends PATH, so that servers installed beside toolhub are found without activating
-    its virtual environment.
+    The folder of the hub's interpreter is the last entry of PATH. So servers that are installed beside toolhub are
+    found without activating its virtual environment.
     """
     names = (*INHERITED_VARIABLES, *inherit)
     environment = {name: os.environ[name] for name in names if name in os.environ}
@@ -65,8 +64,8 @@ class Spawner:
     ) -> Child:
         """Start `argv` in a session of its own with exactly `env`; return once it is executed.
 
-        stdin: a descriptor to give it instead of a pipe; it stays the caller's. Raises SpawnFailed when it cannot be
-        executed (not found, not executable, no such directory).
+        stdin: a descriptor that the child gets instead of a pipe; the caller keeps ownership of it. Raises SpawnFailed
+        when `argv` cannot be executed (not found, not executable, no such directory).
         """
         cwd = os.path.abspath(cwd or os.curdir)  # noqa: ASYNC240  # no disk access; the supervisor's own is "/"
         return await request_child(
@@ -78,10 +77,9 @@ class Spawner:
         )
 
     async def start(self, spec: ServerSpec, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Child:
-        """Start a server as its spec says: `spawn: fork` from an interpreter that is up, where that is possible.
+        """Start a server: with `spawn: fork` from a running interpreter if possible, else by executing `argv`.
 
-        argv: the command that the spec's has been resolved to; env: its environment, None for the spec's. Raises
-        SpawnFailed.
+        argv: the resolved command of the spec. env: its environment; None: the spec's. Raises SpawnFailed.
         """
         env = child_environment(spec.env, spec.inherit_env) if env is None else env
         if spec.spawn == "fork" and self.forks is not None:
@@ -100,13 +98,17 @@ class Spawner:
                 except (BrokenPipeError, ConnectionResetError):  # the supervisor was killed: start another, once
                     self._discard()
                     if attempt == 2:
-                        raise SpawnFailed("the supervisor process dies as soon as it starts") from None
+                        raise SpawnFailed(
+                            "the hub's supervisor process died twice right after its start, so no server can be "
+                            "started; look for out-of-memory kills in the system log"
+                        ) from None
 
     def _start_supervisor(self) -> None:
         self._requests, theirs = socket.socketpair()
         self._requests.setblocking(False)
         if self._cgroup is None and self._journal is not None:
-            self._cgroup = self._journal.make_cgroup()  # not before: without a supervisor nobody removes it for us
+            # Only now, because the supervisor is what removes the cgroup when the hub is killed.
+            self._cgroup = self._journal.make_cgroup()
         cgroup = str(self._cgroup.path) if self._cgroup is not None else ""
         with theirs:
             self._process = subprocess.Popen(
@@ -120,7 +122,7 @@ class Spawner:
                 env={},
             )
         if self._cgroup is not None:
-            self._cgroup.adopt(self._process.pid)  # before its first request, so that every child is born inside
+            self._cgroup.adopt(self._process.pid)  # before its first request, so that every child is a member
 
     def _discard(self) -> None:
         if self._requests is not None:
@@ -132,12 +134,12 @@ class Spawner:
             self._process = None
 
     def remove_cgroup(self) -> None:
-        """Remove the children's cgroup; they have ended."""
+        """Remove the children's cgroup. Call it when they have ended."""
         if self._cgroup is not None:
             self._cgroup.remove()
 
     async def aclose(self) -> None:
-        """End the supervisor, which ends everything below it. WaitStats at most SUPERVISOR_EXIT_S."""
+        """End the supervisor, which ends everything below it. Waits at most SUPERVISOR_EXIT_S."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
@@ -154,7 +156,7 @@ class Spawner:
 
 @asynccontextmanager
 async def open_spawner(journal: Journal | None = None) -> AsyncIterator[Spawner]:
-    """Hold a spawner; leaving ends every child that is still there."""
+    """Hold a spawner. Leaving the block ends every child that still runs."""
     spawner = Spawner(journal)
     try:
         async with open_forks(spawner.spawn, journal) as spawner.forks:
@@ -167,7 +169,7 @@ async def open_spawner(journal: Journal | None = None) -> AsyncIterator[Spawner]
 def explain_exec_error(
     error: tuple[int, str, str | None], command: str, env: Mapping[str, str], cwd: str | None
 ) -> str:
-    """Turn errno, text and file name of a failed exec into a cause and a way out."""
+    """Turn errno, text and file name of a failed exec into a cause and a remedy."""
     code, text, filename = error
     if cwd and filename == cwd:
         return f"working directory {cwd!r}: {text}; create it or correct `cwd`"
@@ -175,7 +177,7 @@ def explain_exec_error(
         path = textwrap.shorten(env.get("PATH", "").replace(":", " "), 120, placeholder=" ...")
         return f"{command!r} not found on PATH ({path}); install it or give its full path"
     if code == errno.ENOENT and os.path.exists(command):
-        return f"{command!r} names an interpreter in its first line that does not exist; reinstall it"
+        return f"the first line of {command!r} names an interpreter that does not exist; reinstall {command!r}"
     if code == errno.ENOENT:
         return f"{command!r} does not exist; correct `command`"
     if code == errno.EACCES:

@@ -1,7 +1,7 @@
-"""What was spawned, written down so that the next start can remove what a crash left behind.
+"""A journal of the processes that a hub started, so that the next hub can kill what a crash left behind.
 
-One file per hub, `<pid>-<start time>-<number>.jsonl`, one line per child. A process is recognised by pid *and* start
-time: pids are reused, and killing a stranger would be worse than a leak.
+One file per hub, `<pid>-<start time>-<number>.jsonl`, with one line per child. A process is identified by its pid *and*
+its start time. Pids are reused, and killing an unrelated process would be worse than a leak.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from toolhub.private_files import check_private_folder, read_private
-from toolhub.spawn.cgroup import Cgroup, recorded
+from toolhub.spawn.cgroup import Cgroup, recorded_cgroup
 from toolhub.spawn.supervisor import descendants, start_time
 
 logger = logging.getLogger(__name__)
@@ -37,21 +37,25 @@ class Journal:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
             self._fd = os.open(path, flags, 0o600)
         except OSError as exc:
-            logger.warning("no journal at %s (%s): a crash of this hub cannot be swept up later", path, exc)
+            logger.warning(
+                "cannot write the journal %s (%s); if this hub crashes, the next one cannot kill its processes",
+                path,
+                exc,
+            )
 
     def make_cgroup(self) -> Cgroup | None:
-        """Make a cgroup for this hub's children where that is possible, and write it down."""
+        """Make a cgroup for this hub's children if possible, and record it."""
         cgroup = Cgroup.create(self.path.stem)
         if cgroup is not None:
             self._append({"cgroup": str(cgroup.path)})
         return cgroup
 
     def record(self, pid: int, started: str | None, name: str) -> None:
-        """A child was started."""
+        """Record that a child was started."""
         self._append({"pid": pid, "start_time": started, "name": name})
 
     def forget(self, pid: int) -> None:
-        """A child and everything below it is gone."""
+        """Record that a child and everything below it have ended."""
         self._append({"gone": pid})
 
     def _append(self, entry: dict[str, object]) -> None:
@@ -60,10 +64,10 @@ class Journal:
         try:
             os.write(self._fd, json.dumps(entry).encode() + b"\n")
         except OSError as exc:  # a full disk must not stop the tools
-            logger.warning("journal %s: %s", self.path, exc)
+            logger.warning("cannot write to the journal %s: %s", self.path, exc)
 
     def close(self) -> None:
-        """All children are gone: remove the file."""
+        """Remove the file. Call it when all children have ended."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -72,9 +76,9 @@ class Journal:
 
 @contextmanager
 def open_journal(directory: Path) -> Iterator[Journal]:
-    """Sweep what dead hubs left, then keep this hub's journal; leaving removes it."""
+    """Kill what dead hubs left behind, then hold a journal for this hub. Leaving the block removes it."""
     sweep(directory)
-    # Numbered, for several hubs of one process: each removes its own file only.
+    # Numbered, so that of several hubs in one process each removes only its own file.
     journal = Journal(directory / f"{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}.jsonl")
     try:
         yield journal
@@ -83,27 +87,28 @@ def open_journal(directory: Path) -> Iterator[Journal]:
 
 
 def sweep(directory: Path) -> list[int]:
-    """Kill the recorded children of hubs that no longer live; return the pids killed.
+    """Kill the recorded children of hubs that have ended; return the killed pids.
 
-    Only what this user wrote is believed: a hub that runs as root would kill whatever somebody else names.
+    Reads only files that no other user could have written. Otherwise a hub that runs as root would kill any process
+    that another user names.
     """
     killed: list[int] = []
     try:
         check_private_folder(directory)
-    except (FileNotFoundError, NotADirectoryError):  # `Journal` says so where that matters
+    except (FileNotFoundError, NotADirectoryError):  # `Journal` reports it when that matters
         return killed
     except OSError as exc:
-        logger.warning("what an earlier hub left running is not swept up: %s", exc)
+        logger.warning("processes that an earlier hub left running are not killed: %s", exc)
         return killed
     for path in sorted(directory.glob("*-*.jsonl")):
         hub_pid, hub_started = path.stem.split("-")[:2]
         if hub_pid.isdigit() and start_time(int(hub_pid)) == hub_started:
-            continue  # that hub lives
+            continue  # that hub still runs
         try:
             killed += _sweep_one(path)
             path.unlink(missing_ok=True)
         except OSError as exc:
-            logger.warning("journal %s could not be swept: %s", path, exc)
+            logger.warning("processes recorded in the journal %s are not killed: %s", path, exc)
     if killed:
         logger.warning("killed %d processes that an earlier hub left behind: %s", len(killed), killed)
     return killed
@@ -116,7 +121,7 @@ def _sweep_one(path: Path) -> list[int]:
         try:
             entry = json.loads(line)
             if "cgroup" in entry:
-                cgroup = recorded(entry["cgroup"])
+                cgroup = recorded_cgroup(entry["cgroup"])
                 killed += cgroup.remove() if cgroup is not None else []
             elif "gone" in entry:
                 children.pop(int(entry["gone"]), None)

@@ -1,4 +1,4 @@
-"""How much memory processes use, as the kernel counts it."""
+"""How much memory processes use, by the kernel's count."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from toolhub.spawn.supervisor import descendants
 
 
 def memory_below(pid: int) -> int:
-    """Bytes of everything below `pid`, a page that several processes share counted in parts; 0 where nobody tells."""
+    """Return the bytes that all processes below `pid` use. Each of n processes that share a page counts 1/n of it.
+
+    Returns 0 if the system does not say.
+    """
     return sum(proportional_bytes(member) for member in descendants(pid))
 
 
 def proportional_bytes(pid: int) -> int:
-    """The process's proportional set size, or what is resident where that is not to be had (another user's)."""
+    """Return the process's proportional set size, in bytes.
+
+    If that is not readable (another user's process), return its resident size.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

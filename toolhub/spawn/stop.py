@@ -9,15 +9,15 @@ import anyio
 
 from toolhub.spawn.exec import Child
 
-# SIGKILL and reaping take milliseconds; only a process stuck in the kernel runs this out.
+# SIGKILL and reaping take milliseconds. Only a process that hangs in the kernel takes longer.
 GONE_S = 2.0
 
 
 async def stop(child: Child, *, grace: float) -> None:
     """End `child` and everything it started.
 
-    grace: seconds to wait after closing stdin, and again after SIGTERM, before going on. Never raises, and ends within
-    2 x grace + GONE_S even if the caller is cancelled; somebody must be running `child.watch()`.
+    grace: seconds to wait after closing stdin, and again after SIGTERM. Never raises, and ends within
+    2 x grace + GONE_S even if the caller is cancelled. Another task must run `child.watch()`.
     """
     with anyio.CancelScope(shield=True):
         child.close_stdin()

@@ -42,7 +42,7 @@ _KILL_ROUNDS, _KILL_PAUSE_S = 200, 0.005
 
 
 def start_time(pid: int) -> str | None:
-    """Return a token that identifies this incarnation of `pid`, or None if it is gone or a zombie."""
+    """Return a token that tells this process from a later one with the same pid; None if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
@@ -52,12 +52,12 @@ def start_time(pid: int) -> str | None:
 
 
 def _ps_start_time(pid: int) -> str | None:
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
-    return shown.stdout.strip() or None
+    listing = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return listing.stdout.strip() or None
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of `pid`, zombies included."""
+    """Return the direct children of `pid`, with zombies."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -85,12 +85,12 @@ def _parents_from_proc() -> list[tuple[int, int]]:
 
 
 def _parents_from_ps() -> list[tuple[int, int]]:
-    shown = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)
-    return [(int(pid), int(parent)) for pid, parent in map(str.split, shown.stdout.splitlines())]
+    listing = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)
+    return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.stdout.splitlines())]
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, parents before children."""
+    """Return every process below `pid`, parents before children."""
     found, frontier = [], [pid]
     while frontier:
         for child in children(frontier.pop()):
@@ -103,7 +103,7 @@ def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
-        pass  # gone, or a setuid child that is not ours to kill
+        pass  # it is gone, or it is a setuid child that we may not kill
 
 
 def _signal_group(pgid: int, number: int) -> None:
@@ -144,13 +144,13 @@ def _become_subreaper() -> None:
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (OSError, AttributeError):
-        pass  # not Linux: the process group and `ps` have to do
+        pass  # not Linux: the process group and `ps` are used instead
 
 
 def wait_readable(descriptors: list[int], timeout: float | None = None) -> list[int]:
-    """Wait, at most `timeout` seconds, and return those that can be read.
+    """Wait at most `timeout` seconds and return the descriptors that can be read.
 
-    Not select(): it refuses descriptors above 1023, which a hub with many connections hands down.
+    select() would refuse descriptors above 1023, which a hub with many connections passes on.
     """
     poller = select.poll()
     for descriptor in descriptors:
@@ -186,7 +186,7 @@ def _exec(request: dict[str, Any], stdio: list[int], errors: int) -> NoReturn:
     except ValueError as exc:  # a null byte: no program can be given one
         os.write(errors, json.dumps([errno.EINVAL, str(exc), None]).encode())
     finally:
-        os._exit(127)  # whatever happened: the shim's code must not run on in a second process
+        os._exit(127)  # always: the shim's code must not run on in a second process
 
 
 def _start_server(request: dict[str, Any], stdio: list[int]) -> tuple[int, str]:
@@ -205,7 +205,7 @@ def _report(control: socket.socket, **message: Any) -> None:
     try:
         control.sendall(json.dumps(message).encode() + b"\n")
     except OSError:
-        pass  # the hub is gone; the caller is about to notice
+        pass  # the hub is gone; the caller notices that next
 
 
 def _run_shim(
@@ -215,7 +215,7 @@ def _run_shim(
     hub: int | None,
     start: Callable[[dict[str, Any], list[int]], tuple[int, str]] = _start_server,
 ) -> None:
-    """A shim's life: start the server, obey the hub, end everything below when either is gone."""
+    """Run a shim: start the server, carry out the hub's commands, end everything below when either has ended."""
     _become_subreaper()
     child_exited = _sigchld_pipe()
     pid, failed = start(request, stdio)
@@ -242,7 +242,7 @@ def _run_shim(
 
 
 def _handle_commands(control: socket.socket, pid: int) -> bool:
-    """Carry out the hub's one-letter commands; False when the server is to be killed."""
+    """Carry out the hub's one-letter commands; return False when the server must be killed."""
     try:
         commands = control.recv(64)
     except OSError:
@@ -291,7 +291,7 @@ def _fork_shim(requests: socket.socket, hub: int | None, cgroup: str) -> int:
             _run_shim(request, fds[:3], socket.socket(fileno=fds[3]), hub)
             code = 0
             if hub is not None and wait_readable([hub], 0):
-                _remove_cgroup(cgroup)  # the supervisor may be gone as well; the last of us succeeds
+                _remove_cgroup(cgroup)  # the supervisor may be gone as well; only the last shim succeeds
         finally:
             os._exit(code)
     for fd in fds:
@@ -300,7 +300,7 @@ def _fork_shim(requests: socket.socket, hub: int | None, cgroup: str) -> int:
 
 
 def _kill_orphans(shims: set[int]) -> None:
-    """End what a killed shim left behind: every child of ours that is not a shim, with all below it."""
+    """Kill what a killed shim left behind: every child of this process that is not a shim, with all below it."""
     for _ in range(_KILL_ROUNDS):
         shims.difference_update(pid for pid, _ in _reap())
         orphans = [pid for pid in children(os.getpid()) if pid not in shims]
@@ -313,7 +313,7 @@ def _kill_orphans(shims: set[int]) -> None:
 
 
 def _pidfd_of_hub(hub_pid: int) -> int | None:
-    """A descriptor that becomes readable when the hub dies, even if a fork of it keeps its sockets open."""
+    """Return a descriptor that becomes readable when the hub dies, even if a fork of it keeps its sockets open."""
     try:
         return os.pidfd_open(hub_pid) if os.getppid() == hub_pid else None
     except (OSError, AttributeError):
@@ -323,7 +323,7 @@ def _pidfd_of_hub(hub_pid: int) -> int | None:
 def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
     _become_subreaper()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is the hub's to handle; it then closes the socket
+        signal.signal(number, signal.SIG_IGN)  # the hub handles a terminal's Ctrl-C, and then closes the socket
     hub = _pidfd_of_hub(hub_pid)
     shims: set[int] = set()
     child_exited = _sigchld_pipe()
@@ -344,7 +344,7 @@ def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
                 shims.add(_fork_shim(requests, hub, cgroup))
             except EOFError:
                 break
-    # Shims see the hub's end by themselves; what is left after their time is killed from here.
+    # Shims notice the hub's end themselves. What they have not ended in this time is killed here.
     deadline = time.monotonic() + 0.5
     while shims and time.monotonic() < deadline:
         shims.difference_update(pid for pid, _ in _reap())
@@ -354,7 +354,7 @@ def _supervise(requests: socket.socket, hub_pid: int, cgroup: str) -> None:
 
 
 def _remove_cgroup(path: str) -> None:
-    """Step out of the hub's cgroup and remove it, so that a killed hub leaves no empty one behind. "" is none."""
+    """Leave the hub's cgroup and remove it, so that a killed hub leaves no empty cgroup. path: "" means no cgroup."""
     if not path:
         return
     try:
@@ -362,7 +362,7 @@ def _remove_cgroup(path: str) -> None:
             parent.write(str(os.getpid()))
         os.rmdir(path)
     except OSError:
-        pass  # somebody else removed it, or something survived: the next hub's sweep sees to it
+        pass  # it is removed already, or a member still runs: the next hub's sweep removes it
 
 
 if __name__ == "__main__":

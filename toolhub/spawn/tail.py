@@ -1,4 +1,4 @@
-"""The last lines a server wrote to stderr: what a person needs when it failed."""
+"""The last lines that a server wrote to stderr. They are shown when it fails."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections import deque
 import anyio
 
 LINES, LINE_CHARS = 50, 2000
-# A server that floods stderr is read at no more than 64 KiB per 2 ms: it blocks in its own write, nobody else pays.
+# A server that floods stderr is read at no more than 64 KiB per 2 ms. It then blocks in its own write and does not slow
+# down the hub.
 _CHUNK_BYTES, _PAUSE_S, _BURST_BYTES = 65536, 0.002, 1 << 20
 
 
 class StderrTail:
-    """Drains a pipe for ever and remembers its last lines."""
+    """Reads a pipe until EOF and keeps its last lines."""
 
     def __init__(self) -> None:
         self.total_bytes = 0
@@ -41,17 +42,17 @@ class StderrTail:
         self.total_bytes += len(chunk)
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         for line in lines[-LINES:]:
-            self._remember(line)
+            self._keep(line)
         if len(self._partial) > _CHUNK_BYTES:  # one endless line must not grow without bound
-            self._remember(self._partial)
+            self._keep(self._partial)
             self._partial = b""
 
-    def _remember(self, line: bytes) -> None:
+    def _keep(self, line: bytes) -> None:
         text = line[:LINE_CHARS].decode("utf-8", "replace").rstrip()
         if text:
             self._lines.append(text)
 
     def lines(self) -> list[str]:
-        """The last lines, oldest first, an unfinished one included."""
+        """Return the last lines, oldest first, with an unfinished one."""
         rest = self._partial[:LINE_CHARS].decode("utf-8", "replace").strip()
         return [*self._lines, rest] if rest else list(self._lines)

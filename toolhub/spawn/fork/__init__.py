@@ -1,1 +1,1 @@
-"""`spawn: fork`: a server process is forked from an interpreter that has its libraries loaded."""
+"""`spawn: fork`: a server's process is forked from an interpreter that has loaded its libraries."""

@@ -1,7 +1,7 @@
-"""What earlier processes of a program imported, kept over restarts of the hub.
+"""Import profiles: which modules earlier processes of a program imported. They outlive the hub.
 
-The files hold module names and nothing else, and are read as such: a name that is no identifier is dropped, and which
-names may be loaded at all is decided anew by each zygote.
+The files hold only module names. A name that is no identifier is dropped when a file is read. Each zygote decides anew
+which of the names it loads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolhub.private_files import read_private, write_private
 
 MOST_NAMES, _LONGEST_NAME = 4000, 200
 _FILE_BYTES = 1 << 20
-# Programs come and go; more than this many on one machine at a time would be a surprise.
+# Files of programs that are no longer used are deleted beyond this number.
 _MOST_FILES = 256
 _FALLBACKS = "fallbacks.json"
 
@@ -27,13 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ImportProfile:
-    """names: in the order they were imported; None if nobody has watched yet. excluded: not to be loaded, and why."""
+    """names: in the order of their import; None if no process was observed yet. excluded: modules that a zygote must
+    not load, with the reasons."""
 
     names: list[str] | None = None
     excluded: dict[str, str] = field(default_factory=dict)
 
     def add(self, names: Iterable[str]) -> bool:
-        """Append what is new; True if something was."""
+        """Append the names that are new; return True if there were any."""
         known = dict.fromkeys(self.names or [])
         before = len(known)
         known.update(dict.fromkeys(filter(is_module_name, names)))
@@ -46,35 +47,39 @@ def is_module_name(name: object) -> bool:
 
 
 class ImportProfiles:
-    """A folder with one file per program, and one with the servers that are not forked. None: nothing is kept."""
+    """A folder with one file per program, and one file that lists the servers that were not forked.
+
+    folder: None: nothing is saved.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def load(self, identity: Sequence[str]) -> ImportProfile:
-        """Return what is known about a program; nothing if its file is missing, damaged or somebody else's."""
+        """Return a program's profile; an empty one if its file is missing, damaged or writable by other users."""
         content = self._read(_file_name(identity))
         names, excluded = content.get("modules"), content.get("excluded")
         if not isinstance(names, list) or not isinstance(excluded, list):
             return ImportProfile()
-        modules = ImportProfile(excluded=dict.fromkeys(filter(is_module_name, excluded), "found out earlier"))
-        modules.add(names)
-        return modules
+        reason = "an earlier hub found that it cannot be preloaded"
+        profile = ImportProfile(excluded=dict.fromkeys(filter(is_module_name, excluded), reason))
+        profile.add(names)
+        return profile
 
-    def save(self, identity: Sequence[str], modules: ImportProfile) -> None:
-        content = {"program": list(identity), "modules": modules.names or [], "excluded": list(modules.excluded)}
+    def save(self, identity: Sequence[str], profile: ImportProfile) -> None:
+        content = {"program": list(identity), "modules": profile.names or [], "excluded": list(profile.excluded)}
         self._write(_file_name(identity), content)
         self._prune()
 
     def fallbacks(self) -> dict[str, str]:
-        """Why servers with `spawn: fork` were executed instead, by server name."""
-        return {str(name): str(why) for name, why in self._read(_FALLBACKS).items()}
+        """Return why servers with `spawn: fork` were executed instead, by server name."""
+        return {str(name): str(reason) for name, reason in self._read(_FALLBACKS).items()}
 
     def set_fallback(self, server: str, reason: str | None) -> None:
-        """Keep the reason for `toolhub doctor`; None: it was forked."""
-        kept = self.fallbacks()
-        changed = {name: why for name, why in kept.items() if name != server} | ({server: reason} if reason else {})
-        if changed != kept:
+        """Save why a server was executed, for `toolhub doctor`. reason: None: it was forked."""
+        saved = self.fallbacks()
+        changed = {name: text for name, text in saved.items() if name != server} | ({server: reason} if reason else {})
+        if changed != saved:
             self._write(_FALLBACKS, changed)
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -92,7 +97,7 @@ class ImportProfiles:
         try:
             write_private(self._folder / name, json.dumps(content).encode())
         except OSError as exc:  # a full disk must not stop the tools
-            logger.debug("what was learned about forking cannot be kept: %s", exc)
+            logger.debug("cannot save the import profile %s: %s", self._folder / name, exc)
 
     def _prune(self) -> None:
         if self._folder is None:
@@ -102,7 +107,7 @@ class ImportProfiles:
             for path in files[_MOST_FILES:]:
                 path.unlink(missing_ok=True)
         except OSError as exc:
-            logger.debug("old files in %s stay: %s", self._folder, exc)
+            logger.debug("cannot delete old import profiles in %s: %s", self._folder, exc)
 
 
 def _file_name(identity: Sequence[str]) -> str:

@@ -1,12 +1,12 @@
-"""Loading a server's libraries into a zygote, under watch.
+"""Load a server's libraries into a zygote, and detect imports with side effects.
 
-What is loaded here is shared by every server of the zygote. That is right for code and wrong for whatever a module
-does to the process, or takes from it, when it is imported: a thread would not exist in the forks, an open file would be
-shared, the value of a task's variable would be somebody else's. A module that is caught at such a thing is reported to
-the hub with all that were importing it, and the zygote ends; the hub starts another one that leaves these out.
+All servers of the zygote share what is loaded here. Sharing is safe for code. It is unsafe when an import changes the
+process or reads something from it: a thread does not exist in the forks, an open file would be shared by all of them,
+and a task's variable would have the value of another task. When the zygote detects such a module, it reports it to the
+hub, together with the modules that were importing it, and ends. The hub starts another zygote that excludes them.
 
-A first attempt looks only at the end whether all is clean. If it is not, the next one is *careful* and looks after
-every module, to find which one it is.
+The first attempt compares the process only after all imports. If it finds a change, the next attempt checks after each
+module (`check_each`), to find the module that caused it.
 """
 
 from __future__ import annotations
@@ -27,70 +27,70 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class UnsafeImport(BaseException):
-    """Something that forks must not share. Not an Exception: imports that may fail shall not swallow it."""
+    """An import did something that forks must not share. No Exception, so that `except Exception` does not hide it."""
 
-    def __init__(self, modules: list[str], why: str) -> None:
-        super().__init__(why)
+    def __init__(self, modules: list[str], reason: str) -> None:
+        super().__init__(reason)
         self.modules = modules
-        self.why = why
+        self.reason = reason
 
 
 def preload(order: dict[str, Any], hub: socket.socket) -> bool:
-    """Import what the hub ordered and tell it how that went; True if this process may become a zygote.
+    """Import the modules of `order` and report the result to the hub; return True if this process may be a zygote.
 
-    order: `modules` learned from an earlier process, `own` packages and `excluded` modules to leave alone, `opted`
-    modules to load wherever they live, found from `folder`; `task_variables` that no module may look at, nor at the
-    working directory if `cwd_varies`; `careful`.
+    order: `modules`: of the program's import profile. `own` packages and `excluded` modules: not loaded. `preload`:
+    modules to load wherever they lie, found from `folder`. `task_variables`: no module may read them, nor the working
+    directory if `cwd_varies`. `check_each`: check after each module.
     """
 
-    def tell(**message: Any) -> None:
+    def send(**message: Any) -> None:
         hub.sendall(json.dumps(message).encode() + b"\n")
 
     watch = _Watch(order)
     try:
         with watch.active():
-            failed = _import_all(order, tell)
+            failed = _import_all(order, send)
             watch.check()
         if watch.reads:
             raise UnsafeImport(*watch.reads[0])
     except UnsafeImport as unsafe:
-        tell(unsafe=unsafe.why, modules=unsafe.modules)
+        send(unsafe=unsafe.reason, modules=unsafe.modules)
         return False
-    tell(ready=True, failed=failed)
+    send(ready=True, failed=failed)
     return True
 
 
-def _import_all(order: dict[str, Any], tell: Callable[..., None]) -> dict[str, str]:
-    """Import one after the other; return what could not be, with the reason."""
+def _import_all(order: dict[str, Any], send: Callable[..., None]) -> dict[str, str]:
+    """Import the modules one after the other; return those that could not be imported, with the reasons."""
     failed = {}
-    for name in [*_libraries(order), *order["opted"]]:
+    for name in [*_libraries(order), *order["preload"]]:
         if name in sys.modules:
             continue
-        tell(importing=name)
-        is_opted = name in order["opted"]
-        if is_opted:
+        send(importing=name)
+        is_configured = name in order["preload"]
+        if is_configured:
             sys.path.insert(0, order["folder"])
         try:
             importlib.import_module(name)
         except ImportError as exc:
-            failed[name] = str(exc)  # as in the process it was learned from, or it is no longer there
+            failed[name] = str(exc)  # it failed in the program too, or it was uninstalled since
         except UnsafeImport:
             raise
         except BaseException as exc:
             raise UnsafeImport([name], f"it raises {type(exc).__name__} when it is imported: {exc}") from exc
         finally:
-            if is_opted and order["folder"] in sys.path:
+            if is_configured and order["folder"] in sys.path:
                 sys.path.remove(order["folder"])
     return failed
 
 
 def _libraries(order: dict[str, Any]) -> Iterator[str]:
-    """The learned modules that are installed libraries, and neither the program itself nor excluded."""
-    left_out = {*order["own"], *order["excluded"]}
+    """Yield the profile's modules that are installed libraries, without the program's own and the excluded ones."""
+    not_loaded = {*order["own"], *order["excluded"]}
     is_library: dict[str, bool] = {}
     for name in order["modules"]:
         parts = name.split(".")
-        if any(".".join(parts[:length]) in left_out for length in range(1, len(parts) + 1)):
+        if any(".".join(parts[:length]) in not_loaded for length in range(1, len(parts) + 1)):
             continue
         root = parts[0]
         if root not in is_library:
@@ -100,7 +100,7 @@ def _libraries(order: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_library(root: str) -> bool:
-    """Whether a top-level module belongs to the interpreter or was installed; a folder on PYTHONPATH is neither."""
+    """Whether a top-level module belongs to the interpreter or is installed. A folder on PYTHONPATH does not count."""
     if root in sys.builtin_module_names or root == "__main__":
         return root != "__main__"
     try:
@@ -116,7 +116,7 @@ def _is_library(root: str) -> bool:
 
 
 class _Watch:
-    """Compares the process with what it was before anything was loaded."""
+    """Compares the process with its state before anything was loaded."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.reads: list[tuple[list[str], str]] = []
@@ -127,13 +127,13 @@ class _Watch:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Watch during the block, with everything that is printed caught."""
+        """Watch during the block. What modules print is caught."""
         self._output = os.memfd_create("output")
         stdio = [os.dup(1), os.dup(2)]
         os.dup2(self._output, 1)
         os.dup2(self._output, 2)
         undo = self._watch_reads(frozenset(self._order["task_variables"]), self._order["cwd_varies"])
-        if self._order["careful"]:
+        if self._order["check_each"]:
             sys.meta_path.insert(0, self)
         self._before = self._state()
         try:
@@ -148,11 +148,11 @@ class _Watch:
                 os.close(fd)
 
     def check(self) -> None:
-        """Raise UnsafeImport if the process is not what it was; whose doing it is, is known to a careful watch."""
+        """Raise UnsafeImport if the process has changed. It names modules only with `check_each`."""
         now = self._state()
-        for what, value in now.items():
-            if value != self._before[what]:
-                raise UnsafeImport(list(self._stack), f"it {what} when it is imported")
+        for change, value in now.items():
+            if value != self._before[change]:
+                raise UnsafeImport(list(self._stack), f"it {change} when it is imported")
 
     def _state(self) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
@@ -163,44 +163,44 @@ class _Watch:
             "starts a process": _children(),
             "prints": os.fstat(self._output).st_size,
             "changes the working directory": os.stat(".")[1:3],
-            "changes the environment": dict(os.environ._data),  # type: ignore[attr-defined]  # past our own watch
+            "changes the environment": dict(os.environ._data),  # type: ignore[attr-defined]  # not seen by the watch
             "changes sys.path": list(sys.path),
             "sets a signal handler": [signal.getsignal(number) for number in signal.valid_signals()],
             "replaces stdio": [id(stream) for stream in (sys.stdin, sys.stdout, sys.stderr)],
         }
 
-    # --- what a module reads that differs from fork to fork -----------------------------------------------------------
+    # --- reading what differs from fork to fork -----------------------------------------------------------------------
 
     def _watch_reads(self, variables: frozenset[str], cwd_varies: bool) -> Callable[[], None]:
-        """Note who reads a task's variable or the working directory; return how to end that."""
+        """Record modules that read a task's variable or the working directory; return a function that ends this."""
         environ: Any = type(os.environ)
-        get, every, getcwd = environ.__getitem__, environ.__iter__, os.getcwd
+        get, iterate, getcwd = environ.__getitem__, environ.__iter__, os.getcwd
 
         def watched_get(self_: Any, key: Any) -> Any:
             if key in variables:
-                self._note(f"it reads {key}, which differs from task to task, when it is imported")
+                self._record(f"it reads {key}, which differs from task to task, when it is imported")
             return get(self_, key)
 
-        def watched_every(self_: Any) -> Any:
+        def watched_iterate(self_: Any) -> Any:
             if variables:
-                self._note("it reads the whole environment, which differs from task to task, when it is imported")
-            return every(self_)
+                self._record("it reads the whole environment, which differs from task to task, when it is imported")
+            return iterate(self_)
 
         def watched_getcwd() -> str:
-            if cwd_varies and "multiprocessing.process" not in _importing():  # that one is put right in each fork
-                self._note("it looks up the working directory when it is imported")
+            if cwd_varies and "multiprocessing.process" not in _importing():  # each fork corrects that one
+                self._record("it looks up the working directory when it is imported")
             return getcwd()
 
         def undo() -> None:
-            environ.__getitem__, environ.__iter__, os.getcwd = get, every, getcwd
+            environ.__getitem__, environ.__iter__, os.getcwd = get, iterate, getcwd
 
-        environ.__getitem__, environ.__iter__, os.getcwd = watched_get, watched_every, watched_getcwd
+        environ.__getitem__, environ.__iter__, os.getcwd = watched_get, watched_iterate, watched_getcwd
         return undo
 
-    def _note(self, why: str) -> None:
-        self.reads.append((_importing(), why))
+    def _record(self, reason: str) -> None:
+        self.reads.append((_importing(), reason))
 
-    # --- careful: a finder that looks round after every module --------------------------------------------------------
+    # --- check_each: a finder that checks after each module -----------------------------------------------------------
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         self.check()
@@ -211,13 +211,13 @@ class _Watch:
             spec = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Watched(spec.loader, self)
+                    spec.loader = _CheckingLoader(spec.loader, self)
                 return spec
         return None
 
     @contextmanager
-    def during(self, name: str) -> Iterator[None]:
-        """Take what happens in the block for the doing of the module `name`."""
+    def attribute_to(self, name: str) -> Iterator[None]:
+        """Attribute every change during the block to the module `name`."""
         self._stack.append(name)
         try:
             yield
@@ -226,8 +226,8 @@ class _Watch:
             self._stack.pop()
 
 
-class _Watched:
-    """A module's loader, with a look round after it."""
+class _CheckingLoader:
+    """A module's loader that checks the process after the module has run."""
 
     def __init__(self, loader: Any, watch: _Watch) -> None:
         self._loader = loader
@@ -238,12 +238,12 @@ class _Watched:
 
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
-        with self._watch.during(module.__name__):
+        with self._watch.attribute_to(module.__name__):
             self._loader.exec_module(module)
 
 
 def _importing() -> list[str]:
-    """The modules whose import-time code is running, outermost first."""
+    """Return the modules whose import-time code is running, outermost first."""
     found = []
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -1,7 +1,7 @@
-"""Which commands run a Python program, and how a fresh interpreter would run it.
+"""Recognise commands that run a Python program.
 
-Known are `python [flags] -m module ...`, `python [flags] script ...`, and a script whose first line names a Python, as
-`pip` writes them for console scripts. Everything else is not forked, and the answer says why.
+It recognises `python [flags] -m module ...`, `python [flags] script ...`, and a script whose first line names a Python
+(`pip` writes such console scripts). Other commands are not forked; the result then says why.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
-# Flags that change an interpreter from its first moment; a zygote is started with them. With -c, -i, -v, -x and the
-# rest there is nothing to fork, or something is printed at the start.
+# Flags that change an interpreter from its start. A zygote is started with them. With -c, -i, -v, -x and all others
+# there is no program to fork, or the interpreter prints something at its start.
 _FLAGS, _FLAGS_WITH_VALUE = frozenset("BEIOPRSbqsu"), frozenset("WX")
 _NOISY_OPTIONS = ("importtime", "presite", "showrefcount")
-# What pip writes where the interpreter's path is too long for a first line: sh runs this, Python reads a string.
+# pip writes this when the interpreter's path is too long for a first line: sh runs it, Python reads it as a string.
 _POLYGLOT = re.compile(rb"#!\s*/bin/sh\n'''exec' \"?(/[^\n\"]+?)\"? \"\$0\" \"\$@\"\n")
 _HEAD_BYTES, _SCRIPT_BYTES = 512, 1 << 16
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a command comes to: an interpreter with its flags, and the program it runs."""
+    """An interpreter with its flags, and the program that it runs."""
 
     interpreter: tuple[str, ...]
     """argv[0] as the interpreter would see it, then its flags."""
     module: str | None
     script: str | None
-    """Exactly one of the two."""
+    """Exactly one of `module` and `script` is set."""
     args: tuple[str, ...]
-    """What follows the program: `sys.argv[1:]`."""
+    """The program's arguments: `sys.argv[1:]`."""
     own: frozenset[str] = frozenset()
-    """Top-level packages that are the program itself: their import-time code runs in every process."""
+    """Top-level packages of the program itself. Their import-time code runs in every process."""
     title: str = ""
-    """What the kernel calls the process: the file name that was executed."""
+    """The process name that the kernel shows: the name of the executed file."""
 
     @property
     def name(self) -> str:
         return f"-m {self.module}" if self.module is not None else str(self.script)
 
     def command_line(self) -> list[str]:
-        """What the interpreter would find as its arguments, `sys.orig_argv`."""
+        """Return the interpreter's arguments, `sys.orig_argv`."""
         run = ["-m", self.module] if self.module is not None else [self.script or ""]
         return [*self.interpreter, *run, *self.args]
 
 
 def parse_python_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Program | str:
-    """Return the program that a command runs, or why it is no Python program that can be forked.
+    """Return the Python program that a command runs, or the reason why it cannot be forked.
 
-    env, cwd (absolute): where the command would be looked up.
+    env, cwd (absolute): the command is looked up with them.
     """
     if sys.platform != "linux":
-        return "forking an interpreter is safe on Linux only"
+        return "forking an interpreter is safe only on Linux"
     path = _executable(argv[0], env, cwd)
     if path is None:
         return f"{argv[0]!r} was not found"
     head = _head(path)
     if head.startswith(b"\x7fELF"):
         if not _PYTHON.match(os.path.basename(argv[0])):
-            return f"{argv[0]!r} is no Python"
+            return f"{argv[0]!r} is not a Python interpreter"
         return _parse(argv[0], argv[1:], cwd, title=os.path.basename(argv[0]))
     return _console_script(path, head, argv, env, cwd)
 
@@ -86,20 +86,20 @@ def _head(path: str) -> bytes:
 def _console_script(path: str, head: bytes, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Program | str:
     interpreter = _shebang(head)
     if not interpreter or not _PYTHON.match(os.path.basename(interpreter[0])):
-        if _PYTHON.match(os.path.basename(argv[0])):  # pyenv's and asdf's are
+        if _PYTHON.match(os.path.basename(argv[0])):  # the shims of pyenv and asdf
             return f"{path} is a script that chooses an interpreter; give the full path of the interpreter itself"
-        return f"{argv[0]!r} is no Python program"
+        return f"{argv[0]!r} is not a Python program"
     found = _executable(interpreter[0], env, cwd)
     if found is None or not _head(found).startswith(b"\x7fELF"):
-        return f"the interpreter that {argv[0]!r} names is no Python itself"
-    # The kernel hands the interpreter the path that was executed.
-    given = path if "/" not in argv[0] else argv[0]
-    parsed = _parse(interpreter[0], [*interpreter[1:], given, *argv[1:]], cwd, title=os.path.basename(given))
+        return f"the first line of {argv[0]!r} names {interpreter[0]!r}, which is not a Python interpreter"
+    # The kernel passes the interpreter the path that was executed.
+    script = path if "/" not in argv[0] else argv[0]
+    parsed = _parse(interpreter[0], [*interpreter[1:], script, *argv[1:]], cwd, title=os.path.basename(script))
     return replace(parsed, own=_entry_point(path)) if isinstance(parsed, Program) else parsed
 
 
 def _shebang(head: bytes) -> list[str]:
-    """The interpreter and its flag that a first line names; empty if there is none that is understood."""
+    """Return the interpreter and its flag from a first line; empty if it cannot be parsed."""
     if polyglot := _POLYGLOT.match(head):
         return [os.fsdecode(polyglot[1])]
     line = head.partition(b"\n")[0]
@@ -113,7 +113,7 @@ def _shebang(head: bytes) -> list[str]:
 
 
 def _entry_point(path: str) -> frozenset[str]:
-    """The package that a generated console script calls; it is the program, the script only its door."""
+    """Return the package that a generated console script calls. That package is the program itself."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(_SCRIPT_BYTES))
@@ -128,11 +128,11 @@ def _parse(command: str, args: Sequence[str], cwd: str, *, title: str) -> Progra
     rest = list(args)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
-        taken = _flag(word, rest)
-        if taken is None:
+        parsed = _flag(word, rest)
+        if parsed is None:
             return f"an interpreter started with {word!r} cannot be forked"
-        kept, module = taken
-        flags += kept
+        words, module = parsed
+        flags += words
         if module is not None:
             program = Program((command, *flags), module, None, tuple(rest), title=title)
             return replace(program, own=frozenset({module.partition(".")[0]}))
@@ -143,7 +143,10 @@ def _parse(command: str, args: Sequence[str], cwd: str, *, title: str) -> Progra
 
 
 def _flag(word: str, rest: list[str]) -> tuple[list[str], str | None] | None:
-    """Read one word of flags: what to start the interpreter with, and the module if it ends in -m; None: not known."""
+    """Parse one word of flags: the words to start an interpreter with, and the module if it ends in -m.
+
+    None: a flag that is not supported.
+    """
     for position, letter in enumerate(word[1:], start=1):
         if letter == "m":
             before = [word[:position]] if position > 1 else []
@@ -160,5 +163,5 @@ def _flag(word: str, rest: list[str]) -> tuple[list[str], str | None] | None:
 
 
 def _is_source(path: str) -> bool:
-    """Whether it is a script and not a directory, an archive or byte code, which Python runs in other ways."""
+    """Whether it is a script. Python runs a directory, an archive and byte code in other ways."""
     return os.path.isfile(path) and not path.endswith(".pyc") and not _head(path).startswith(b"PK")

@@ -1,10 +1,10 @@
-"""`spawn: fork`: a server's process comes from an interpreter that has its libraries loaded.
+"""`spawn: fork`: a server's process is forked from an interpreter that has loaded its libraries.
 
-A zygote per program, interpreter, flags and environment (but for what differs from task to task) forks a process in
-the time that an execution needs to find its first import, and the forks share the memory of what was loaded. What
-cannot be forked is executed, and the reason kept: `toolhub doctor` shows it.
+There is one zygote per program, interpreter, flags and environment (without the variables that differ from task to
+task). A fork takes as long as a new interpreter needs until its first import, and forks share the memory of the loaded
+modules. A server that cannot be forked is executed instead. The reason is saved, and `toolhub doctor` shows it.
 
-    ForkServer ──> ForkTarget (one per program) ──> ZygoteProcess ──> zygote.py: preloading.py, then fresh.py per fork
+    ForkServer ──> ForkTarget (one per program) ──> ZygoteProcess ──> zygote.py: preload.py, then snapshot.py per fork
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from toolhub.owned import unwrapped
 from toolhub.spawn.child import Child
 from toolhub.spawn.fork.import_profile import ImportProfiles
 from toolhub.spawn.fork.python_command import Program, parse_python_command
-from toolhub.spawn.fork.target import ForkKey, ForkTarget, Unavailable
+from toolhub.spawn.fork.target import ForkKey, ForkTarget, ForkUnavailable
 from toolhub.spawn.fork.zygote_process import Spawn
 from toolhub.spawn.journal import Journal
 
 FOLDER = "fork"
-"""Below the hub's state directory: what was learned."""
-# Variables that an interpreter, the C library or the loader reads before any program runs: forks cannot differ in them.
+"""The folder of import profiles, below the hub's state directory."""
+# Variables that an interpreter, the C library or the loader reads before any program runs. Forks cannot differ in them.
 _EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "HOME", "PATH", "VIRTUAL_ENV", "OPENSSL_")
-# A server with more working directories than this has one per task, and a zygote that stands in none of them.
+# A server with more working directories than this has one per task. Its zygote then runs in "/".
 MOST_CWDS = 2
-# Nor is there a zygote for each task where the tasks differ in what an interpreter starts with.
+# Tasks that differ in what an interpreter reads at its start need a zygote each. A program gets at most this many.
 MOST_TARGETS = 8
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class ForkServer:
 
     def __init__(self, spawn: Spawn, tasks: anyio.abc.TaskGroup, journal: Journal | None) -> None:
         self.reasons: dict[str, str] = {}
-        """Why servers were executed instead, by name."""
-        self._noted: set[str] = set()
+        """Why servers were executed instead, by server name."""
+        self._recorded: set[str] = set()
         self._spawn = spawn
         self._tasks = tasks
         self._journal = journal
@@ -55,35 +55,36 @@ class ForkServer:
         self._cwds: dict[ForkKey, set[str]] = {}
 
     async def start(self, spec: ServerSpec, argv: Sequence[str], *, env: Mapping[str, str]) -> Child:
-        """Start a server, by fork if that is possible. Raises SpawnFailed."""
+        """Start a server, with a fork if possible. Raises SpawnFailed."""
         cwd = os.path.abspath(spec.cwd or os.curdir)  # noqa: ASYNC240  # no disk access
         program = parse_python_command(argv, env=env, cwd=cwd)
         if isinstance(program, str):
-            self._told(spec.name, program)
+            self._record_fallback(spec.name, program)
         else:
             try:
                 child = await self._target(spec, program, env, cwd).start(_request(program, argv, env, cwd))
-            except Unavailable as exc:
-                if exc.lasting:
-                    self._told(spec.name, str(exc))
+            except ForkUnavailable as exc:
+                if not exc.is_temporary:
+                    self._record_fallback(spec.name, str(exc))
             else:
-                self._told(spec.name, None)
+                self._record_fallback(spec.name, None)
                 return child
         return await self._spawn(argv, env=env, cwd=spec.cwd)
 
-    def _told(self, server: str, reason: str | None) -> None:
-        if server in self._noted and self.reasons.get(server) == reason:
-            return  # most starts: the disk has it already
-        self._noted.add(server)
+    def _record_fallback(self, server: str, reason: str | None) -> None:
+        """Record why a server was executed. reason: None: it was forked."""
+        if server in self._recorded and self.reasons.get(server) == reason:
+            return  # the file has it already, as for most starts
+        self._recorded.add(server)
         if reason is None:
             self.reasons.pop(server, None)
         else:
             self.reasons[server] = reason
-            logger.warning("fork: server %r falls back to exec: %s", server, reason)
+            logger.warning("server %r is executed instead of forked: %s", server, reason)
         self._files.set_fallback(server, reason)
 
     def _target(self, spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkTarget:
-        """Return what starts this program on this fork_key. Raises Unavailable where there are too many grounds."""
+        """Return the target of this program, created if needed. Raises ForkUnavailable if it has too many targets."""
         fork_key = _fork_key(spec, program, env, cwd)
         cwds = self._cwds.setdefault(replace(fork_key, cwd="", folder=""), set())
         if cwd not in cwds and len(cwds) < MOST_CWDS:
@@ -93,7 +94,7 @@ class ForkServer:
             fork_key = replace(fork_key, cwd="/", folder=folder, cwd_varies=True)
         if fork_key not in self._targets:
             if sum(other.program == fork_key.program for other in self._targets) >= MOST_TARGETS:
-                raise Unavailable("variables that an interpreter reads as it starts differ from start to start")
+                raise ForkUnavailable("variables that an interpreter reads at its start differ from start to start")
             self._targets[fork_key] = ForkTarget(
                 fork_key, spawn=self._spawn, tasks=self._tasks, files=self._files, journal=self._journal
             )
@@ -101,28 +102,28 @@ class ForkServer:
 
 
 def import_profiles(state_dir: Path | None) -> ImportProfiles:
-    """What hubs with that state directory have learned."""
+    """Return the import profiles of hubs with this state directory."""
     return ImportProfiles(state_dir / FOLDER if state_dir is not None else None)
 
 
 def _fork_key(spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkKey:
     per_task = frozenset(name for name in spec.task_variables if not name.startswith(_EARLY))
     common = tuple(sorted((name, value) for name, value in env.items() if name not in per_task))
-    # The same program whatever its arguments are.
-    bare = Program(program.interpreter, program.module, program.script, (), program.own)
+    # Starts that differ only in the program's arguments share a key.
+    without_args = Program(program.interpreter, program.module, program.script, (), program.own)
     folder = cwd if program.script is None else os.path.dirname(os.path.realpath(os.path.join(cwd, program.script)))
-    return ForkKey(bare, common, cwd, folder, tuple(spec.preload), per_task)
+    return ForkKey(without_args, common, cwd, folder, tuple(spec.preload), per_task)
 
 
 def _is_relative(program: Program, env: Mapping[str, str]) -> bool:
-    """Whether the interpreter, or what it loads its modules from, is another one in another working directory."""
+    """Whether the interpreter or its module folders depend on the working directory."""
     command = program.interpreter[0]
-    places = [
+    paths = [
         *env.get("PYTHONPATH", "/").split(os.pathsep),
         env.get("PYTHONHOME", "/"),
         *([command] * ("/" in command)),
     ]
-    return not all(map(os.path.isabs, places))
+    return not all(map(os.path.isabs, paths))
 
 
 def _request(program: Program, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> dict[str, object]:
@@ -140,10 +141,10 @@ def _request(program: Program, argv: Sequence[str], env: Mapping[str, str], cwd:
 
 @asynccontextmanager
 async def open_forks(spawn: Spawn, journal: Journal | None) -> AsyncIterator[ForkServer]:
-    """Hold a fork server; leaving ends its zygotes and their servers."""
+    """Hold a fork server. Leaving the block ends its zygotes and their servers."""
     try:
         async with anyio.create_task_group() as tasks:
             yield ForkServer(spawn, tasks, journal)
             tasks.cancel_scope.cancel()
     except ExceptionGroup as group:
-        raise unwrapped(group) from None  # the caller's own error: its tasks raise none
+        raise unwrapped(group) from None  # it is the caller's error: the tasks of this group raise none

@@ -1,8 +1,8 @@
-"""What makes a forked interpreter indistinguishable, from inside, from one that was just started.
+"""Make a forked interpreter look, from inside, like one that was just started.
 
-Loaded by `zygote.py` with the standard library of any Python 3.9+. `take()` is called before anything is loaded and
-notes what a fresh interpreter is like; `restore()` restores that in the forked process and adds what its command line,
-environment and working directory would have brought; `run()` runs the program as the interpreter itself does.
+`zygote.py` loads this module with the standard library of any Python 3.9+. `take()` is called before anything is
+loaded. It records the state of a fresh interpreter. `restore()` restores that state in the forked process and sets the
+command line, environment and working directory of the server. `run()` runs the program as the interpreter itself does.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MAIN_NAMES = (
     *("__file__", "__cached__"),
 )
 _PR_SET_NAME = 15
-# Longer than any start takes; a program that imports for ever is not learned from for ever.
+# Longer than any start takes. After that the recorder of imports stops.
 _RECORD_S, _RECORD_NAMES = 30.0, 5000
 
 
 class InterpreterSnapshot(NamedTuple):
-    """A fresh interpreter, in values."""
+    """The state of a fresh interpreter."""
 
     main: dict[str, Any]
     """The namespace of `__main__` when a script starts."""
     added: dict[str, str]
-    """Environment variables that the interpreter set itself (LC_CTYPE, where there is no locale)."""
+    """Environment variables that the interpreter set itself (LC_CTYPE, if there is no locale)."""
     path: list[str]
     """`sys.path` without the program's own entry."""
     stdio: list[tuple[str, str]]
@@ -46,7 +46,7 @@ class InterpreterSnapshot(NamedTuple):
 
 
 def take(main: types.ModuleType, env: dict[str, str]) -> InterpreterSnapshot:
-    """Note what is to be restored. env: what the interpreter was started with."""
+    """Record the state to restore. env: the environment that the interpreter was started with."""
     if not _is_path_safe():
         del sys.path[0]  # the zygote's own folder
     sys.argv = [""]
@@ -61,7 +61,7 @@ def take(main: types.ModuleType, env: dict[str, str]) -> InterpreterSnapshot:
 
 
 def handlers() -> dict[int, Any]:
-    """What each signal does."""
+    """Return the handler of each signal."""
     return {int(number): signal.getsignal(number) for number in signal.valid_signals()}
 
 
@@ -75,7 +75,7 @@ def _is_path_safe() -> bool:
 def restore(fresh: InterpreterSnapshot, request: dict[str, Any], recorder: int | None) -> None:
     """Make this process look as if it had just been started for `request`.
 
-    recorder: a descriptor that the names of the modules it imports are written to.
+    recorder: a descriptor. The names of the modules that the process imports are written to it.
     """
     _close_descriptors(keep={0, 1, 2, recorder})
     signal.set_wakeup_fd(-1)
@@ -89,7 +89,7 @@ def restore(fresh: InterpreterSnapshot, request: dict[str, Any], recorder: int |
     _make_main(fresh, request)
     _reseed()
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
-        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]  # the zygote's, otherwise
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]  # it is the zygote's so far
     for entry in [entry for entry, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[entry]  # it may exist by now
     if recorder is not None:
@@ -103,7 +103,7 @@ def _close_descriptors(keep: set[int | None]) -> None:
             try:
                 os.close(int(name))
             except OSError:
-                pass  # the listing's own
+                pass  # the descriptor of the listing itself
 
 
 def _set_environment(env: dict[str, str]) -> None:
@@ -114,7 +114,7 @@ def _set_environment(env: dict[str, str]) -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """What an execution would have passed; the request is UTF-8 whatever this interpreter's locale is."""
+    """Return the bytes that an execution would have passed. The request is UTF-8 in every locale."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -128,11 +128,11 @@ def _set_command_line(fresh: InterpreterSnapshot, request: dict[str, Any]) -> No
     if not _is_path_safe():
         folder = os.getcwd() if request["module"] else os.path.dirname(os.path.realpath(program))
         sys.path.insert(0, folder)
-    _show_command_line([_bytes(word) for word in request["line"]], _bytes(request["title"]))
+    _set_process_title([_bytes(word) for word in request["line"]], _bytes(request["title"]))
 
 
-def _show_command_line(line: Sequence[bytes], title: bytes) -> None:
-    """Let `ps` and /proc show the server's command instead of the zygote's, as far as there is room."""
+def _set_process_title(line: Sequence[bytes], title: bytes) -> None:
+    """Make `ps` and /proc show the server's command instead of the zygote's, cut to the zygote's length."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NAME, title[:15] + b"\0", 0, 0, 0)
     try:
@@ -142,12 +142,12 @@ def _show_command_line(line: Sequence[bytes], title: bytes) -> None:
     except (OSError, IndexError, ValueError):
         return
     if 0 < start < end:
-        shown = (b"\0".join(line) + b"\0")[: end - start - 1]
-        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+        text = (b"\0".join(line) + b"\0")[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _open_stdio(fd: int, encoding: str, errors: str, *, is_buffered: bool) -> None:
-    """As `create_stdio` of CPython does."""
+    """Open a standard stream as `create_stdio` of CPython does."""
     name, mode = ("stdin", "stdout", "stderr")[fd], "r" if fd == 0 else "w"
     has_buffer = is_buffered or fd == 0
     buffer: Any = open(fd, f"{mode}b", -1 if has_buffer else 0, closefd=False)
@@ -185,14 +185,14 @@ def _make_main(fresh: InterpreterSnapshot, request: dict[str, Any]) -> None:
 
 
 def _reseed() -> None:
-    """`random` and OpenSSL see to themselves after a fork; NumPy's global generator does not."""
+    """Reseed NumPy's global generator. `random` and OpenSSL reseed themselves after a fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 class Recorder:
-    """A finder that finds nothing: it writes down what is asked for, and takes itself away after a while."""
+    """An import finder that finds nothing. It writes each module's name to `fd` and removes itself after a while."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -204,7 +204,7 @@ class Recorder:
         try:
             os.write(self._fd, name.encode() + b"\n")
         except (OSError, UnicodeError):
-            self._left = 0  # the program has closed what it did not open
+            self._left = 0  # the program has closed the descriptor
         if self._left <= 0 or time.monotonic() > self._until:
             self._stop()
 
@@ -213,7 +213,7 @@ class Recorder:
             sys.meta_path.remove(self)
             os.close(self._fd)
         except (ValueError, OSError):
-            pass  # somebody else has
+            pass  # the program has removed or closed it already
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -232,8 +232,10 @@ def run(request: dict[str, Any]) -> None:
 
 
 def report(error: BaseException, above: str) -> None:
-    """Print an error that nobody caught, without the frames of `above` and of this file; it is then raised silently,
-    so that the interpreter still ends as it does after such an error."""
+    """Print an uncaught error, without the frames of `above` and of this file.
+
+    The caller raises it again. It is not printed twice, and the interpreter ends with the exit code of such an error.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (above, __file__):
         trace = trace.tb_next

@@ -1,8 +1,8 @@
-"""One program that is started again and again: what it imports, and the zygote that has that loaded.
+"""One program that is started repeatedly: its import profile, and the zygote that has loaded these modules.
 
-Its first process comes from a zygote that has nothing loaded, and writes down what it imports. Whoever wants another
-one meanwhile waits for it, and then for the zygote that loads these modules: together that takes as long as two starts,
-and every start after it takes a fraction of one. Whoever has waited too long is told to execute the program instead.
+The first process is forked from an empty zygote and records its imports. Starts that come meanwhile wait for it, and
+then for the zygote that loads these modules. Together that takes as long as two starts. Every later start takes a
+fraction of one. A start that has waited too long raises ForkUnavailable, and the program is executed instead.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from toolhub.spawn.fork.python_command import Program
 from toolhub.spawn.fork.zygote_process import PreloadError, Spawn, ZygoteProcess, open_zygote
 from toolhub.spawn.journal import Journal
 
-# On a busy machine a Python server is up in 1-3 s, and so is a zygote; who has waited longer gains nothing by it.
+# On a busy machine a Python server or a zygote starts in 1-3 s. A start that has waited longer than this saves no time.
 START_WAIT_TIMEOUT_S = 10.0
-# A zygote that nobody needed for so long costs more memory than the next start costs time.
+# After this idle time the memory of a zygote costs more than the time of the next start.
 IDLE_S = 300.0
-# The zygote of a first process has no other; it ends with it.
-_IDLE_BARE_S = 5.0
-# After that long it is tried once more: what was wrong may have been the machine's load, or was repaired.
+# The empty zygote serves only the first process and ends after it.
+_IDLE_EMPTY_S = 5.0
+# After this time a failed target is tried again: the machine may have been busy, or the cause may be repaired.
 COOLDOWN_S = 120.0
-# Each attempt leaves out at least one module more; a program with more culprits than that is better executed.
+# Each attempt excludes at least one more module. A program with more unsafe modules than this is executed.
 _MOST_ATTEMPTS = 8
 _RECORD_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
 
-class Unavailable(Exception):
-    """There is no zygote for this start. `lasting`: it is worth telling, and not only a matter of time."""
+class ForkUnavailable(Exception):
+    """There is no zygote for this start. `is_temporary`: a later start may find one, so it is not reported."""
 
-    def __init__(self, why: str, *, lasting: bool = True) -> None:
-        super().__init__(why)
-        self.lasting = lasting
+    def __init__(self, reason: str, *, is_temporary: bool = False) -> None:
+        super().__init__(reason)
+        self.is_temporary = is_temporary
 
 
 @dataclass(frozen=True)
 class ForkKey:
-    """What a zygote's process is made from: equal ones can share a zygote."""
+    """Everything that a zygote's process depends on. Starts with equal keys share a zygote."""
 
     program: Program
     env: tuple[tuple[str, str], ...]
     cwd: str
-    """The zygote's working directory: the servers' own, or "/" for servers that each have another."""
+    """The zygote's working directory: that of the servers, or "/" if each server has a different one."""
     folder: str
-    """Where the program's own modules lie."""
-    opted: tuple[str, ...]
+    """The folder of the program's own modules."""
+    preload: tuple[str, ...]
     task_variables: frozenset[str]
     cwd_varies: bool = False
 
     @property
     def identity(self) -> list[str]:
-        """Names what was learned, over restarts: no values of variables in it."""
+        """Identifies the import profile, also after a restart of the hub. Holds no values of variables."""
         return [*self.program.interpreter, self.program.name, self.folder]
 
 
 class ForkTarget:
-    """See the module's text. `tasks`: where its zygotes live."""
+    """See the module's text. `tasks`: the task group of its zygotes."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ForkTarget:
         journal: Journal | None,
     ) -> None:
         self.fork_key = fork_key
-        self.modules: ImportProfile = files.load(fork_key.identity)
+        self.profile: ImportProfile = files.load(fork_key.identity)
         self._spawn = spawn
         self._tasks = tasks
         self._files = files
@@ -89,32 +89,34 @@ class ForkTarget:
         self._changed = anyio.Event()
         self._is_learning = self._is_starting = False
         self._busy_since = 0.0
-        self._broken = ""
-        self._broken_at = 0.0
+        self._failure = ""
+        self._failed_at = 0.0
         self._intensity = RestartIntensity()
 
     async def start(self, request: Request) -> Child:
-        """Fork a process. Raises Unavailable, or SpawnFailed where executing it would fail as well."""
+        """Fork a process. Raises ForkUnavailable; SpawnFailed if executing the program would fail too."""
         with anyio.move_on_after(START_WAIT_TIMEOUT_S):
             while True:
-                if self._broken and anyio.current_time() - self._broken_at < COOLDOWN_S:
-                    raise Unavailable(self._broken)
+                if self._failure and anyio.current_time() - self._failed_at < COOLDOWN_S:
+                    raise ForkUnavailable(self._failure)
                 if self._zygote is not None and self._zygote.value.is_alive:
                     try:
                         return await self._fork(self._zygote.value, request)
                     except StarterLost:
-                        self._zygote = None  # it ended as we asked it
-                elif self.modules.names is None and not self._is_learning:
-                    return await self._first(request)
+                        self._zygote = None  # it ended in the moment of the request
+                elif self.profile.names is None and not self._is_learning:
+                    return await self._start_first(request)
                 else:
-                    await self._progress()
-        raise Unavailable(f"its interpreter was not ready within {START_WAIT_TIMEOUT_S:g} s", lasting=False)
+                    await self._wait_for_change()
+        raise ForkUnavailable(f"its zygote was not ready within {START_WAIT_TIMEOUT_S:g} s", is_temporary=True)
 
-    async def _progress(self) -> None:
-        """Wait until something about this target is different; have a zygote started if that is what is missing."""
+    async def _wait_for_change(self) -> None:
+        """Wait until this target's state changes. Starts a zygote if none is starting."""
         is_busy = self._is_learning or self._is_starting
         if is_busy and anyio.current_time() - self._busy_since > START_WAIT_TIMEOUT_S:
-            raise Unavailable("its first process, or its interpreter, takes long to get ready", lasting=False)
+            raise ForkUnavailable(
+                f"its first process or its zygote was not ready within {START_WAIT_TIMEOUT_S:g} s", is_temporary=True
+            )
         if not is_busy:
             self._is_starting, self._busy_since = True, anyio.current_time()
             self._tasks.start_soon(self._start_zygote, name=f"zygote of {self.fork_key.program.name}")
@@ -124,16 +126,16 @@ class ForkTarget:
         self._changed.set()
         self._changed = anyio.Event()
 
-    # --- the first process, and what it imports -----------------------------------------------------------------------
+    # --- the first process, and its imports ---------------------------------------------------------------------------
 
-    async def _first(self, request: Request) -> Child:
+    async def _start_first(self, request: Request) -> Child:
         self._is_learning, self._busy_since = True, anyio.current_time()
         try:
-            bare = await hold(self._tasks, self._open([], _IDLE_BARE_S), until=ZygoteProcess.wait_gone, name="zygote")
-            return await self._fork(bare.value, request)
+            empty = await hold(self._tasks, self._open([], _IDLE_EMPTY_S), until=ZygoteProcess.wait_gone, name="zygote")
+            return await self._fork(empty.value, request)
         except (PreloadError, SpawnFailed) as exc:
             self._stop_learning()
-            raise Unavailable(str(exc)) from exc
+            raise ForkUnavailable(str(exc)) from exc
         except BaseException:
             self._stop_learning()
             raise
@@ -148,7 +150,7 @@ class ForkTarget:
             return await zygote.fork(request)
         record = os.memfd_create("imports")
         try:
-            child = await zygote.fork(request, more=[record])
+            child = await zygote.fork(request, recorder=record)
         except BaseException:
             os.close(record)
             raise
@@ -157,15 +159,15 @@ class ForkTarget:
         return child
 
     def _learn(self, record: int) -> None:
-        """Take over what a process has imported so far; its handshake is answered, or it has come to its end."""
+        """Add what a process has imported so far. It has answered its handshake, or has ended."""
         names = os.pread(record, _RECORD_BYTES, 0).decode("utf-8", "replace").splitlines()
-        if self.modules.add(names):
-            self._files.save(self.fork_key.identity, self.modules)
+        if self.profile.add(names):
+            self._files.save(self.fork_key.identity, self.profile)
         self._stop_learning()
 
     def _end_record(self, record: int) -> None:
-        if self.modules.names is not None:
-            self._learn(record)  # what it imported later
+        if self.profile.names is not None:
+            self._learn(record)  # adds what it imported after its handshake
         self._stop_learning()
         os.close(record)
 
@@ -173,66 +175,66 @@ class ForkTarget:
 
     async def _start_zygote(self) -> None:
         try:
-            self._zygote = await self._fit_zygote()
+            self._zygote = await self._preloaded_zygote()
             self._tasks.start_soon(self._watch, self._zygote)
         except (PreloadError, SpawnFailed) as exc:
-            self._break(str(exc))
+            self._fail(str(exc))
         finally:
             self._is_starting = False
             self._notify()
 
-    async def _fit_zygote(self) -> Held[ZygoteProcess]:
-        """Start zygotes until one has everything loaded that can be."""
-        careful = False
+    async def _preloaded_zygote(self) -> Held[ZygoteProcess]:
+        """Start zygotes until one has loaded every module that is safe to load."""
+        check_each = False
         for _ in range(_MOST_ATTEMPTS):
-            opened = self._open(self.modules.names or [], IDLE_S, careful=careful)
+            opened = self._open(self.profile.names or [], IDLE_S, check_each=check_each)
             try:
                 return await hold(self._tasks, opened, until=ZygoteProcess.wait_gone, name="zygote")
             except PreloadError as exc:
-                if not exc.modules and careful:
+                if not exc.modules and check_each:
                     raise
-                self._exclude(exc.modules, exc.why)
-                careful = True
-        why = next(reversed(self.modules.excluded.values()))
-        raise PreloadError(f"too many of the modules it imports cannot be loaded ahead; the last one: {why}")
+                self._exclude(exc.modules, exc.reason)
+                check_each = True
+        last = next(reversed(self.profile.excluded.values()))
+        raise PreloadError(f"too many of the modules that it imports cannot be preloaded; the last one: {last}")
 
-    def _exclude(self, modules: Sequence[str], why: str) -> None:
+    def _exclude(self, modules: Sequence[str], reason: str) -> None:
         if modules:
-            reason = f"{modules[-1]}: {why}"
-            logger.info("%s: %s is not loaded ahead: %s", self.fork_key.program.name, ", ".join(modules), reason)
-            self.modules.excluded.update(dict.fromkeys(modules, reason))
-            self._files.save(self.fork_key.identity, self.modules)
+            text = f"{modules[-1]}: {reason}"
+            logger.info("%s: %s is not preloaded: %s", self.fork_key.program.name, ", ".join(modules), text)
+            self.profile.excluded.update(dict.fromkeys(modules, text))
+            self._files.save(self.fork_key.identity, self.profile)
 
-    def _open(self, modules: Sequence[str], idle_s: float, *, careful: bool = False) -> Any:
+    def _open(self, modules: Sequence[str], idle_s: float, *, check_each: bool = False) -> Any:
         fork_key = self.fork_key
         order: Mapping[str, Any] = {
             "modules": list(modules),
             "own": sorted(fork_key.program.own),
-            "excluded": list(self.modules.excluded),
-            "opted": list(fork_key.opted) if idle_s != _IDLE_BARE_S else [],
+            "excluded": list(self.profile.excluded),
+            "preload": list(fork_key.preload) if idle_s != _IDLE_EMPTY_S else [],
             "folder": fork_key.folder,
             "task_variables": sorted(fork_key.task_variables),
             "cwd_varies": fork_key.cwd_varies,
-            "careful": careful,
+            "check_each": check_each,
             "idle_s": idle_s,
             "env": dict(fork_key.env),
         }
         return open_zygote(self._spawn, fork_key.program.interpreter, order, cwd=fork_key.cwd, journal=self._journal)
 
     async def _watch(self, held: Held[ZygoteProcess]) -> None:
-        """Hear of the zygote's end; one that dies too often is left alone for a while."""
+        """Wait for the zygote's end. If zygotes die too often, this target fails for a while."""
         child = held.value.child
         await held.wait_closed()
         if self._zygote is held:
             self._zygote = None
         if child.exit_code != 0 and not self._intensity.record(anyio.current_time()):
-            self._break(f"the interpreter to fork from died again and again (last with {child.exit_code})")
+            self._fail(f"its zygote died too often (the last one with exit code {child.exit_code})")
         self._notify()
 
-    def _break(self, why: str) -> None:
-        self._broken, self._broken_at = why, anyio.current_time()
+    def _fail(self, reason: str) -> None:
+        self._failure, self._failed_at = reason, anyio.current_time()
         self._intensity.reset()
 
     def __repr__(self) -> str:
-        known = "unknown" if self.modules.names is None else len(self.modules.names)
+        known = "unknown" if self.profile.names is None else len(self.profile.names)
         return f"<ForkTarget {self.fork_key.program.name} modules={known} zygote={self._zygote is not None}>"

@@ -1,19 +1,19 @@
-"""The zygote: an interpreter with a server's libraries loaded, that forks the server's processes.
+"""The zygote: an interpreter that has loaded a server's libraries and forks the server's processes.
 
     hub ── request socket (stdin) ──> zygote ── fork ──> shim ── fork ──> server ──> its children
      └───────────── control socket, one per server ───────┘
 
-A zygote takes the same requests as the supervisor and forks the same shim for each, so that a server ends with all that
-it started; only the last step differs: instead of executing a program, the forked process makes itself look like a
-fresh interpreter (`snapshot.py`) and runs it. It does so by unwinding out of the loop: the server's code runs with one
-frame of this file above it, and its end is the normal end of an interpreter.
+A zygote takes the same requests as the supervisor and forks the same shim for each. So a server ends together with
+everything that it started. Only the last step differs: the forked process does not execute a program. It restores the
+state of a fresh interpreter (`snapshot.py`) and runs the program itself. To do so it unwinds out of the loop. The
+server's code runs with one frame of this file above it, and ends as an interpreter normally ends.
 
-The zygote itself is a child of the supervisor. It is single-threaded, runs with nothing but the standard library of
-whatever Python 3.9+ the server belongs to (`python <flags> zygote.py <padding>`), and ends with its hub, or when it
-has had nothing to do for a while. The padding is room for the command lines of the servers.
+The zygote is a child of the supervisor. It is single-threaded and uses only the standard library of the server's
+Python (3.9+): `python <flags> zygote.py <padding>`. It ends with its hub, or after it was idle for a while. The padding
+is room for the command lines of the servers.
 
-All servers of a zygote share its hash seed: the order of sets of strings is the same in each of them, as it is with
-PYTHONHASHSEED set. Nothing else that should be random is shared.
+All servers of a zygote share its hash seed. So the order of a set of strings is the same in each of them, as with
+PYTHONHASHSEED set. They share nothing else that should be random.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _fork_server(request: Request, stdio: list[int]) -> tuple[int, str]:
 
 
 def _setup_child(request: Request, stdio: list[int], errors: int) -> None:
-    """The steps that can fail, with the shim told of it."""
+    """Do the steps that can fail, and report a failure to the shim."""
     try:
         os.setsid()
         for target, source in enumerate(stdio):
@@ -77,7 +77,7 @@ def _setup_child(request: Request, stdio: list[int], errors: int) -> None:
 
 
 def _run_shim(request: Request, fds: list[int]) -> None:
-    """Be a shim; returns in the server only."""
+    """Run a shim. Returns only in the server's process."""
     code = 1
     control = socket.socket(fileno=fds[3])
     try:
@@ -88,20 +88,20 @@ def _run_shim(request: Request, fds: list[int]) -> None:
     except _InChild:
         control.detach()
         return
-    except BaseException:  # noqa: S110  # nobody could be told; the hub reads the end of the control socket
+    except BaseException:  # noqa: S110  # it cannot be reported; the hub reads EOF from the control socket
         pass
     os._exit(code)
 
 
 def _serve(requests: socket.socket, idle_s: float) -> tuple[Request, int | None] | None:
-    """The zygote's life. Returns None at its end, and in each server its request and the recorder's descriptor."""
+    """Serve requests. Returns None in the zygote at its end; in each server its request and recorder descriptor."""
     shims: set[int] = set()
     child_exited = supervisor._sigchld_pipe()
-    supervisor._become_subreaper()  # for the servers whose shim was killed
+    supervisor._become_subreaper()  # for servers whose shim was killed
     gc.collect()
     gc.freeze()
     while True:
-        # The clock runs only while there are no servers.
+        # The idle time counts only while there are no servers.
         ready = supervisor.wait_readable([requests.fileno(), child_exited], None if shims else idle_s)
         if not ready:
             return None
@@ -127,7 +127,7 @@ def _serve(requests: socket.socket, idle_s: float) -> tuple[Request, int | None]
 
 
 def _fork_shim(fds: list[int]) -> int:
-    """Fork; a machine that has no process to spare costs this server only, and the hub is told why."""
+    """Fork. If the machine cannot fork, only this server fails, and the hub gets the reason."""
     try:
         return os.fork()
     except OSError as exc:
@@ -137,11 +137,11 @@ def _fork_shim(fds: list[int]) -> int:
 
 
 def _open_requests() -> socket.socket:
-    """Move the request socket away from stdin, which shall be empty for whatever is loaded here."""
+    """Move the request socket away from stdin, so that loaded modules find stdin empty."""
     requests = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
     return requests
 
 
@@ -157,7 +157,7 @@ def _main() -> tuple[Request, int | None] | None:
         return None
     in_child = _serve(requests, order["idle_s"])
     if in_child is not None:
-        requests.detach()  # or its end would close whatever has that number by then
+        requests.detach()  # else its finalizer would close a later descriptor with the same number
         snapshot.restore(fresh_interpreter, *in_child)
     return in_child
 

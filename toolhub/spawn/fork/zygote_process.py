@@ -1,4 +1,4 @@
-"""The hub's side of a zygote: start it, have it load modules, ask it for servers."""
+"""The hub's side of a zygote: start it, make it load modules, request servers from it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from toolhub.spawn.journal import Journal
 from toolhub.spawn.tail import StderrTail
 
 SCRIPT = Path(__file__).with_name("zygote.py")
-# Room in the zygote's arguments for the command lines that its servers show.
+# Room in the zygote's arguments, which its servers overwrite with their command lines.
 _PADDING = " " * 512
-# Loading takes about as long as a server's start; one that takes longer than a start may take is stuck.
+# Loading takes about as long as a server's start. A zygote that takes longer than this hangs.
 PRELOAD_S = 30.0
 
 
@@ -32,11 +32,11 @@ class Spawn(Protocol):
 
 
 class PreloadError(Exception):
-    """It ended over what it was to load. `modules`: which ones; empty if it does not know."""
+    """A zygote ended while it loaded modules. `modules`: those that caused it; empty if that is not known."""
 
-    def __init__(self, why: str, modules: Sequence[str] = ()) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, modules: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.modules = list(modules)
 
 
@@ -57,11 +57,15 @@ class ZygoteProcess:
     async def wait_gone(self) -> None:
         await self.child.gone.wait()
 
-    async def fork(self, request: Request, *, more: Sequence[int] = ()) -> Child:
-        """Start a server. more: a descriptor for its recorder. Raises StarterLost if the zygote is no more."""
+    async def fork(self, request: Request, *, recorder: int | None = None) -> Child:
+        """Start a server. recorder: a descriptor for its recorder. Raises StarterLost if the zygote has ended."""
         self.forks += 1
         return await request_child(
-            request, self._send, journal=self._journal, explain=lambda error: _explain(error, request), more=more
+            request,
+            self._send,
+            journal=self._journal,
+            explain=lambda error: _explain(error, request),
+            extra_fds=() if recorder is None else (recorder,),
         )
 
     async def _send(self, body: bytes, fds: list[int]) -> None:
@@ -76,9 +80,9 @@ class ZygoteProcess:
 async def open_zygote(
     spawn: Spawn, interpreter: Sequence[str], order: Mapping[str, Any], *, cwd: str, journal: Journal | None
 ) -> AsyncIterator[ZygoteProcess]:
-    """Start a zygote and wait until it has loaded what `order` says; leaving ends it and its servers.
+    """Start a zygote and wait until it has loaded the modules of `order`. Leaving the block ends it and its servers.
 
-    order: see `preloading.preload`; its `env` is the zygote's. Raises SpawnFailed, PreloadError.
+    order: see `preload.preload`. Its `env` is the zygote's environment. Raises SpawnFailed, PreloadError.
     """
     requests, theirs = socket.socketpair()
     requests.setblocking(False)
@@ -117,12 +121,12 @@ async def _wait_ready(requests: socket.socket, child: Child, tail: StderrTail) -
         await child.exited.wait()
         last = f" ({tail.lines()[-1]})" if tail.lines() else ""
         raise PreloadError(
-            f"the interpreter ended with {child.exit_code} while it was loading{last}", _blamed(importing)
+            f"the zygote ended with exit code {child.exit_code} while it loaded modules{last}", _suspects(importing)
         )
-    raise PreloadError(f"loading took more than {PRELOAD_S:g} s", _blamed(importing))
+    raise PreloadError(f"loading took more than {PRELOAD_S:g} s", _suspects(importing))
 
 
-def _blamed(importing: str) -> list[str]:
+def _suspects(importing: str) -> list[str]:
     return [importing] if importing else []
 
 

@@ -1,1 +1,1 @@
-"""npx and uvx: what they run, remembered, so that the next start needs no launcher."""
+"""Start what npx and uvx would run, without them."""

@@ -1,6 +1,6 @@
-"""Command lines of npx and uvx: which words say what to run, and which are the server's own.
+"""Parse command lines of npx and uvx: which words select the program, and which are the program's arguments.
 
-Only options whose meaning is known here are read; with any other one the command is none of ours.
+A command line with an option that is not listed here is not parsed, and its launcher is executed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FLAGS = {
     },
     "uvx": {"-q", "--quiet", "--offline", "--native-tls", "--system-certs", "--no-progress", "--no-config"},
 }
-# What makes a folder the place that npx or uvx reads its settings from, or looks for installed packages in.
-_MARKS = {
+# A folder with one of these is where npx or uvx reads its settings or looks for installed packages.
+_PROJECT_FILES = {
     "npx": ("package.json", "node_modules", ".npmrc"),
     "uvx": ("pyproject.toml", "uv.toml", ".python-version"),
 }
@@ -37,10 +37,10 @@ _LAUNCHERS = frozenset({"npx", "npm", "npx-cli.js", "npm-cli.js", "uv", "uvx"})
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A command line taken apart.
+class LauncherCommand:
+    """A parsed command line.
 
-    head: the launcher with its options, up to the name of what is run. arguments: what it is given.
+    head: the launcher with its options, up to the program's name. arguments: those of the program.
     is_pinned: every package is named with an exact version.
     """
 
@@ -49,20 +49,20 @@ class Launch:
     arguments: tuple[str, ...]
     is_pinned: bool
 
-    def anchor(self, cwd: str) -> str:
-        """Return the folder that decides what the head means in `cwd`; "" when it means the same everywhere."""
+    def project_folder(self, cwd: str) -> str:
+        """Return the folder that the head's meaning depends on in `cwd`; "" if it means the same everywhere."""
         if any(os.sep in word and not word.startswith(("/", "@")) for word in self.head[1:]):
-            return cwd  # a path that starts there
+            return cwd  # the head has a relative path
         folder = cwd
-        while not any(os.path.exists(os.path.join(folder, mark)) for mark in _MARKS[self.launcher]):
+        while not any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES[self.launcher]):
             folder, below = os.path.dirname(folder), folder
             if folder == below:
                 return ""
         return folder
 
 
-def launch_of(argv: Sequence[str]) -> Launch | None:
-    """Take the command line of a launcher apart; None for everything else."""
+def parse_launcher_command(argv: Sequence[str]) -> LauncherCommand | None:
+    """Parse the command line of a launcher; None for every other command."""
     launcher = os.path.basename(argv[0])
     first = 1
     if launcher == "uv" and list(argv[1:3]) == ["tool", "run"]:
@@ -89,17 +89,17 @@ def launch_of(argv: Sequence[str]) -> Launch | None:
         return None
     named = [argv[at]] if not packages or (launcher == "uvx" and not _has_source(argv[first:at])) else []
     is_pinned = all(_PINNED[launcher].fullmatch(package) for package in [*packages, *named])
-    return Launch(launcher, tuple(argv[: at + 1]), tuple(argv[at + 1 :]), is_pinned)
+    return LauncherCommand(launcher, tuple(argv[: at + 1]), tuple(argv[at + 1 :]), is_pinned)
 
 
 def _has_source(options: Sequence[str]) -> bool:
-    """Whether `--from` says where the program comes from, so that its own name is not a package."""
+    """Whether `--from` names the program's package, so that the program's name is no package."""
     return any(option.partition("=")[0] == "--from" for option in options)
 
 
 def is_launcher(argv: Sequence[str]) -> bool:
-    """Whether a running process is a launcher, or the shell that one starts a program with."""
-    if not argv or argv[0].startswith(("npm ", "npx ")):  # npm writes its command over its arguments
+    """Whether a running process is a launcher, or the shell with which a launcher starts a program."""
+    if not argv or argv[0].startswith(("npm ", "npx ")):  # npm overwrites its arguments with its own title
         return bool(argv)
     if os.path.basename(argv[0]) in _SHELLS and argv[1:2] == ["-c"]:
         return True
