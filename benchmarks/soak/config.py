@@ -35,10 +35,9 @@ def servers(ledger: Path, upstream_port: int) -> dict[str, Json]:
         "http": {
             "transport": "http",
             "url": f"http://127.0.0.1:{upstream_port}/mcp",
-            "share": "hub",
             "tools": _READ_ONLY,
             "restart": _RESTART,
-            "concurrency": 256,
+            "stateful": False,
         },
         "python": {"builtin": "toolhub_servers.python:create_server", "options": {"profile": "bare"}},
     }

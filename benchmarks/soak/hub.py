@@ -32,6 +32,8 @@ _START_S, _CLOSE_S, _LOOK_S = 60.0, 60.0, 0.02
 # After SIGKILL of the hub the supervisor kills what is left within a second; the machine is busy with the load.
 GONE_S = 5.0
 _STATE_BYTES = 32 << 20
+# Many tasks begin at once, and servers that cost nothing are started: more at a time than the default of two per core.
+_STARTS = 16
 _CLOCK = struct.Struct("d")
 _CGROUPS = Path("/sys/fs/cgroup")
 _LAST_WORDS = 1000
@@ -84,7 +86,7 @@ class SoakHub:
             folder.mkdir(exist_ok=True)
         self.has_own_disk = _mount(self.state)
         self._clock.write_bytes(_CLOCK.pack(0.0))
-        hub = {"state_dir": str(self.state), "port": self.port, "uds": str(self.socket)}
+        hub = {"state_dir": str(self.state), "port": self.port, "uds": str(self.socket), "max_starts": _STARTS}
         config = {"hub": hub, "servers": self._servers, **self._sections}
         (self.folder / "hub.json").write_text(json.dumps(config))
         self.start()

@@ -29,8 +29,11 @@ from toolhub import CallError, HubClosed, TaskClosed, ToolhubError
 _TIMEOUT_S = 20.0
 _ATTEMPTS = 6
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-# A call of a builtin costs as much as two of a process, one over HTTP as much as five, one of a sandbox as fifty.
-_MIX = {"exec": 0.2, "fork": 0.2, "shared": 0.49, "builtin": 0.07, "http": 0.04}
+# Shares of the calls. `own` is a process of the task, executed for one half of the tasks and forked for the other. A
+# call of a builtin costs as much as two of a process, one over HTTP as much as five, one of a sandbox as fifty.
+_MIX = {"own": 0.4, "shared": 0.5, "builtin": 0.1}
+_MIX_WITH_HTTP = {"own": 0.3, "shared": 0.4, "http": 0.3}
+_HTTP_EACH = 6
 _PYTHON_EACH = 40
 # An agent makes several calls at once.
 _LANES = 4
@@ -167,11 +170,14 @@ class Sandbox:
 class Agent:
     """One task at a time, `calls` calls each, until told to stop."""
 
-    def __init__(self, book: Book, name: str, *, calls: int, has_sandbox: bool, door: str) -> None:
+    def __init__(self, book: Book, name: str, number: int, *, calls: int, sandboxes: bool, door: str) -> None:
+        """number: decides which servers it uses. sandboxes: whether some of the agents have one."""
         self._book = book
         self._name = name
         self._calls = calls
-        self._has_sandbox = has_sandbox
+        self._has_sandbox = sandboxes and number % _SANDBOX_EACH == 0
+        self._own = "fork" if number % 2 else "exec"
+        self._mix = _MIX_WITH_HTTP if number % _HTTP_EACH == 0 else _MIX
         self._door = door
         self._source = random.Random(name)
 
@@ -201,8 +207,8 @@ class Agent:
             if self._has_sandbox and call % _PYTHON_EACH == 0 and lane == 0:
                 is_over = await self._make(task, "python", sandbox)
             else:
-                server = self._source.choices([*_MIX], [*_MIX.values()])[0]
-                is_over = await self._make(task, server, sandbox)
+                server = self._source.choices([*self._mix], [*self._mix.values()])[0]
+                is_over = await self._make(task, self._own if server == "own" else server, sandbox)
             if is_over:
                 return
 
@@ -263,9 +269,8 @@ async def open_load(
         async def work() -> None:
             async with anyio.create_task_group() as agents:
                 for agent in range(tasks):
-                    has_sandbox = sandboxes and agent % _SANDBOX_EACH == 0
                     name = f"soak-{seed}-{number}-{agent}"
-                    worker = Agent(book, name, calls=calls, has_sandbox=has_sandbox, door=door)
+                    worker = Agent(book, name, agent, calls=calls, sandboxes=sandboxes, door=door)
                     agents.start_soon(worker.work, open_task, stop)
             stopped.set()
 

@@ -79,7 +79,8 @@ class Run:
     """All that a run has found, and a later one may go on from."""
 
     seed: int
-    revision: str
+    revisions: list[str] = field(default_factory=list)
+    """Of each part."""
     counts: Counts = field(default_factory=Counts)
     faults: list[Json] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -102,8 +103,8 @@ class Run:
 
 
 def run(scale: Scale) -> Outcome:
-    revision = git_revision()["revision"]
-    found = _earlier(scale, revision) or Run(scale.seed, revision)
+    found = _earlier(scale) or Run(scale.seed)
+    found.revisions.append(git_revision()["revision"])
     with tempfile.TemporaryDirectory(prefix="toolhub-soak-", ignore_cleanup_errors=True) as folder:
         is_interrupted = anyio.run(_Part(scale, found, Path(folder)).run)
     _keep(scale, found)
@@ -118,12 +119,12 @@ def state_file() -> Path:
     return HubSettings().state_path / "soak.json"
 
 
-def _earlier(scale: Scale, revision: str) -> Run | None:
+def _earlier(scale: Scale) -> Run | None:
     if scale.state is None or not scale.state.is_file():
         return None
     earlier = Run.of_json(json.loads(scale.state.read_text()))
-    if (earlier.seed, earlier.revision) != (scale.seed, revision):
-        _say(f"{scale.state} has a run of another seed or revision; a new one begins.")
+    if earlier.seed != scale.seed:
+        _say(f"{scale.state} has a run of another seed; a new one begins.")
         return None
     told = f"{earlier.counts.calls:,} calls and {len(earlier.faults)} faults"
     _say(f"Goes on after {told}; delete {scale.state} to begin anew.")

@@ -161,7 +161,7 @@ def test_growth_over_few_calls_is_not_told() -> None:
 
 
 def test_a_fault_without_recovery_misses_its_target_and_one_that_was_left_out_does_not() -> None:
-    found = Run(1, "abc")
+    found = Run(1)
     found.faults = [
         {"kind": "disk full", "what": "", "recovered_ms": None, "problem": "left out: not root"},
         {"kind": "hub killed", "what": "the hub", "recovered_ms": None, "problem": "no answer within 60 s"},
