@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from toolhub_sandbox import Sandbox, Sandboxes, SandboxScope, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
 
 from benchmarks import kernel
 from benchmarks.leftovers import Leftovers
@@ -58,9 +58,9 @@ def settings(profile: str, pool: int) -> SandboxSettings:
 
 
 @asynccontextmanager
-async def open_scope(profile: str, pool: int) -> AsyncIterator[tuple[Sandboxes, SandboxScope]]:
+async def open_scope(profile: str, pool: int) -> AsyncIterator[tuple[Sandboxes, OwnerSandboxes]]:
     async with open_sandboxes(settings(profile, pool)) as sandboxes:
-        yield sandboxes, sandboxes.scope("benchmark")
+        yield sandboxes, sandboxes.for_owner("benchmark")
 
 
 @asynccontextmanager
@@ -104,7 +104,7 @@ async def _wait_full(sandboxes: Sandboxes, pool: int) -> None:
             await anyio.sleep(0.001)
 
 
-async def first_result(scope: SandboxScope) -> tuple[Sandbox, float]:
+async def first_result(scope: OwnerSandboxes) -> tuple[Sandbox, float]:
     """Return a new sandbox that has answered once, and the milliseconds that took."""
     began = time.perf_counter()
     sandbox = await scope.create()
@@ -118,7 +118,7 @@ async def evaluate(sandbox: Sandbox) -> None:
         raise RuntimeError(f"{done.error}; a failed execution must not count as a fast one")
 
 
-async def _bear(scope: SandboxScope, way: str, births: Births) -> None:
+async def _bear(scope: OwnerSandboxes, way: str, births: Births) -> None:
     sandbox, took = await first_result(scope)
     births.first[way].append(took)
     began = time.perf_counter()

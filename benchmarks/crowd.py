@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import psutil
-from toolhub_sandbox import Sandbox, SandboxScope, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, open_sandboxes
 
 from benchmarks import kernel
 from benchmarks.births import POOL, evaluate, first_result, open_scope, settings
@@ -80,7 +80,7 @@ async def measure_kernels(count: int) -> Json:
     return {"count": count, "available_bytes": used / count, "pss_bytes": pss / count}
 
 
-async def _use(scope: SandboxScope, count: int) -> None:
+async def _use(scope: OwnerSandboxes, count: int) -> None:
     for _ in range(count):
         done = await (await scope.create()).exec_code(_USE)
         if done.error is not None:
@@ -109,8 +109,8 @@ async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float
     """`asked` owners ask for a sandbox at once while `there` of them run code, with a pause of `think_s`."""
     storm = Storm()
     limiter = anyio.CapacityLimiter(STARTS_AT_ONCE)
-    async with open_sandboxes(settings("bare", POOL), start_place=lambda: limiter) as sandboxes:
-        old = [await sandboxes.scope(f"old {number}").create() for number in range(there)]
+    async with open_sandboxes(settings("bare", POOL), start_limiter=lambda: limiter) as sandboxes:
+        old = [await sandboxes.for_owner(f"old {number}").create() for number in range(there)]
         async with anyio.create_task_group() as calling:
             for number, sandbox in enumerate(old):
                 calling.start_soon(_run_on, sandbox, think_s, number / there, storm)
@@ -119,7 +119,7 @@ async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float
             began = time.perf_counter()
             async with anyio.create_task_group() as asking:
                 for number in range(asked):
-                    asking.start_soon(_ask, sandboxes.scope(f"new {number}"), storm)
+                    asking.start_soon(_ask, sandboxes.for_owner(f"new {number}"), storm)
             storm.wall_s = time.perf_counter() - began
             storm.is_over = True
         left.look()
@@ -137,6 +137,6 @@ async def _run_on(sandbox: Sandbox, think_s: float, phase: float, storm: Storm) 
         await anyio.sleep(think_s)
 
 
-async def _ask(scope: SandboxScope, storm: Storm) -> None:
+async def _ask(scope: OwnerSandboxes, storm: Storm) -> None:
     _, took = await first_result(scope)
     storm.first.append(took)

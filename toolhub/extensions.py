@@ -18,8 +18,8 @@ FRONTENDS = "toolhub.frontends"
 EXTENSIONS = "toolhub.extensions"
 
 
-class SandboxScope(Protocol):
-    """The sandboxes of one owner; they end with it. See `toolhub_sandbox.SandboxScope`."""
+class OwnerSandboxes(Protocol):
+    """The sandboxes of one owner; they end with it. See `toolhub_sandbox.OwnerSandboxes`."""
 
     async def create(self, profile: str | None = None) -> Any: ...
 
@@ -54,7 +54,7 @@ class SandboxCheck(Protocol):
 class SandboxProvider(Protocol):
     """All sandboxes of a hub. See `toolhub_sandbox.Sandboxes`."""
 
-    def scope(self, owner: str) -> SandboxScope: ...
+    def for_owner(self, owner: str) -> OwnerSandboxes: ...
 
     def statistics(self) -> SandboxStatistics: ...
 
@@ -72,7 +72,7 @@ class BuiltinContext:
     `toolhub doctor` calls it. See `toolhub_servers._lacks.Lack`.
 
     owner: the task's id, or "hub" for a server that all tasks share.
-    sandboxes: the owner's `SandboxScope`; the hub closes it when the owner ends. None where no sandbox package is
+    sandboxes: the owner's `OwnerSandboxes`; the hub closes it when the owner ends. None where no sandbox package is
     installed.
     resources: what all servers of the hub share, such as HTTP pools.
     """
@@ -83,7 +83,7 @@ class BuiltinContext:
 
 
 def find_sandboxes() -> SandboxOpener | None:
-    """Return the opener of the installed sandbox package, `open(settings, start_place=...)`; None if there is none."""
+    """Return the installed sandbox package's opener, `open(settings, start_limiter=...)`; None if there is none."""
     for entry in importlib.metadata.entry_points(group=SANDBOXES):
         opener: SandboxOpener = entry.load()
         return opener

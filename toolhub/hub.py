@@ -123,7 +123,7 @@ class Hub:
                 caches=Caches(),
             )
             if (open_sandboxes := find_sandboxes()) is not None:
-                sandboxes = open_sandboxes(self.config.sandbox, start_place=lambda: starts.place(owners))
+                sandboxes = open_sandboxes(self.config.sandbox, start_limiter=lambda: starts.place(owners))
                 self._shared.sandboxes = await stack.enter_async_context(sandboxes)
             self._owners.start_soon(self._housekeeping)
             if limits.memory_bytes is not None:

@@ -17,7 +17,7 @@ import anyio.abc
 
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
-from toolhub.extensions import SandboxScope
+from toolhub.extensions import OwnerSandboxes
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
@@ -104,11 +104,11 @@ class HubTask:
         return {name: server.spec for name, server in self._servers.items()}
 
     @property
-    def sandboxes(self) -> SandboxScope:
+    def sandboxes(self) -> OwnerSandboxes:
         """The task's sandboxes: `create()`, `get(id)`; they end with the task. Raises MissingExtra."""
         if self.host.sandboxes is None:
             raise MissingExtra("hub", "task.sandboxes")
-        sandboxes: SandboxScope = self.host.sandboxes
+        sandboxes: OwnerSandboxes = self.host.sandboxes
         return sandboxes
 
     # --- using tools ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from toolhub_sandbox.model import CommandResult, Display, Execution, Failure, Isolation, SandboxInfo
     from toolhub_sandbox.protocol import HOME, Backend, Sandbox
-    from toolhub_sandbox.sandboxes import Sandboxes, SandboxScope, open_sandboxes
+    from toolhub_sandbox.sandboxes import OwnerSandboxes, Sandboxes, open_sandboxes
 
 _HOMES = {
     "toolhub_sandbox.errors": (
@@ -33,7 +33,7 @@ _HOMES = {
     ),
     "toolhub_sandbox.model": ("CommandResult", "Display", "Execution", "Failure", "Isolation", "SandboxInfo"),
     "toolhub_sandbox.protocol": ("HOME", "Backend", "Sandbox"),
-    "toolhub_sandbox.sandboxes": ("SandboxScope", "Sandboxes", "open_sandboxes"),
+    "toolhub_sandbox.sandboxes": ("OwnerSandboxes", "Sandboxes", "open_sandboxes"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -52,7 +52,7 @@ __all__ = [
     "SandboxLimit",
     "SandboxLost",
     "SandboxNotFound",
-    "SandboxScope",
+    "OwnerSandboxes",
     "SandboxUnavailable",
     "Sandboxes",
     "open_sandboxes",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -16,7 +18,6 @@ from toolhub.owned import Held, hold
 from toolhub_sandbox.check import Check, check
 from toolhub_sandbox.errors import SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox.model import Isolation
-from toolhub_sandbox.pool import Pool, StartPlace
 from toolhub_sandbox.protocol import Backend, Sandbox
 
 # A hosted service may have to be told of each sandbox, and may be slow.
@@ -36,18 +37,18 @@ class SandboxStatistics:
 
 
 class Sandboxes:
-    """What a hub lends: `scope(owner)` for each task. Get one from `open_sandboxes()`."""
+    """What a hub lends: `for_owner(owner)` for each task. Get one from `open_sandboxes()`."""
 
     def __init__(
-        self, settings: SandboxSettings, owners: anyio.abc.TaskGroup, start_place: StartPlace = nullcontext
+        self, settings: SandboxSettings, owners: anyio.abc.TaskGroup, start_limiter: StartLimiter = nullcontext
     ) -> None:
         self.settings = settings
         self.created = 0
         self._owners = owners
-        self._start_place = start_place
+        self._start_limiter = start_limiter
         self._budget = settings.memory_budget_bytes or _physical_memory() // 2
-        self._scopes: set[SandboxScope] = set()
-        self._pools: dict[str, Pool] = {}
+        self._owned: set[OwnerSandboxes] = set()
+        self._pools: dict[str, WarmPool] = {}
         self._backend: Held[Backend] | None = None
         self._opening = anyio.Lock()
         self._closed = False
@@ -55,16 +56,16 @@ class Sandboxes:
     def __repr__(self) -> str:
         return f"<Sandboxes {self.settings.backend} live={self.live} pools={list(self._pools.values())}>"
 
-    def scope(self, owner: str) -> SandboxScope:
+    def for_owner(self, owner: str) -> OwnerSandboxes:
         """The sandboxes of one owner (a task, or a server that runs alone); close it when the owner ends."""
-        scope = SandboxScope(owner, self)
-        self._scopes.add(scope)
-        return scope
+        owned = OwnerSandboxes(owner, self)
+        self._owned.add(owned)
+        return owned
 
     @property
     def live(self) -> int:
         """Sandboxes that somebody has, or is about to have."""
-        return sum(scope.count for scope in self._scopes)
+        return sum(owned.count for owned in self._owned)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -97,12 +98,12 @@ class Sandboxes:
 
     async def warm(self, profile: str | None = None) -> None:
         """Start filling a profile's pool. Raises SandboxUnavailable."""
-        pool = await self._pool(self._known(profile))
+        pool = await self._pool(self._profile_name(profile))
         pool.grow()
 
     async def take(self, profile: str | None) -> Sandbox:
         """Return a sandbox that nobody owns yet. Raises SandboxLimit, SandboxUnavailable."""
-        name = self._known(profile)
+        name = self._profile_name(profile)
         if self.live > self.settings.max_sandboxes:
             raise _limit("max_sandboxes", f"the hub has {self.settings.max_sandboxes} sandboxes")
         if not self._has_memory():
@@ -118,7 +119,7 @@ class Sandboxes:
         self.created += 1
         return sandbox
 
-    def _known(self, profile: str | None) -> str:
+    def _profile_name(self, profile: str | None) -> str:
         name = profile or self.settings.default_profile
         if name not in self.settings.profiles:
             known = ", ".join(sorted(self.settings.profiles))
@@ -132,13 +133,13 @@ class Sandboxes:
         used = self.memory_bytes
         return used is None or used < self._budget
 
-    async def _pool(self, name: str) -> Pool:
+    async def _pool(self, name: str) -> WarmPool:
         backend = await self._opened()
         pool = self._pools.get(name)
         if pool is None:
             profile = self._profile(name)
-            pool = self._pools[name] = Pool(
-                name, profile, backend=backend, start_place=self._start_place, may_grow=self._has_memory
+            pool = self._pools[name] = WarmPool(
+                name, profile, backend=backend, start_limiter=self._start_limiter, may_grow=self._has_memory
             )
             if profile.pool:
                 self._owners.start_soon(pool.refill)
@@ -159,8 +160,8 @@ class Sandboxes:
                 self._backend = await hold(self._owners, _open_backend(self.settings), name="sandbox backend")
         return self._backend.value
 
-    def forget(self, scope: SandboxScope) -> None:
-        self._scopes.discard(scope)
+    def forget(self, owned: OwnerSandboxes) -> None:
+        self._owned.discard(owned)
 
     async def aclose(self) -> None:
         """End every sandbox; there will be no more. Idempotent."""
@@ -168,24 +169,24 @@ class Sandboxes:
         for pool in self._pools.values():
             pool.close()
         async with anyio.create_task_group() as closing:
-            for scope in list(self._scopes):
-                closing.start_soon(scope.aclose)
+            for owned in list(self._owned):
+                closing.start_soon(owned.aclose)
         if self._backend is not None:
             await self._backend.aclose()
 
 
-class SandboxScope:
+class OwnerSandboxes:
     """One owner's sandboxes. They end with it."""
 
     def __init__(self, owner: str, sandboxes: Sandboxes) -> None:
         self.owner = owner
         self._sandboxes = sandboxes
         self._own: dict[str, Sandbox] = {}
-        self._coming = 0
+        self._being_made = 0
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<SandboxScope {self.owner} {list(self._own)}>"
+        return f"<OwnerSandboxes {self.owner} {list(self._own)}>"
 
     @property
     def settings(self) -> SandboxSettings:
@@ -195,7 +196,7 @@ class SandboxScope:
     def count(self) -> int:
         """Sandboxes of this owner, those that are being made included."""
         self._own = {name: sandbox for name, sandbox in self._own.items() if sandbox.is_alive}
-        return len(self._own) + self._coming
+        return len(self._own) + self._being_made
 
     @property
     def sandboxes(self) -> Mapping[str, Sandbox]:
@@ -212,11 +213,11 @@ class SandboxScope:
         most = self.settings.max_per_task
         if self.count >= most:
             raise _limit("max_per_task", f"{self.owner!r} has {most} sandboxes")
-        self._coming += 1
+        self._being_made += 1
         try:
             sandbox = await self._sandboxes.take(profile)
         finally:
-            self._coming -= 1
+            self._being_made -= 1
         self._own[sandbox.id] = sandbox  # no await in between: a cancellation would leave it to nobody
         if self._closed:
             with anyio.CancelScope(shield=True):
@@ -243,15 +244,15 @@ class SandboxScope:
 
 @asynccontextmanager
 async def open_sandboxes(
-    settings: SandboxSettings | None = None, *, start_place: StartPlace = nullcontext
+    settings: SandboxSettings | None = None, *, start_limiter: StartLimiter = nullcontext
 ) -> AsyncIterator[Sandboxes]:
     """Give sandboxes as `settings` say; leaving ends all of them. The backend starts with the first sandbox.
 
-    start_place: a context manager factory that bounds how many processes are starting at once.
+    start_limiter: a context manager factory that bounds how many processes are starting at once.
     """
     failure: Exception | None = None
     async with anyio.create_task_group() as owners:
-        sandboxes = Sandboxes(settings or SandboxSettings(), owners, start_place)
+        sandboxes = Sandboxes(settings or SandboxSettings(), owners, start_limiter)
         try:
             yield sandboxes
         except Exception as exc:
@@ -285,3 +286,95 @@ def _limit(key: str, what: str) -> SandboxLimit:
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- the warm pool ----------------------------------------------------------------------------------------------------
+
+StartLimiter = Callable[[], AbstractAsyncContextManager[object]]
+
+# Whoever got one uses it now; making the next competes for the same cores. While others are ready it can wait.
+SETTLE_S = 0.02
+
+logger = logging.getLogger(__name__)
+
+
+class WarmPool:
+    """The ready sandboxes of one profile. Somebody must run `refill()`; it does nothing before the first `take()`.
+
+    start_limiter: bounds how many sandboxes are being made at once, in the whole hub; leaving it must not wait.
+    may_grow: asked before one is made that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        profile: SandboxProfile,
+        *,
+        backend: Backend,
+        start_limiter: StartLimiter,
+        may_grow: Callable[[], bool],
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self.name = name
+        self.profile = profile
+        self.hits = self.misses = 0
+        self._backend = backend
+        self._start_limiter = start_limiter
+        self._may_grow = may_grow
+        self._settle_s = settle_s
+        self._ready: deque[Sandbox] = deque()
+        self._being_made = 0
+        self._wanted = anyio.Event()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<WarmPool {self.name} ready={self.ready} hits={self.hits} misses={self.misses}>"
+
+    @property
+    def ready(self) -> int:
+        return sum(sandbox.is_alive for sandbox in self._ready)
+
+    async def take(self) -> Sandbox:
+        """Return a sandbox, a ready one if there is one. Raises as `Backend.create`."""
+        while self._ready:
+            sandbox = self._ready.popleft()
+            if sandbox.is_alive:
+                self.hits += 1
+                self._wanted.set()
+                return sandbox
+        self.misses += 1
+        self._being_made += 1
+        try:
+            return await self._make()
+        finally:
+            self._being_made -= 1
+            self._wanted.set()
+
+    async def _make(self) -> Sandbox:
+        async with self._start_limiter():
+            return await self._backend.create(self.name, self.profile)
+
+    async def refill(self) -> None:
+        """Keep the pool at its size, after those who wait have been served."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            if self._ready and not self._closed:
+                await anyio.sleep(self._settle_s)
+            try:
+                while not (self._closed or self._being_made) and self.ready < self.profile.pool and self._may_grow():
+                    self._ready.append(await self._make())
+            except Exception as exc:
+                if self._closed:
+                    return
+                # Whoever asks next meets the same error and has somebody to tell; raised here, it would end the hub.
+                logger.warning("the pool of profile %s cannot be refilled: %s", self.name, exc)
+
+    def grow(self) -> None:
+        """Ask for the pool to be filled, without waiting."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Make no more of them; those that are ready end with the backend."""
+        self._closed = True
+        self._wanted.set()

@@ -24,7 +24,7 @@ from signal import Signals
 from typing import Any
 
 import toolhub_sandbox
-from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, encode
+from toolhub_sandbox.inside.frames import RECEIVE_BYTES, BadFrame, FrameBuffer, encode
 
 import toolhub_servers
 
@@ -167,7 +167,7 @@ class ConfinedProcess:
             self._channel.sendall(message)
             while True:
                 self._channel.settimeout(max(deadline - time.monotonic(), 0.001))
-                data = self._channel.recv(RECEIVE)
+                data = self._channel.recv(RECEIVE_BYTES)
                 if not data:
                     raise ConnectionResetError
                 if answers := self._buffer.feed(data):

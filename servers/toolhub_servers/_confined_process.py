@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from toolhub_sandbox.inside import isolate, root, seccomp, syscalls
+from toolhub_sandbox.inside import seccomp, syscalls
 from toolhub_sandbox.inside.frames import FrameBuffer, encode, receive
+from toolhub_sandbox.inside.isolation import enter_new_root, map_ids
 
 from toolhub_servers._unprivileged import CONFINED_UID, uid_exists
 
@@ -99,7 +100,7 @@ def _unshare_pids() -> bool:
                 pass  # root of a container: it needs a user namespace, like any user
         uid, gid = os.geteuid(), os.getegid()
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID)
-        isolate.map_ids({uid: uid}, {gid: gid})
+        map_ids({uid: uid}, {gid: gid})
     except OSError:
         return False
     return True
@@ -138,7 +139,7 @@ def _confine(settings: dict[str, Any], isolation: list[str]) -> None:
 
 def _enter_own_tree(folders: list[str], writable: str | None) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
-    root.enter_new_root([*folders, *([writable] if writable else [])], host_network=False)
+    enter_new_root([*folders, *([writable] if writable else [])], host_network=False)
     if writable is not None:
         # A remount sets the flags anew, so that it is no longer read-only.
         flags = syscalls.MS_BIND | _MS_REMOUNT | syscalls.MS_NOSUID | syscalls.MS_NODEV

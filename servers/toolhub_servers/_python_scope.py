@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 from mcp.server.mcpserver.exceptions import ToolError
-from toolhub_sandbox import Execution, Sandbox, SandboxScope, open_sandboxes
+from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, open_sandboxes
 
 from toolhub.config import SandboxSettings, load_config
 from toolhub.errors import ConfigError
@@ -34,7 +34,7 @@ class Lender:
         self._settings = settings
         self._profile = profile
         self._is_hosted = host is not None
-        self._scope: SandboxScope | None = host.sandboxes if host is not None else None
+        self._scope: OwnerSandboxes | None = host.sandboxes if host is not None else None
 
     def __repr__(self) -> str:
         return f"<Lender of {self._profile or 'the default profile'}, {'hosted' if self._is_hosted else 'alone'}>"
@@ -46,7 +46,7 @@ class Lender:
             yield
             return
         async with open_sandboxes(self._settings) as sandboxes:
-            self._scope = scope = sandboxes.scope("server")
+            self._scope = scope = sandboxes.for_owner("server")
             try:
                 yield
             finally:
@@ -71,7 +71,7 @@ class Lender:
             with anyio.move_on_after(KILL_TIMEOUT, shield=True):
                 await sandbox.kill()
 
-    def _lent(self) -> SandboxScope:
+    def _lent(self) -> OwnerSandboxes:
         if self._scope is None:
             raise ToolError(
                 "this server has no sandboxes: the hub that runs it gave it none (host.sandboxes is None); "

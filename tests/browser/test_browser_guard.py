@@ -9,7 +9,7 @@ import anyio
 import pytest
 from browser_site import Website, answer
 from browsing import Open
-from toolhub_sandbox.proxy_rules import Target
+from toolhub_sandbox.proxy.rules import Target
 from toolhub_servers.browser.errors import Refused
 from toolhub_servers.browser.guard import PublicRules, checked_url
 

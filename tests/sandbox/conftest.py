@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sandbox_stage import patience, settings
-from toolhub_sandbox import Sandbox, Sandboxes, SandboxScope, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,14 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def scope(sandboxes: Sandboxes) -> AsyncIterator[SandboxScope]:
-    scope = sandboxes.scope("test")
+async def scope(sandboxes: Sandboxes) -> AsyncIterator[OwnerSandboxes]:
+    scope = sandboxes.for_owner("test")
     yield scope
     with patience():
         await scope.aclose()
 
 
 @pytest.fixture
-async def sandbox(scope: SandboxScope) -> Sandbox:
+async def sandbox(scope: OwnerSandboxes) -> Sandbox:
     with patience():
         return await scope.create()

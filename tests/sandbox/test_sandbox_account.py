@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from toolhub_sandbox import SandboxUnavailable
-from toolhub_sandbox.local.backend import UNUSED_UID, account
+from toolhub_sandbox.local.uids import UNUSED_UID, account
 
 
 @pytest.fixture

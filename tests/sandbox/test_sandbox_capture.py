@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from toolhub_sandbox.inside.capture import Capture
+from toolhub_sandbox.inside.processes import Capture
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from toolhub_sandbox import Display, Execution
-from toolhub_sandbox.inside.display import bundle_of
+from toolhub_sandbox.inside.display import mime_bundle
 
 
 class Shown:
@@ -24,7 +24,7 @@ class Shown:
 
 
 def test_any_value_has_its_repr() -> None:
-    assert bundle_of([1, "a"]) == {"text/plain": "[1, 'a']"}
+    assert mime_bundle([1, "a"]) == {"text/plain": "[1, 'a']"}
 
 
 def test_a_repr_that_fails_is_told_and_not_raised() -> None:
@@ -32,7 +32,7 @@ def test_a_repr_that_fails_is_told_and_not_raised() -> None:
         def __repr__(self):
             raise ValueError("no")
 
-    assert bundle_of(Broken()) == {"text/plain": "<Broken whose repr failed: ValueError: no>"}
+    assert mime_bundle(Broken()) == {"text/plain": "<Broken whose repr failed: ValueError: no>"}
 
 
 @pytest.mark.parametrize(
@@ -45,30 +45,30 @@ def test_a_repr_that_fails_is_told_and_not_raised() -> None:
     ],
 )
 def test_text_representations_are_taken_as_they_are(method: str, kind: str) -> None:
-    assert bundle_of(Shown(**{method: "<b>"})) == {"text/plain": "<shown>", kind: "<b>"}
+    assert mime_bundle(Shown(**{method: "<b>"})) == {"text/plain": "<shown>", kind: "<b>"}
 
 
 def test_images_are_in_base64_whether_given_as_bytes_or_so() -> None:
     encoded = base64.b64encode(b"PNG").decode()
-    assert bundle_of(Shown(_repr_png_=b"PNG"))["image/png"] == encoded
-    assert bundle_of(Shown(_repr_jpeg_=(encoded, {"width": 1})))["image/jpeg"] == encoded
+    assert mime_bundle(Shown(_repr_png_=b"PNG"))["image/png"] == encoded
+    assert mime_bundle(Shown(_repr_jpeg_=(encoded, {"width": 1})))["image/jpeg"] == encoded
 
 
 def test_a_mime_bundle_goes_before_the_methods() -> None:
-    bundle = bundle_of(Shown(_repr_mimebundle_=({"text/html": "a", "x/y": {"k": 1}}, {}), _repr_html_="b"))
+    bundle = mime_bundle(Shown(_repr_mimebundle_=({"text/html": "a", "x/y": {"k": 1}}, {}), _repr_html_="b"))
     assert bundle == {"text/plain": "<shown>", "text/html": "a", "x/y": '{"k": 1}'}
 
 
 def test_json_is_text_even_of_what_json_does_not_know() -> None:
-    assert json.loads(bundle_of(Shown(_repr_json_={"a": {1}}))["application/json"]) == {"a": "{1}"}
+    assert json.loads(mime_bundle(Shown(_repr_json_={"a": {1}}))["application/json"]) == {"a": "{1}"}
 
 
 def test_a_representation_that_fails_or_is_none_is_left_out() -> None:
     def fail():
         raise RuntimeError
 
-    assert bundle_of(Shown(_repr_html_=None)) == {"text/plain": "<shown>"}
-    assert bundle_of(SimpleNamespace(_repr_html_=fail)).keys() == {"text/plain"}
+    assert mime_bundle(Shown(_repr_html_=None)) == {"text/plain": "<shown>"}
+    assert mime_bundle(SimpleNamespace(_repr_html_=fail)).keys() == {"text/plain"}
 
 
 def test_attributes_that_answer_to_any_name_are_no_representation() -> None:
@@ -76,17 +76,17 @@ def test_attributes_that_answer_to_any_name_are_no_representation() -> None:
         def __getattr__(self, name):
             return "text"
 
-    assert bundle_of(Any()).keys() == {"text/plain"}
+    assert mime_bundle(Any()).keys() == {"text/plain"}
 
 
 def test_the_methods_of_a_class_are_for_its_instances() -> None:
-    assert bundle_of(Shown).keys() == {"text/plain"}
+    assert mime_bundle(Shown).keys() == {"text/plain"}
 
 
 def test_matplotlib_is_not_loaded_to_show_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("matplotlib")]:
         monkeypatch.delitem(sys.modules, name)
-    bundle_of(1)
+    mime_bundle(1)
     assert "matplotlib" not in sys.modules
 
 

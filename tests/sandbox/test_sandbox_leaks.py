@@ -44,7 +44,7 @@ def quick(**keys):
 @pytest.mark.usefixtures("nothing_left")
 async def test_leaving_leaves_nothing():
     async with quick() as sandboxes:
-        scope = sandboxes.scope("t")
+        scope = sandboxes.for_owner("t")
         with patience():
             for _ in range(3):
                 sandbox = await scope.create()
@@ -59,7 +59,7 @@ async def test_leaving_leaves_nothing():
 async def test_leaving_in_the_middle_of_everything_leaves_nothing():
     async with anyio.create_task_group() as tasks:
         async with quick() as sandboxes:
-            scope = sandboxes.scope("t")
+            scope = sandboxes.for_owner("t")
             with patience():
                 sandbox = await scope.create()
             calls = [
@@ -78,7 +78,7 @@ async def test_a_failure_in_the_block_leaves_nothing():
     with pytest.raises(ZeroDivisionError):
         async with quick() as sandboxes:
             with patience():
-                await sandboxes.scope("t").create()
+                await sandboxes.for_owner("t").create()
             raise ZeroDivisionError
 
 
@@ -87,7 +87,7 @@ async def test_cancelling_the_block_leaves_nothing():
     with anyio.CancelScope() as scope:
         async with quick() as sandboxes:
             with patience():
-                sandbox = await sandboxes.scope("t").create()
+                sandbox = await sandboxes.for_owner("t").create()
             scope.cancel()
             await sandbox.exec_code("while True: pass")
 
@@ -95,7 +95,7 @@ async def test_cancelling_the_block_leaves_nothing():
 @pytest.mark.usefixtures("nothing_left")
 async def test_the_end_of_one_sandbox_leaves_nothing_of_it():
     async with open_sandboxes(settings()) as sandboxes:
-        scope = sandboxes.scope("t")
+        scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
             before = descriptors(), processes(), groups()
@@ -109,7 +109,7 @@ async def test_the_end_of_one_sandbox_leaves_nothing_of_it():
 @pytest.mark.usefixtures("nothing_left")
 async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
     async with open_sandboxes(settings()) as sandboxes:
-        scope = sandboxes.scope("t")
+        scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
         before = descriptors(), processes(), groups()
@@ -133,7 +133,7 @@ async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
 async def test_a_first_create_that_is_cancelled_at_any_point_leaves_nothing():
     for steps in (0, 1, 2, 3, 5, 8, 13, 21):
         async with open_sandboxes(settings()) as sandboxes:
-            scope = sandboxes.scope("t")
+            scope = sandboxes.for_owner("t")
             async with anyio.create_task_group() as tasks:
                 coming = Running(tasks, scope.create)
                 for _ in range(steps):
@@ -148,7 +148,7 @@ async def test_a_first_create_that_is_cancelled_at_any_point_leaves_nothing():
 async def test_the_loop_serves_code_commands_and_files():
     async with quick() as sandboxes:
         with patience():
-            sandbox = await sandboxes.scope("t").create()
+            sandbox = await sandboxes.for_owner("t").create()
             assert (await sandbox.exec_code("x = 1; x + 1")).result == "2"
             assert (await sandbox.exec_code("while True: pass", timeout=0.2)).timed_out
             assert (await sandbox.run_command("echo $((6 * 7)); exit 3")).exit_code == 3

@@ -10,7 +10,7 @@ import pytest
 from sandbox_stage import Running, patience
 from toolhub_sandbox import SandboxLost
 from toolhub_sandbox.inside.frames import FrameBuffer, encode
-from toolhub_sandbox.local.line import Line
+from toolhub_sandbox.local.agent_connection import AgentConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -48,21 +48,21 @@ class Agent:
 async def connected():
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    line = Line(ours, max_body=1000)
+    connection = AgentConnection(ours, max_body=1000)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(line.listen)
+        tasks.start_soon(connection.listen)
         with theirs:
-            yield line, Agent(theirs), tasks
-        line.end("the test is over")
+            yield connection, Agent(theirs), tasks
+        connection.close("the test is over")
 
 
-def ask(line, tasks, *parts, **keys):
-    return Running(tasks, line.ask, {"op": "x"}, *parts, **({"timeout": 20} | keys))
+def ask(connection, tasks, *parts, **keys):
+    return Running(tasks, connection.request, {"op": "x"}, *parts, **({"timeout": 20} | keys))
 
 
 async def test_answers_find_those_who_asked_in_any_order():
-    async with connected() as (line, agent, tasks):
-        first, second = ask(line, tasks, b"1"), ask(line, tasks, b"2")
+    async with connected() as (connection, agent, tasks):
+        first, second = ask(connection, tasks, b"1"), ask(connection, tasks, b"2")
         got = [await agent.get(), await agent.get()]
         for head, parts in reversed(got):
             agent.say(encode({"id": head["id"]}, b"to " + parts[0]))
@@ -71,19 +71,19 @@ async def test_answers_find_those_who_asked_in_any_order():
 
 @pytest.mark.parametrize("number", [0, 99, -1, "1", None, True, 1.0, [1]])
 async def test_answers_that_nobody_asked_for_are_nothing(number):
-    async with connected() as (line, agent, tasks):
-        call = ask(line, tasks)
+    async with connected() as (connection, agent, tasks):
+        call = ask(connection, tasks)
         head, _ = await agent.get()
         agent.say(encode({"id": number if number is not True else 99}) + encode({"id": head["id"]}))
         assert await call.wait() == ({"id": head["id"], "parts": []}, [])
-        assert not line.has_ended
+        assert not connection.has_ended
 
 
 async def test_events_go_to_the_listener():
-    async with connected() as (line, agent, tasks):
+    async with connected() as (connection, agent, tasks):
         heard = []
-        line.on_event = heard.append
-        call = ask(line, tasks)
+        connection.on_event = heard.append
+        call = ask(connection, tasks)
         head, _ = await agent.get()
         agent.say(encode({"event": "ready"}) + encode({"id": head["id"]}))
         await call.wait()
@@ -95,59 +95,59 @@ async def test_events_go_to_the_listener():
     [(b"\xff" * 100, "it broke the protocol"), (encode({}, b"x" * 1001), "it broke the protocol"), (b"", "it ended")],
 )
 async def test_whoever_waits_is_told_why_the_line_ended(data, why):
-    async with connected() as (line, agent, tasks):
-        calls = [ask(line, tasks), ask(line, tasks)]
+    async with connected() as (connection, agent, tasks):
+        calls = [ask(connection, tasks), ask(connection, tasks)]
         await agent.get()
         agent.say(data) if data else agent.hang_up()
         for call in calls:
             outcome = await call.wait()
             assert isinstance(outcome, SandboxLost)
             assert why in str(outcome)
-        assert line.has_ended
+        assert connection.has_ended
         with pytest.raises(SandboxLost):
-            await line.ask({}, timeout=1)
+            await connection.request({}, timeout=1)
 
 
 async def test_an_agent_that_does_not_answer_is_lost():
-    async with connected() as (line, _, tasks):
-        outcome = await ask(line, tasks, timeout=0.05).wait()
+    async with connected() as (connection, _, tasks):
+        outcome = await ask(connection, tasks, timeout=0.05).wait()
         assert isinstance(outcome, SandboxLost)
         assert "it did not answer within 0.05 s" in str(outcome)
-        assert line.has_ended
+        assert connection.has_ended
 
 
 async def test_a_message_that_is_cancelled_half_way_is_sent_to_its_end_and_then_cancelled():
-    async with connected() as (line, agent, tasks):
+    async with connected() as (connection, agent, tasks):
         cancelled = []
 
         def cancel(number):
             cancelled.append(number)
-            line.tell_soon({"op": "cancel", "of": number})
+            connection.notify({"op": "cancel", "of": number})
 
-        call = ask(line, tasks, LARGE, on_cancel=cancel)
+        call = ask(connection, tasks, LARGE, on_cancel=cancel)
         await anyio.wait_all_tasks_blocked()
         call.cancel()
         head, parts = await agent.get()
         assert (parts, await call.wait()) == ([LARGE], None)
         assert cancelled == [head["id"]]
         assert (await agent.get())[0]["of"] == head["id"]
-        assert not line.has_ended
+        assert not connection.has_ended
 
 
 async def test_a_notice_is_sent_as_soon_as_a_message_on_its_way_is():
-    async with connected() as (line, agent, tasks):
-        call = ask(line, tasks, LARGE)
+    async with connected() as (connection, agent, tasks):
+        call = ask(connection, tasks, LARGE)
         await anyio.wait_all_tasks_blocked()
-        line.tell_soon({"op": "notice"})
+        connection.notify({"op": "notice"})
         assert (await agent.get())[1] == [LARGE]
         assert (await agent.get())[0]["op"] == "notice"
         call.cancel()
 
 
 async def test_notices_beyond_what_a_socket_holds_are_sent_in_order_once_there_is_room():
-    async with connected() as (line, agent, tasks):
+    async with connected() as (connection, agent, tasks):
         for number in range(5000):
-            line.tell_soon({"n": number, "filler": "x" * 200})
+            connection.notify({"n": number, "filler": "x" * 200})
         assert [(await agent.get())[0]["n"] for _ in range(100)] == list(range(100))
         agent.say(encode({"event": "an answer"}))
         await anyio.wait_all_tasks_blocked()
@@ -160,16 +160,16 @@ async def test_notices_beyond_what_a_socket_holds_are_sent_in_order_once_there_i
 
 
 async def test_ending_twice_keeps_the_first_reason():
-    async with connected() as (line, _, _tasks):
-        line.end("one")
-        line.end("two")
-        assert str(line.lost()) == "the sandbox is gone with all that it kept: one"
+    async with connected() as (connection, _, _tasks):
+        connection.close("one")
+        connection.close("two")
+        assert str(connection.lost_error()) == "the sandbox is gone with all that it kept: one"
 
 
 async def test_a_socket_that_is_opened_while_a_line_ends_is_heard() -> None:
     """It may get the number of the one that is closed, and whoever waited for that one would then forget it."""
     ours, theirs = socket.socketpair()
-    line = Line(ours, max_body=0)
+    connection = AgentConnection(ours, max_body=0)
     go, told = anyio.Event(), bytearray()
 
     async def open_another() -> None:
@@ -187,10 +187,10 @@ async def test_a_socket_that_is_opened_while_a_line_ends_is_heard() -> None:
 
     with theirs, anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(line.listen)
+            tasks.start_soon(connection.listen)
             tasks.start_soon(open_another)
             await anyio.wait_all_tasks_blocked()
             go.set()  # first: the other one runs before the listener, which the next line wakes
-            line.end("it was closed")
+            connection.close("it was closed")
     assert told == b"heard"
     assert ours.fileno() == -1

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from sandbox_stage import SYSTEM_PYTHON, Running, is_system_python_new_enough, patience, processes, settings
 from toolhub_sandbox import SandboxLost, SandboxUnavailable, open_sandboxes
-from toolhub_sandbox.local.backend import UNUSED_UID
+from toolhub_sandbox.local.uids import UNUSED_UID
 
 pytestmark = [
     pytest.mark.anyio,
@@ -144,18 +144,18 @@ async def test_an_interpreter_that_the_account_cannot_reach_is_told_with_the_way
     tmp_path.chmod(0o700)
     async with open_sandboxes(settings(backend="subprocess", python=str(python))) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match=r"name another one in sandbox\.python"):
-            await sandboxes.scope("t").create()
+            await sandboxes.for_owner("t").create()
 
 
 async def test_a_module_that_cannot_be_loaded_is_told(backend):
     own = settings(backend=backend, python=SYSTEM_PYTHON, profiles={"own": {"preload": ["no_such_module"], "pool": 0}})
     async with open_sandboxes(own) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match="no_such_module"):
-            await sandboxes.scope("t").create("own")
+            await sandboxes.for_owner("t").create("own")
 
 
 async def test_without_bubblewrap_the_way_out_is_told(monkeypatch, backend):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     async with open_sandboxes(settings(backend="bwrap")) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match="install bubblewrap, or use the backend `local`"):
-            await sandboxes.scope("t").create()
+            await sandboxes.for_owner("t").create()

@@ -8,7 +8,7 @@ import socket
 import sys
 
 import pytest
-from toolhub_sandbox.inside import figures
+from toolhub_sandbox.inside import display
 from toolhub_sandbox.inside.worker import Worker, _parse
 
 
@@ -71,8 +71,8 @@ class Cells:
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(figures, "on_show", [])
-    monkeypatch.setattr(figures, "show", lambda: None)
+    monkeypatch.setattr(display, "on_figure", [])
+    monkeypatch.setattr(display, "show_figures", lambda: None)
     before = signal.getsignal(signal.SIGINT)
     cells = Cells()
     yield cells

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from sandbox_stage import UNAVAILABLE, MemoryBackend, Running, patience
 from toolhub_sandbox import SandboxUnavailable
-from toolhub_sandbox.pool import Pool
+from toolhub_sandbox.sandboxes import WarmPool
 
 from toolhub.config import SandboxProfile
 
@@ -27,10 +27,10 @@ def backend():
 
 
 @asynccontextmanager
-async def refilled(backend, size=2, *, start_place=nullcontext, may_grow=lambda: True):
+async def refilled(backend, size=2, *, start_limiter=nullcontext, may_grow=lambda: True):
     """A pool that somebody refills."""
     profile = SandboxProfile(pool=size)
-    pool = Pool("bare", profile, backend=backend, start_place=start_place, may_grow=may_grow, settle_s=0)
+    pool = WarmPool("bare", profile, backend=backend, start_limiter=start_limiter, may_grow=may_grow, settle_s=0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pool.refill)
         yield pool
@@ -112,10 +112,10 @@ async def test_a_refill_that_fails_is_logged_once_and_tried_again_for_the_next(b
         assert pool.ready == 2
 
 
-async def test_the_start_place_bounds_how_many_are_made_at_once(backend):
+async def test_the_start_limiter_bounds_how_many_are_made_at_once(backend):
     backend.gate = anyio.Event()
     limiter = anyio.Semaphore(2)
-    async with refilled(backend, start_place=lambda: limiter) as pool, anyio.create_task_group() as tasks:
+    async with refilled(backend, start_limiter=lambda: limiter) as pool, anyio.create_task_group() as tasks:
         waiters = [Running(tasks, pool.take) for _ in range(5)]
         await settled()
         assert backend.being_made == 2
@@ -170,4 +170,4 @@ async def test_a_closed_pool_makes_no_more(backend):
         pool.close()
         await settled()
         assert pool.ready == 0
-        assert repr(pool) == "<Pool bare ready=0 hits=0 misses=1>"
+        assert repr(pool) == "<WarmPool bare ready=0 hits=0 misses=1>"

@@ -24,7 +24,7 @@ async def one(profile=None, **keys):
     own = {"own": {"pool": 0} | profile} if profile is not None else {}
     async with open_sandboxes(settings(profiles=own, **keys)) as sandboxes:
         with patience():
-            sandbox = await sandboxes.scope("t").create("own" if own else None)
+            sandbox = await sandboxes.for_owner("t").create("own" if own else None)
         yield sandbox
 
 
@@ -124,7 +124,7 @@ async def refusal(profile=None, **keys):
     before = processes()
     own = {"own": {"pool": 0} | profile} if profile is not None else {}
     async with open_sandboxes(settings(profiles=own, **keys)) as sandboxes:
-        scope = sandboxes.scope("t")
+        scope = sandboxes.for_owner("t")
         with patience(), pytest.raises(SandboxUnavailable) as caught:
             await scope.create("own" if own else None)
         assert processes() <= before, "what failed to start has left processes"
@@ -161,7 +161,7 @@ async def test_a_module_that_ends_the_interpreter_is_told(tmp_path):
 
 async def test_a_failed_profile_does_not_disturb_the_others():
     async with open_sandboxes(settings(profiles={"broken": {"preload": ["no_such_module"]}})) as sandboxes:
-        scope = sandboxes.scope("t")
+        scope = sandboxes.for_owner("t")
         with patience():
             for _ in range(2):
                 with pytest.raises(SandboxUnavailable, match="no_such_module"):

@@ -15,7 +15,7 @@ from toolhub_sandbox import SandboxUnavailable, open_sandboxes
 async def main():
     async with open_sandboxes() as sandboxes:
         try:
-            await sandboxes.scope("t").create()
+            await sandboxes.for_owner("t").create()
         except SandboxUnavailable as exc:
             print(exc)
 anyio.run(main)

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 from sandbox_stage import patience, settings
-from toolhub_sandbox import SandboxLimit, SandboxScope, open_sandboxes
-from toolhub_sandbox.inside.zygote import Settings, _map_uids
-from toolhub_sandbox.local import backend
-from toolhub_sandbox.local.uids import Uids
+from toolhub_sandbox import OwnerSandboxes, SandboxLimit, open_sandboxes
+from toolhub_sandbox.inside.zygote import ZygoteSettings, _map_uids
+from toolhub_sandbox.local.uids import UNUSED_UID, UidPool, uid_pool
 
 from toolhub.config import SandboxSettings
 
 
 def test_no_uid_is_lent_twice_until_it_is_given_back() -> None:
-    uids = Uids(100, 104, reserved=102)
+    uids = UidPool(100, 104, reserved=102)
     assert {uids.take() for _ in range(4)} == {100, 101, 103, 104} == uids.lent
     with pytest.raises(SandboxLimit, match=r"4 sandboxes have all uids of sandbox.uids \(100-104\)") as caught:
         uids.take()
@@ -29,7 +28,7 @@ def test_no_uid_is_lent_twice_until_it_is_given_back() -> None:
 
 
 def test_the_uid_that_was_given_back_last_is_lent_again_last() -> None:
-    uids = Uids(100, 104, reserved=0)
+    uids = UidPool(100, 104, reserved=0)
     first = uids.take()
     uids.give_back(first)
     assert [uids.take() for _ in range(5)][-1] == first
@@ -37,7 +36,7 @@ def test_the_uid_that_was_given_back_last_is_lent_again_last() -> None:
 
 def test_what_was_not_lent_cannot_be_given_back() -> None:
     with pytest.raises(KeyError):
-        Uids(100, 104, reserved=0).give_back(100)
+        UidPool(100, 104, reserved=0).give_back(100)
 
 
 @pytest.mark.parametrize("text", ["0-10", "10", "20-10", "a-b", "-5", "1-", "1-4294967295", "1 - 5", ""])
@@ -50,7 +49,7 @@ def test_the_usual_range_has_room_for_the_usual_number_of_sandboxes_and_not_the_
     defaults = SandboxSettings()
     first, last = defaults.uid_range
     assert last - first + 1 > defaults.max_sandboxes + 2 * 16
-    assert not first <= backend.UNUSED_UID <= last
+    assert not first <= UNUSED_UID <= last
 
 
 @pytest.mark.parametrize(("uid", "user", "has_uids"), [(0, None, True), (0, "nobody", False), (1000, None, False)])
@@ -58,7 +57,7 @@ def test_only_root_without_an_account_for_sandboxes_lends_uids(
     monkeypatch: pytest.MonkeyPatch, uid: int, user: str | None, has_uids: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    assert (backend._own_uids(SandboxSettings(user=user)) is not None) == has_uids
+    assert (uid_pool(SandboxSettings(user=user)) is not None) == has_uids
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root maps uids of others")
@@ -74,7 +73,7 @@ def test_where_the_uids_cannot_be_mapped_all_sandboxes_share_the_zygotes_own(
     own_uids: tuple[int, int], is_possible: bool, mapped: list[list[int]]
 ) -> None:
     wait = "from toolhub_sandbox.inside import syscalls; syscalls.unshare(syscalls.CLONE_NEWUSER); print(); input()"
-    settings = Settings("namespaces", [], [], uid=60987, gid=60987, host_network=False, own_uids=own_uids)
+    settings = ZygoteSettings("namespaces", [], [], uid=60987, gid=60987, host_network=False, own_uids=own_uids)
     with subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -89,7 +88,7 @@ def test_where_the_uids_cannot_be_mapped_all_sandboxes_share_the_zygotes_own(
 async def test_with_every_uid_in_use_the_next_sandbox_is_refused_and_may_come_later() -> None:
     with patience():
         async with open_sandboxes(settings(uids="61000-61001")) as sandboxes:
-            scope: SandboxScope = sandboxes.scope("test")
+            scope: OwnerSandboxes = sandboxes.for_owner("test")
             first, _ = await scope.create(), await scope.create()
             if os.geteuid() == 0:  # an ordinary user has one uid for all of them
                 with pytest.raises(SandboxLimit, match="sandbox.uids"):
@@ -103,6 +102,6 @@ async def test_with_every_uid_in_use_the_next_sandbox_is_refused_and_may_come_la
 async def test_an_account_for_all_sandboxes_is_shared_and_has_no_epoll() -> None:
     with patience():
         async with open_sandboxes(settings(user="61002")) as sandboxes:
-            box = await sandboxes.scope("test").create()
+            box = await sandboxes.for_owner("test").create()
             done = await box.exec_code("import select\nselect.epoll()")
     assert done.error is not None and "Function not implemented" in done.error.value

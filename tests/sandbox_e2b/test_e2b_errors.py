@@ -32,12 +32,12 @@ async def test_a_refusal_is_a_limit_and_slows_creations_down(service, status):
                 await backend.create("bare", profile())
             assert refusal.value.limit == "e2b"
             assert refusal.value.retry_after == pytest.approx(1, abs=0.3)  # one a second, after two
-            assert backend.pace.rate.current == 1
+            assert backend.creation_limiter.rate.current == 1
             service.faults.clear()
             before = anyio.current_time()
             await backend.create("bare", profile())
             assert anyio.current_time() - before >= 0.5
-            assert 1 < backend.pace.rate.current < 2
+            assert 1 < backend.creation_limiter.rate.current < 2
     assert len(service.created) == 1
 
 
@@ -99,7 +99,7 @@ async def test_a_refused_key_is_told_but_never_shown(service, caplog):
         async with open_e2b(settings(api_key=WRONG_KEY)) as backend:
             with pytest.raises(SandboxUnavailable, match="refused the API key.*\\*\\*\\*") as refusal:
                 await backend.create("bare", profile())
-            assert WRONG_KEY not in repr(backend) + repr(vars(backend)["_border"])
+            assert WRONG_KEY not in repr(backend) + repr(vars(backend)["_adapter"])
     assert WRONG_KEY not in shown(refusal.value)
     assert WRONG_KEY not in caplog.text
 

@@ -9,7 +9,7 @@ import pytest
 from standin_stage import patience, profile, settings
 from toolhub_sandbox import SandboxLost, SandboxUnavailable
 from toolhub_sandbox.e2b import open_e2b
-from toolhub_sandbox.e2b.life import Lease
+from toolhub_sandbox.e2b.lifecycle import Lease
 
 pytestmark = pytest.mark.anyio
 

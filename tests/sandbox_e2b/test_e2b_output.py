@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_sandbox.e2b.output import Capped, MarkedStream
+from toolhub_sandbox.e2b.output import CappedText, MarkedStream
 
 MARK = "\x1eabcd:"
 
@@ -19,14 +19,14 @@ def heard(pieces, *, limit=1000):
 
 
 def test_the_first_bytes_are_kept_and_the_rest_is_counted():
-    capped = Capped(5)
+    capped = CappedText(5)
     capped.add("abc")
     capped.add("defg")
     assert (capped.text, capped.dropped_bytes) == ("abcde", 2)
 
 
 def test_a_character_cut_in_two_at_the_limit_is_left_out():
-    capped = Capped(3)
+    capped = CappedText(3)
     capped.add("äö")
     assert (capped.text, capped.dropped_bytes) == ("ä", 1)
 

@@ -28,7 +28,7 @@ async def sandboxes(anyio_backend: object) -> AsyncIterator[Sandboxes]:
 @pytest.fixture(scope="module")
 async def neighbour(sandboxes: Sandboxes) -> Sandbox:
     with patience():
-        neighbour = await sandboxes.scope("neighbour").create()
+        neighbour = await sandboxes.for_owner("neighbour").create()
         await neighbour.exec_code("kept = 41")
         await neighbour.put("mine.txt", b"mine")
         await assert_well(neighbour)
@@ -39,7 +39,7 @@ async def neighbour(sandboxes: Sandboxes) -> Sandbox:
 async def stage(sandboxes: Sandboxes, neighbour: Sandbox) -> AsyncIterator[Stage]:
     before = frozenset(processes())
     opened = len(os.listdir("/proc/self/fd"))
-    scope = sandboxes.scope("villain")
+    scope = sandboxes.for_owner("villain")
     with patience():
         box = await scope.create()
     with cheap_for_the_hub(_LEFT_BYTES):

@@ -43,7 +43,7 @@ async def main() -> None:
     secret.write(os.environ["THE_SECRET"])
     secret.flush()
     async with open_sandboxes(settings) as sandboxes, anyio.create_task_group() as tasks:
-        scope = sandboxes.scope("hub")
+        scope = sandboxes.for_owner("hub")
         boxes = [await scope.create() for _ in range(int(sys.argv[2]))]
         results = []
         for box in boxes:

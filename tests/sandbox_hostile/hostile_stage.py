@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 from chaos.processes import Process, below
-from toolhub_sandbox import Sandbox, Sandboxes, SandboxScope
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from toolhub.config import SandboxSettings
 
@@ -125,7 +125,7 @@ class Stage:
     """One sandbox for the villain, `box`, beside one of somebody else."""
 
     sandboxes: Sandboxes
-    scope: SandboxScope
+    scope: OwnerSandboxes
     box: Sandbox
     neighbour: Sandbox
     before: frozenset[Process]

@@ -29,7 +29,7 @@ async def limited(anyio_backend: object) -> AsyncIterator[Sandboxes]:
 
 
 async def pair(sandboxes: Sandboxes) -> tuple[Sandbox, Sandbox]:
-    scope = sandboxes.scope("t")
+    scope = sandboxes.for_owner("t")
     box, neighbour = await scope.create(), await scope.create()
     assert await value(neighbour, "kept = 41\nkept + 1") == 42
     return box, neighbour

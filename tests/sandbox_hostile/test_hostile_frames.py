@@ -13,10 +13,10 @@ import pytest
 from hostile_stage import SMALL, TRIES, Stage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import Display, Execution, FileError, SandboxError, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside.frames import MAX_HEAD, encode
-from toolhub_sandbox.local.backend import _meet
-from toolhub_sandbox.local.box import LocalSandbox, max_answer
-from toolhub_sandbox.local.line import Line
-from toolhub_sandbox.local.nursery import Nursery
+from toolhub_sandbox.local.agent_connection import AgentConnection
+from toolhub_sandbox.local.backend import _handshake
+from toolhub_sandbox.local.fork_server import ForkServer
+from toolhub_sandbox.local.sandbox import LocalSandbox, max_response_bytes
 
 from toolhub.config import SandboxProfile
 
@@ -175,9 +175,16 @@ async def answered_by(reply: bytes, call: Any, *, hangs_up: bool = False) -> Any
     """Do `call` on a sandbox whose agent sends `reply` after the first request, and then hangs up if it should."""
     ours, theirs = socket.socketpair()
     profile = SandboxProfile.model_validate(SMALL)
-    line = Line(ours, max_body=max_answer(profile))
+    connection = AgentConnection(ours, max_body=max_response_bytes(profile))
     sandbox = LocalSandbox(
-        "sbx0", "bare", profile, line=line, pidfd=-1, backend="local", isolation="", was_out_of_memory=lambda: False
+        "sbx0",
+        "bare",
+        profile,
+        connection=connection,
+        pidfd=-1,
+        backend="local",
+        isolation="",
+        was_out_of_memory=lambda: False,
     )
     outcome: list[Any] = []
 
@@ -186,7 +193,7 @@ async def answered_by(reply: bytes, call: Any, *, hangs_up: bool = False) -> Any
             outcome.append(await call(sandbox))
         except SandboxError as exc:
             outcome.append(exc)
-        line.end("the test is over")
+        connection.close("the test is over")
 
     async with anyio.create_task_group() as tasks:
         with theirs:
@@ -303,14 +310,14 @@ async def test_only_the_first_reply_to_a_request_is_kept() -> None:
 @pytest.mark.parametrize("birth", [{"event": "lost"}, {"event": []}, {"why": ["x"]}, {"event": "failed", "why": {}}])
 async def test_a_birth_that_is_none_makes_no_sandbox_and_leaves_no_descriptor(birth: dict[str, Any]) -> None:
     ours, theirs = socket.socketpair()
-    line = Line(ours, max_body=1 << 20)
+    connection = AgentConnection(ours, max_body=1 << 20)
     with theirs, open(os.devnull) as any_file, patience():
         opened = len(os.listdir("/proc/self/fd"))
         socket.send_fds(theirs, [encode(birth)], [any_file.fileno()])
         with pytest.raises(SandboxUnavailable):
-            await _meet(line)
+            await _handshake(connection)
         assert len(os.listdir("/proc/self/fd")) <= opened
-        line.end("the test is over")
+        connection.close("the test is over")
 
 
 @pytest.mark.parametrize("data", ["abc", "a", "\u00e9", ""])
@@ -338,10 +345,10 @@ async def test_a_notice_that_is_none_ends_the_zygote_and_not_the_hub(notice: byt
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     killed: list[str] = []
-    nursery = Nursery(ours, process=None)  # type: ignore[arg-type]  # it is asked for nothing
-    nursery.listeners.append(killed.append)
+    fork_server = ForkServer(ours, process=None)  # type: ignore[arg-type]  # it is asked for nothing
+    fork_server.listeners.append(killed.append)
     with ours, theirs, patience():
         theirs.send(notice)
-        await nursery.listen()
-    assert nursery.has_ended
-    assert (nursery.memory_bytes, killed) == (0, [])
+        await fork_server.listen()
+    assert fork_server.has_ended
+    assert (fork_server.memory_bytes, killed) == (0, [])

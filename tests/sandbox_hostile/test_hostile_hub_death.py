@@ -96,7 +96,7 @@ async def create_again(sandboxes: Sandboxes) -> Sandbox:
     """Make another; the first try may meet what is just ending."""
     while True:
         try:
-            box = await sandboxes.scope("again").create()
+            box = await sandboxes.for_owner("again").create()
             assert await value(box, "1 + 1") == 2
             return box
         except (SandboxUnavailable, SandboxLost):
@@ -113,7 +113,7 @@ async def test_a_killed_zygote_takes_its_sandboxes_and_the_next_one_has_another(
     before = processes()
     with patience():
         async with open_sandboxes(settings()) as sandboxes:
-            boxes = [await sandboxes.scope("t").create() for _ in range(3)]
+            boxes = [await sandboxes.for_owner("t").create() for _ in range(3)]
             launcher, zygote = launcher_and_zygote(before)
             old = processes() - before
 
@@ -144,10 +144,10 @@ async def test_a_killed_agent_ends_only_its_own_sandbox(neighbour: Sandbox) -> N
     before = processes()
     with patience():
         async with open_sandboxes(settings()) as sandboxes:
-            first = await sandboxes.scope("t").create()
+            first = await sandboxes.for_owner("t").create()
             _, zygote = launcher_and_zygote(before)
             (agent,) = (each for each in processes() - before if parent_of(each) == zygote.pid)
-            second = await sandboxes.scope("t").create()
+            second = await sandboxes.for_owner("t").create()
             agent.kill()
             await first.wait_closed()
             with pytest.raises(SandboxLost):
@@ -178,9 +178,9 @@ sent >= 250 and told
 
     with patience():
         async with open_sandboxes(settings()) as sandboxes:
-            villain = await sandboxes.scope("t").create()
+            villain = await sandboxes.for_owner("t").create()
             assert await value(villain, code) in (errno.ETOOMANYREFS, errno.EMFILE)
-            other = await sandboxes.scope("t").create()
+            other = await sandboxes.for_owner("t").create()
             assert await value(other, "1 + 1") == 2
     await assert_well(neighbour)
 
@@ -199,8 +199,8 @@ len(pipes) > 1
 """
     with patience():
         async with open_sandboxes(settings()) as sandboxes:
-            villain = await sandboxes.scope("t").create()
+            villain = await sandboxes.for_owner("t").create()
             assert await value(villain, code) is True
-            other = await sandboxes.scope("t").create()
+            other = await sandboxes.for_owner("t").create()
             assert (await other.run_command("echo there | cat | cat")).stdout == "there\n"
     await assert_well(neighbour)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hostile_stage import Stage, patience, tried, value
 from toolhub_sandbox import Sandbox
-from toolhub_sandbox.local.box import LocalSandbox
+from toolhub_sandbox.local.sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from chaos.processes import eventually
 from hostile_stage import MIB, TRIES, patience, settings, tried, value
-from toolhub_sandbox import Execution, Sandbox, Sandboxes, SandboxScope, open_sandboxes
-from toolhub_sandbox.inside.isolate import FILE_SYSTEMS
+from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
+from toolhub_sandbox.inside.isolation import FILE_SYSTEMS
 from toolhub_sandbox.local import backend
-from toolhub_sandbox.local.nursery import Nursery
+from toolhub_sandbox.local.fork_server import ForkServer
 
 pytestmark = pytest.mark.anyio
 
@@ -56,25 +56,25 @@ async def uncounted(anyio_backend: object) -> AsyncIterator[Sandboxes]:
 
 
 @pytest.fixture
-async def scope(uncounted: Sandboxes) -> AsyncIterator[SandboxScope]:
-    scope = uncounted.scope("villain")
+async def scope(uncounted: Sandboxes) -> AsyncIterator[OwnerSandboxes]:
+    scope = uncounted.for_owner("villain")
     yield scope
     with patience():
         await scope.aclose()
 
 
 @pytest.fixture
-async def box(scope: SandboxScope) -> Sandbox:
+async def box(scope: OwnerSandboxes) -> Sandbox:
     with patience():
         return await scope.create()
 
 
-def zygote_of(sandboxes: Sandboxes) -> Nursery:
+def zygote_of(sandboxes: Sandboxes) -> ForkServer:
     held = sandboxes._backend
     assert held is not None
-    nursery = held.value._families["bare"].held.value  # type: ignore[attr-defined]  # of the backends of this machine
-    assert isinstance(nursery, Nursery)
-    return nursery
+    fork_server = held.value._fork_servers["bare"].held.value  # type: ignore[attr-defined]  # of the backends of this machine
+    assert isinstance(fork_server, ForkServer)
+    return fork_server
 
 
 def was_killed_for_memory(done: Execution) -> bool:
@@ -222,7 +222,7 @@ numbers = {"x86_64": (68, 64, 29), "aarch64": (186, 190, 194)}[os.uname().machin
 
 
 async def test_a_sandbox_that_is_gone_leaves_the_zygote_no_descriptors(
-    uncounted: Sandboxes, scope: SandboxScope, box: Sandbox
+    uncounted: Sandboxes, scope: OwnerSandboxes, box: Sandbox
 ) -> None:
     """The zygote has one for each file system of each sandbox; after hundreds it could open no more."""
     launcher = zygote_of(uncounted).pid

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import anyio.abc
-from toolhub_sandbox.proxy import run_proxy
-from toolhub_sandbox.proxy_rules import AllowRules, IPAddress
+from toolhub_sandbox.proxy.rules import AllowRules, IPAddress
+from toolhub_sandbox.proxy.server import run_proxy
 
 # Nothing here takes longer than milliseconds; running into this is a failure, never slowness.
 PATIENCE_S = 5.0

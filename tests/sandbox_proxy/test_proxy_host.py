@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 from proxy_stage import ask, echo, expect, open_origin, open_proxy, open_tunnel, resolver
-from toolhub_sandbox.proxy_host import is_own_address, listening_ports
+from toolhub_sandbox.proxy.machine import is_own_address, listening_ports
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toolhub_sandbox.errors import SandboxUnavailable
-from toolhub_sandbox.proxy_request import UNBOUNDED, BadRequest, check_bytes, parse_request
-from toolhub_sandbox.proxy_rules import AllowRules, Target, is_public, parse_authority
+from toolhub_sandbox.proxy.request import UNBOUNDED, BadRequest, check_bytes, parse_request
+from toolhub_sandbox.proxy.rules import AllowRules, Target, is_public, parse_authority
 
 pytestmark = pytest.mark.quick
 

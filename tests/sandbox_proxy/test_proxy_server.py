@@ -29,8 +29,8 @@ from proxy_stage import (
     read_all,
     resolver,
 )
-from toolhub_sandbox.proxy import CONNECTIONS, HEAD_BYTES, run_proxy
-from toolhub_sandbox.proxy_rules import AllowRules
+from toolhub_sandbox.proxy.rules import AllowRules
+from toolhub_sandbox.proxy.server import CONNECTIONS, HEAD_BYTES, run_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -393,7 +393,7 @@ async def test_refused_hosts_are_logged_once_and_never_their_urls(caplog):
 
 
 async def test_the_memory_of_what_was_logged_is_bounded(caplog, monkeypatch):
-    monkeypatch.setattr("toolhub_sandbox.proxy._NAMES_LOGGED", 3)
+    monkeypatch.setattr("toolhub_sandbox.proxy.server._NAMES_LOGGED", 3)
     caplog.set_level(logging.INFO, "toolhub_sandbox.proxy")
     async with open_proxy("example.org") as proxy:
         for number in range(6):

@@ -10,7 +10,7 @@ import anyio
 import anyio.abc
 import pytest
 from proxy_stage import echo, expect, open_origin, open_proxy, open_sockets, open_tunnel, read_all, resolver
-from toolhub_sandbox.proxy import CONNECT_S, HEAD_S, IDLE_S, LINGER_S
+from toolhub_sandbox.proxy.server import CONNECT_S, HEAD_S, IDLE_S, LINGER_S
 from trio.testing import MockClock
 
 pytestmark = pytest.mark.anyio

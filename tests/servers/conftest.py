@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from toolhub_sandbox import Sandboxes, SandboxScope, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandboxes, open_sandboxes
 
 from toolhub.config import SandboxSettings
 
@@ -34,8 +34,8 @@ async def sandboxes(anyio_backend: object) -> AsyncIterator[Sandboxes]:
 
 
 @pytest.fixture
-async def scope(sandboxes: Sandboxes) -> AsyncIterator[SandboxScope]:
-    scope = sandboxes.scope("task")
+async def scope(sandboxes: Sandboxes) -> AsyncIterator[OwnerSandboxes]:
+    scope = sandboxes.for_owner("task")
     yield scope
     with anyio.fail_after(20):
         await scope.aclose()

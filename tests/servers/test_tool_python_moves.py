@@ -15,7 +15,7 @@ import anyio
 import pytest
 from calling import answer, created
 from mcp import Client
-from toolhub_sandbox import SandboxScope
+from toolhub_sandbox import OwnerSandboxes
 from toolhub_servers import python
 
 from toolhub.extensions import BuiltinContext
@@ -39,7 +39,7 @@ def local(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(scope: SandboxScope, **options: Any) -> AsyncIterator[tuple[Client, str]]:
+async def serving(scope: OwnerSandboxes, **options: Any) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the id of a sandbox."""
     with anyio.fail_after(60):
         async with Client(python.create_server(host=BuiltinContext("task", scope), **options)) as client:
@@ -50,14 +50,14 @@ async def output(client: Client, sandbox_id: str, command: str) -> str:
     return await answer(client, "run_command", sandbox_id=sandbox_id, command=command)
 
 
-async def test_an_uploaded_file_arrives_whole(scope: SandboxScope, local: Path) -> None:
+async def test_an_uploaded_file_arrives_whole(scope: OwnerSandboxes, local: Path) -> None:
     async with serving(scope, local_dirs=[str(local)]) as (client, sandbox_id):
         told = await answer(client, UPLOAD, sandbox_id=sandbox_id, local_file_path=str(local / "a.bin"))
         assert told == "File uploaded to /home/user/a.bin"
         assert hashlib.sha256(BINARY).hexdigest() in await output(client, sandbox_id, "sha256sum /home/user/a.bin")
 
 
-async def test_an_upload_makes_its_folder_whatever_the_names(scope: SandboxScope, local: Path) -> None:
+async def test_an_upload_makes_its_folder_whatever_the_names(scope: OwnerSandboxes, local: Path) -> None:
     (local / "it's $(id).txt").write_text("data")
     async with serving(scope, local_dirs=[str(local)]) as (client, sandbox_id):
         arguments = {"local_file_path": "it's $(id).txt", "sandbox_file_path": "new 'dir/../-v/"}
@@ -79,7 +79,7 @@ async def test_an_upload_makes_its_folder_whatever_the_names(scope: SandboxScope
     ],
 )
 async def test_what_may_not_be_uploaded_is_told_and_does_not_arrive(
-    scope: SandboxScope, local: Path, path: str, told: str
+    scope: OwnerSandboxes, local: Path, path: str, told: str
 ) -> None:
     (local / "folder").mkdir()
     (local / "link").symlink_to("../secret.txt")
@@ -90,7 +90,7 @@ async def test_what_may_not_be_uploaded_is_told_and_does_not_arrive(
         assert "stdout=''" in await output(client, sandbox_id, "ls /home/user")
 
 
-async def test_without_local_dirs_the_option_is_named(scope: SandboxScope, local: Path) -> None:
+async def test_without_local_dirs_the_option_is_named(scope: OwnerSandboxes, local: Path) -> None:
     async with serving(scope) as (client, sandbox_id):
         told = await answer(client, UPLOAD, sandbox_id=sandbox_id, local_file_path=str(local / "a.bin"))
         assert told == (
@@ -107,7 +107,7 @@ async def test_without_local_dirs_the_option_is_named(scope: SandboxScope, local
         ("no\0where", "[ERROR]: Failed to upload file a.bin to sandbox {id}: "),
     ],
 )
-async def test_a_folder_that_cannot_be_made_is_told(scope: SandboxScope, local: Path, folder: str, told: str) -> None:
+async def test_a_folder_that_cannot_be_made_is_told(scope: OwnerSandboxes, local: Path, folder: str, told: str) -> None:
     async with serving(scope, local_dirs=[str(local)]) as (client, sandbox_id):
         arguments = {"local_file_path": "a.bin", "sandbox_file_path": folder}
         refused = await answer(client, UPLOAD, sandbox_id=sandbox_id, **arguments)
@@ -115,7 +115,7 @@ async def test_a_folder_that_cannot_be_made_is_told(scope: SandboxScope, local: 
 
 
 async def test_a_file_over_the_limit_is_refused_in_both_directions(
-    scope: SandboxScope, local: Path, tmp_path: Path
+    scope: OwnerSandboxes, local: Path, tmp_path: Path
 ) -> None:
     with (local / "vast").open("wb") as vast:
         vast.truncate(1 << 40)
@@ -128,7 +128,7 @@ async def test_a_file_over_the_limit_is_refused_in_both_directions(
         assert os.listdir(tmp_path / "tmpfiles") == []
 
 
-async def test_a_saved_file_is_whole_and_its_path_is_told(scope: SandboxScope, local: Path, tmp_path: Path) -> None:
+async def test_a_saved_file_is_whole_and_its_path_is_told(scope: OwnerSandboxes, local: Path, tmp_path: Path) -> None:
     async with serving(scope, local_dirs=[str(local)], logs_dir=str(tmp_path)) as (client, sandbox_id):
         await answer(client, UPLOAD, sandbox_id=sandbox_id, local_file_path="a.bin")
         told = await answer(client, SAVE, sandbox_id=sandbox_id, sandbox_file_path="/home/user/a.bin")
@@ -138,7 +138,7 @@ async def test_a_saved_file_is_whole_and_its_path_is_told(scope: SandboxScope, l
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b\nc", "..", "x" * 5_000])
-async def test_a_saved_file_is_in_tmpfiles_whatever_its_name(scope: SandboxScope, tmp_path: Path, name: str) -> None:
+async def test_a_saved_file_is_in_tmpfiles_whatever_its_name(scope: OwnerSandboxes, tmp_path: Path, name: str) -> None:
     async with serving(scope, logs_dir=str(tmp_path)) as (client, sandbox_id):
         await output(client, sandbox_id, "echo data > ~/a")
         arguments = {"sandbox_file_path": "/home/user/a", "local_filename": name}
@@ -160,7 +160,7 @@ async def test_a_saved_file_is_in_tmpfiles_whatever_its_name(scope: SandboxScope
     ],
 )
 async def test_what_cannot_be_saved_is_told_and_leaves_nothing(
-    scope: SandboxScope, local: Path, tmp_path: Path, path: str, told: str
+    scope: OwnerSandboxes, local: Path, tmp_path: Path, path: str, told: str
 ) -> None:
     async with serving(scope, logs_dir=str(tmp_path / "logs")) as (client, sandbox_id):
         await output(client, sandbox_id, f"ln -s {tmp_path}/secret.txt ~/out; mkfifo ~/pipe")
@@ -169,14 +169,14 @@ async def test_what_cannot_be_saved_is_told_and_leaves_nothing(
         assert not (tmp_path / "logs" / "tmpfiles").exists() or os.listdir(tmp_path / "logs" / "tmpfiles") == []
 
 
-async def test_without_a_folder_for_logs_nothing_is_saved(scope: SandboxScope) -> None:
+async def test_without_a_folder_for_logs_nothing_is_saved(scope: OwnerSandboxes) -> None:
     async with serving(scope) as (client, sandbox_id):
         assert await answer(client, SAVE, sandbox_id=sandbox_id, sandbox_file_path="/etc/hostname") == (
             "[ERROR]: LOGS_DIR environment variable is not set. Cannot determine where to save the file."
         )
 
 
-async def test_without_a_network_the_config_key_is_named(scope: SandboxScope) -> None:
+async def test_without_a_network_the_config_key_is_named(scope: OwnerSandboxes) -> None:
     url = "http://192.0.2.1/a"
     async with serving(scope) as (client, sandbox_id):
         assert await answer(client, FETCH, sandbox_id=sandbox_id, url=url) == (
@@ -186,7 +186,7 @@ async def test_without_a_network_the_config_key_is_named(scope: SandboxScope) ->
 
 
 @pytest.mark.parametrize("url", ["ftp://example.org/a", "--help", "file:///etc/passwd"])
-async def test_only_http_is_downloaded(scope: SandboxScope, url: str) -> None:
+async def test_only_http_is_downloaded(scope: OwnerSandboxes, url: str) -> None:
     async with serving(scope) as (client, sandbox_id):
         assert await answer(client, FETCH, sandbox_id=sandbox_id, url=url) == (
             f"[ERROR]: Failed to download file from {url}: "
@@ -226,7 +226,7 @@ def site() -> Iterator[str]:
             thread.join()
 
 
-async def test_with_a_network_a_file_is_downloaded_and_its_quoted_path_told(scope: SandboxScope, site: str) -> None:
+async def test_with_a_network_a_file_is_downloaded_and_its_quoted_path_told(scope: OwnerSandboxes, site: str) -> None:
     async with serving(scope, profile="online") as (client, sandbox_id):
         told = await answer(client, FETCH, sandbox_id=sandbox_id, url=f"{site}/x/data.csv?y=1")
         assert told == "File downloaded to /home/user/data.csv"
@@ -236,7 +236,7 @@ async def test_with_a_network_a_file_is_downloaded_and_its_quoted_path_told(scop
         assert "stdout='bodybody'" in await output(client, sandbox_id, "cat ~/data.csv ~/new*/it*")
 
 
-async def test_a_page_that_is_not_there_is_asked_for_once_and_told(scope: SandboxScope, site: str) -> None:
+async def test_a_page_that_is_not_there_is_asked_for_once_and_told(scope: OwnerSandboxes, site: str) -> None:
     async with serving(scope, profile="online") as (client, sandbox_id):
         told = await answer(client, FETCH, sandbox_id=sandbox_id, url=f"{site}/missing")
         assert told.startswith(

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from calling import answer, created, refusal
 from mcp import Client
-from toolhub_sandbox import Sandboxes, SandboxScope
+from toolhub_sandbox import OwnerSandboxes, Sandboxes
 from toolhub_servers import python
 from toolhub_servers._python_text import INVALID_IDS
 
@@ -52,14 +52,14 @@ NEED_A_SANDBOX = {
 
 
 @asynccontextmanager
-async def serving(scope: SandboxScope | None, **options: Any) -> AsyncIterator[Client]:
+async def serving(scope: OwnerSandboxes | None, **options: Any) -> AsyncIterator[Client]:
     with anyio.fail_after(60):
         async with Client(python.create_server(host=BuiltinContext("task", scope), **options)) as client:
             yield client
 
 
 @pytest.fixture
-async def client(scope: SandboxScope) -> AsyncIterator[Client]:
+async def client(scope: OwnerSandboxes) -> AsyncIterator[Client]:
     async with serving(scope) as client:
         yield client
 
@@ -143,7 +143,7 @@ async def test_code_that_fails_runs_once(client: Client) -> None:
     assert "stdout='once'" in await answer(client, "run_command", command="cat ~/log", sandbox_id=sandbox_id)
 
 
-async def test_code_that_is_too_slow_runs_once_and_keeps_its_state(scope: SandboxScope) -> None:
+async def test_code_that_is_too_slow_runs_once_and_keeps_its_state(scope: OwnerSandboxes) -> None:
     async with serving(scope, profile="hasty") as client:
         sandbox_id = await created(client)
         code = "x = 1\nopen('/home/user/log', 'a').write('once')\nwhile True: pass"
@@ -154,7 +154,7 @@ async def test_code_that_is_too_slow_runs_once_and_keeps_its_state(scope: Sandbo
         assert await answer(client, "run_python_code", code_block=code, sandbox_id=sandbox_id) == printed("1 once")
 
 
-async def test_state_that_was_lost_is_told_and_files_are_still_there(scope: SandboxScope) -> None:
+async def test_state_that_was_lost_is_told_and_files_are_still_there(scope: OwnerSandboxes) -> None:
     async with serving(scope, profile="hasty") as client:
         sandbox_id = await created(client)
         await answer(client, "run_command", command="echo kept > ~/note", sandbox_id=sandbox_id)
@@ -170,7 +170,7 @@ async def test_state_that_was_lost_is_told_and_files_are_still_there(scope: Sand
         assert await answer(client, "run_python_code", code_block=code, sandbox_id=sandbox_id) == printed("False kept")
 
 
-async def test_a_command_that_is_too_slow_runs_once_and_keeps_its_output(scope: SandboxScope) -> None:
+async def test_a_command_that_is_too_slow_runs_once_and_keeps_its_output(scope: OwnerSandboxes) -> None:
     async with serving(scope, profile="hasty") as client:
         sandbox_id = await created(client)
         command = "echo once | tee -a ~/log; sleep 1000"
@@ -233,13 +233,15 @@ async def test_a_limit_is_named_and_nothing_more_is_tried(client: Client) -> Non
     assert told.startswith("[ERROR]: Failed to run code in stateless mode. Exception type: SandboxLimit, Details: ")
 
 
-async def test_a_killed_sandbox_is_told_as_a_failed_connection(client: Client, scope: SandboxScope) -> None:
+async def test_a_killed_sandbox_is_told_as_a_failed_connection(client: Client, scope: OwnerSandboxes) -> None:
     sandbox_id = await created(client)
     await scope.get(sandbox_id).kill()
     assert await answer(client, "run_command", command="true", sandbox_id=sandbox_id) == not_found(sandbox_id)
 
 
-async def test_a_sandbox_lost_under_running_code_is_told_with_the_way_out(client: Client, scope: SandboxScope) -> None:
+async def test_a_sandbox_lost_under_running_code_is_told_with_the_way_out(
+    client: Client, scope: OwnerSandboxes
+) -> None:
     sandbox_id = await created(client)
     told: list[str] = []
 
@@ -258,7 +260,7 @@ async def test_a_sandbox_lost_under_running_code_is_told_with_the_way_out(client
 
 async def test_a_task_cannot_use_the_sandbox_of_another(client: Client, sandboxes: Sandboxes) -> None:
     sandbox_id = await created(client)
-    other = sandboxes.scope("other")
+    other = sandboxes.for_owner("other")
     async with serving(other) as stranger:
         told = await answer(stranger, "run_command", command="true", sandbox_id=sandbox_id)
         assert told == not_found(sandbox_id)

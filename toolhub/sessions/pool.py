@@ -62,7 +62,7 @@ class HubResources:
     def host(self, owner: str) -> BuiltinContext:
         """Return what the builtin servers of an owner are given."""
         return BuiltinContext(
-            owner, self.sandboxes.scope(owner) if self.sandboxes is not None else None, self.resources
+            owner, self.sandboxes.for_owner(owner) if self.sandboxes is not None else None, self.resources
         )
 
 

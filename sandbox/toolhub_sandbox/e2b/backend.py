@@ -8,6 +8,7 @@ their metadata; leaving it looks for those whose answer never arrived.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,18 +19,17 @@ import anyio
 import anyio.abc
 
 from toolhub.config import E2BSettings, SandboxProfile, SandboxSettings
-from toolhub_sandbox.e2b.border import Border, KeyRefused, load_sdk
-from toolhub_sandbox.e2b.life import Lease, Life
-from toolhub_sandbox.e2b.rate import CreatePace, CreateRate
+from toolhub_sandbox.e2b.lifecycle import Lease, Lifecycle
 from toolhub_sandbox.e2b.sandbox import E2BSandbox
+from toolhub_sandbox.e2b.sdk_adapter import KeyRefused, SdkAdapter, load_sdk
 from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxUnavailable
 from toolhub_sandbox.model import Isolation
 
 log = logging.getLogger("toolhub.sandbox.e2b")
 
-MARK = "toolhub_backend"
+METADATA_KEY = "toolhub_backend"
 # Killing all sandboxes at once, and creations that are on their way: 20,000 requests in 30 s are allowed.
-LEAVE_S = 10.0
+CLOSE_S = 10.0
 # One list and one kill each, and only when an answer was lost. Together less than a hub waits for its sandboxes.
 SWEEP_S = 4.0
 
@@ -45,31 +45,32 @@ _ISOLATION = Isolation(
 
 
 @dataclass(eq=False, slots=True)
-class _Birth:
+class _PendingCreation:
     """A sandbox on its way."""
 
     is_wanted: bool = True
     sandbox: E2BSandbox | None = None
     error: SandboxError | None = None
-    arrived: anyio.Event = field(default_factory=anyio.Event)
+    done: anyio.Event = field(default_factory=anyio.Event)
 
 
 class E2BBackend:
     """Made by `open_e2b`."""
 
-    def __init__(self, settings: E2BSettings, border: Border, tasks: anyio.abc.TaskGroup) -> None:
-        self.pace = CreatePace(CreateRate(settings.creates_per_second))
+    def __init__(self, settings: E2BSettings, adapter: SdkAdapter, tasks: anyio.abc.TaskGroup) -> None:
+        self.creation_limiter = CreationLimiter(CreationRate(settings.creates_per_second))
         self._settings = settings
-        self._border = border
+        self._adapter = adapter
         self._tasks = tasks
         self._mark = secrets.token_hex(12)
         self._sandboxes: set[E2BSandbox] = set()
-        self._births: set[_Birth] = set()
+        self._pending: set[_PendingCreation] = set()
         self._has_lost_answers = False
         self._is_closing = False
 
     def __repr__(self) -> str:
-        return f"<E2BBackend {len(self._sandboxes)} sandboxes, {len(self._births)} being created, {self.pace!r}>"
+        counts = f"{len(self._sandboxes)} sandboxes, {len(self._pending)} being created"
+        return f"<E2BBackend {counts}, {self.creation_limiter!r}>"
 
     @property
     def isolation(self) -> Isolation:
@@ -90,42 +91,42 @@ class E2BBackend:
             raise SandboxUnavailable(
                 f"the profile {name!r} reads folders of this host, which E2B cannot see: {profile.read_only}"
             )
-        started = await self.pace.wait_turn()
+        started = await self.creation_limiter.acquire()
         if self._is_closing:
             raise SandboxUnavailable("the backend 'e2b' is closed")
-        birth = _Birth()
-        self._births.add(birth)
-        self._tasks.start_soon(self._bear, birth, name, profile, started)
+        pending = _PendingCreation()
+        self._pending.add(pending)
+        self._tasks.start_soon(self._create_for, pending, name, profile, started)
         try:
-            await birth.arrived.wait()
+            await pending.done.wait()
         except BaseException:
-            birth.is_wanted = False
-            if birth.sandbox is not None:  # it arrived at the very moment
-                self._tasks.start_soon(birth.sandbox.kill)
+            pending.is_wanted = False
+            if pending.sandbox is not None:  # it arrived at the very moment
+                self._tasks.start_soon(pending.sandbox.kill)
             raise
-        if birth.sandbox is None:
-            raise birth.error or SandboxUnavailable("the backend 'e2b' is closed")
-        return birth.sandbox
+        if pending.sandbox is None:
+            raise pending.error or SandboxUnavailable("the backend 'e2b' is closed")
+        return pending.sandbox
 
-    async def _bear(self, birth: _Birth, name: str, profile: SandboxProfile, started: float) -> None:
+    async def _create_for(self, pending: _PendingCreation, name: str, profile: SandboxProfile, started: float) -> None:
         try:
-            sandbox = await self._make(birth, name, profile, started)
-            if birth.is_wanted:
-                birth.sandbox = sandbox
+            sandbox = await self._make(pending, name, profile, started)
+            if pending.is_wanted:
+                pending.sandbox = sandbox
             else:
                 await sandbox.kill()
         except SandboxError as exc:
-            birth.error = exc
+            pending.error = exc
         finally:
-            self._births.discard(birth)
-            birth.arrived.set()
+            self._pending.discard(pending)
+            pending.done.set()
 
-    async def _make(self, birth: _Birth, name: str, profile: SandboxProfile, started: float) -> E2BSandbox:
-        sandbox = E2BSandbox(await self._ask_for_one(profile, started), name, profile)
+    async def _make(self, pending: _PendingCreation, name: str, profile: SandboxProfile, started: float) -> E2BSandbox:
+        sandbox = E2BSandbox(await self._request_sandbox(profile, started), name, profile)
         self._sandboxes.add(sandbox)
         self._tasks.start_soon(self._keep, sandbox)
         try:
-            if birth.is_wanted:
+            if pending.is_wanted:
                 await sandbox.start()
         except BaseException as exc:
             await sandbox.kill()
@@ -134,69 +135,69 @@ class E2BBackend:
             raise
         return sandbox
 
-    async def _ask_for_one(self, profile: SandboxProfile, started: float) -> Life:
+    async def _request_sandbox(self, profile: SandboxProfile, started: float) -> Lifecycle:
         lease = Lease(self._settings.lease_s, anyio.current_time() + self._settings.lease_s)
         # The SDK repeats a request whose answer a gateway lost: the key makes that one sandbox.
         idempotency_key = secrets.token_hex(16)
         try:
-            box = await self._border.call(
-                lambda: self._border.sdk.AsyncSandbox.create(
+            remote = await self._adapter.call(
+                lambda: self._adapter.sdk.AsyncSandbox.create(
                     template=self._settings.template,
                     timeout=lease.whole_s,
-                    metadata={MARK: self._mark},
+                    metadata={METADATA_KEY: self._mark},
                     envs=dict(profile.env),
                     idempotency_key=idempotency_key,
                     **_network(profile),
-                    **self._border.params,
+                    **self._adapter.params,
                 ),
                 doing="creating a sandbox",
                 otherwise=SandboxUnavailable,
             )
         except SandboxLimit as exc:
-            self.pace.refused(started=started)
-            exc.retry_after = self.pace.retry_after
+            self.creation_limiter.refused(started=started)
+            exc.retry_after = self.creation_limiter.retry_after
             raise
         except KeyRefused:
             raise
         except BaseException:
             self._has_lost_answers = True
             raise
-        self.pace.accepted()
-        return Life(self._border, box, lease)
+        self.creation_limiter.accepted()
+        return Lifecycle(self._adapter, remote, lease)
 
     async def _keep(self, sandbox: E2BSandbox) -> None:
-        await sandbox.life.keep()
+        await sandbox.lifecycle.renew_until_ended()
         self._sandboxes.discard(sandbox)
 
-    async def leave(self) -> None:
+    async def aclose(self) -> None:
         """Kill all sandboxes, also those on their way. Bounded."""
         self._is_closing = True
-        for birth in self._births:
-            birth.is_wanted = False
-        with anyio.move_on_after(LEAVE_S, shield=True):
+        for pending in self._pending:
+            pending.is_wanted = False
+        with anyio.move_on_after(CLOSE_S, shield=True):
             async with anyio.create_task_group() as killers:
                 for sandbox in self._sandboxes:
                     killers.start_soon(sandbox.kill)
-                for birth in self._births:
-                    killers.start_soon(birth.arrived.wait)
-        if self._has_lost_answers or self._births:
+                for pending in self._pending:
+                    killers.start_soon(pending.done.wait)
+        if self._has_lost_answers or self._pending:
             with anyio.move_on_after(SWEEP_S, shield=True):
                 await self._sweep()
 
     async def _sweep(self) -> None:
         """Kill what carries our mark: sandboxes whose creation was never answered."""
-        sdk, params = self._border.sdk, self._border.params
-        pages = sdk.AsyncSandbox.list(query=sdk.SandboxQuery(metadata={MARK: self._mark}), **params)
+        sdk, params = self._adapter.sdk, self._adapter.params
+        pages = sdk.AsyncSandbox.list(query=sdk.SandboxQuery(metadata={METADATA_KEY: self._mark}), **params)
         with suppress(SandboxError):
             while pages.has_next:
-                for found in await self._border.call(pages.next_items, doing="looking for sandboxes left behind"):
+                for found in await self._adapter.call(pages.next_items, doing="looking for sandboxes left behind"):
                     await self._kill_stray(found.sandbox_id)
             return
         log.warning("sandboxes may be left at E2B; their leases end within %g s", self._settings.lease_s)
 
     async def _kill_stray(self, sandbox_id: str) -> None:
-        sdk, params = self._border.sdk, self._border.params
-        await self._border.call(lambda: sdk.AsyncSandbox.kill(sandbox_id, **params), doing="killing a sandbox")
+        sdk, params = self._adapter.sdk, self._adapter.params
+        await self._adapter.call(lambda: sdk.AsyncSandbox.kill(sandbox_id, **params), doing="killing a sandbox")
 
 
 def _network(profile: SandboxProfile) -> dict[str, Any]:
@@ -212,15 +213,89 @@ async def open_e2b(settings: SandboxSettings) -> AsyncIterator[E2BBackend]:
 
     Raises SandboxUnavailable if the SDK or the API key is missing. Needs asyncio: the SDK does.
     """
-    border = Border(load_sdk(), settings.e2b)
+    adapter = SdkAdapter(load_sdk(), settings.e2b)
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        backend = E2BBackend(settings.e2b, border, tasks)
+        backend = E2BBackend(settings.e2b, adapter, tasks)
         try:
             yield backend
         except BaseException as exc:  # raised below: in here the task group would wrap it
             failure = exc
-        await backend.leave()
+        await backend.aclose()
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+# --- how fast sandboxes may be created --------------------------------------------------------------------------------
+
+# Slower than one try in a minute would look dead, and a refusal costs the service next to nothing.
+SLOWEST_PER_SECOND = 1 / 60
+
+
+@dataclass(slots=True)
+class CreationRate:
+    """The rule alone; `now` is seconds on any monotonic clock."""
+
+    per_second: float
+    """Never faster than this."""
+    current: float = field(init=False)
+    _next: float = -math.inf
+    _refused_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self.current = self.per_second
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the next creation may start; 0: now."""
+        return max(0.0, self._next - now)
+
+    def take(self, now: float) -> None:
+        """A creation starts."""
+        self._next = now + 1 / self.current
+
+    def accept(self) -> None:
+        """A creation worked."""
+        self.current = min(self.per_second, self.current + self.per_second / 10)
+
+    def refuse(self, now: float, *, started: float, retry_after: float | None = None) -> None:
+        """A creation that began at `started` was refused.
+
+        Those that were already on their way when the rate was lowered say nothing new: they do not lower it again.
+        """
+        if started >= self._refused_at:
+            self.current = max(min(self.per_second, SLOWEST_PER_SECOND), self.current / 2)
+            self._refused_at = now
+        self._next = max(self._next, now + max(1 / self.current, retry_after or 0.0))
+
+
+class CreationLimiter:
+    """Makes creations wait for the rule, first come first served."""
+
+    def __init__(self, rate: CreationRate) -> None:
+        self.rate = rate
+        self._turn = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CreationLimiter {self.rate.current:g}/s of {self.rate.per_second:g}/s>"
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which another try makes sense."""
+        return self.rate.wait_s(anyio.current_time())
+
+    async def acquire(self) -> float:
+        """Return, when a creation may start, the time at which it does."""
+        async with self._turn:
+            # In a loop: a refusal that arrives during the wait makes it longer.
+            while (wait := self.rate.wait_s(anyio.current_time())) > 0:
+                await anyio.sleep(wait)
+            now = anyio.current_time()
+            self.rate.take(now)
+            return now
+
+    def accepted(self) -> None:
+        self.rate.accept()
+
+    def refused(self, *, started: float, retry_after: float | None = None) -> None:
+        self.rate.refuse(anyio.current_time(), started=started, retry_after=retry_after)

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from toolhub_sandbox.e2b.life import Life
+from toolhub_sandbox.e2b.lifecycle import Lifecycle
 from toolhub_sandbox.e2b.output import MarkedStream
 from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxLost
 from toolhub_sandbox.model import CommandResult
@@ -56,12 +56,12 @@ done
 exit 1"""
 
 
-class Commands:
+class E2BCommands:
     """Runs commands; any number at once."""
 
-    def __init__(self, life: Life, *, output_bytes: int) -> None:
-        self._life = life
-        self._commands = life.box.commands
+    def __init__(self, lifecycle: Lifecycle, *, output_bytes: int) -> None:
+        self._lifecycle = lifecycle
+        self._commands = lifecycle.remote.commands
         self._output_bytes = output_bytes
 
     async def run(self, command: str, *, timeout: float, cwd: str, env: Mapping[str, str]) -> CommandResult:
@@ -80,11 +80,11 @@ class Commands:
                     await self._kill(running)
             raise
         finally:
-            await running.let_go()
+            await running.disconnect()
         return running.result(exit_code, timed_out=scope.cancelled_caught)
 
     async def _start(self, running: _Command, command: str, cwd: str, env: Mapping[str, str]) -> Any:
-        running.handle = await self._life.call(
+        running.handle = await self._lifecycle.call(
             lambda: self._commands.run(
                 running.wrapped(command),
                 background=True,
@@ -101,10 +101,10 @@ class Commands:
 
     async def _wait(self, running: _Command, handle: Any) -> int:
         """Return the exit code, as soon as the command has ended by itself or its streams have."""
-        exited = self._life.border.sdk.CommandExitException
+        exited = self._lifecycle.adapter.sdk.CommandExitException
         with running.until_marked:
             try:
-                result = await self._life.call(
+                result = await self._lifecycle.call(
                     handle.wait, doing="waiting for a command", timeout=math.inf, passing=(exited,)
                 )
                 code = int(result.exit_code)
@@ -118,7 +118,7 @@ class Commands:
 
     async def _kill(self, running: _Command) -> None:
         """End whatever of the command is left. Bounded."""
-        if not self._life.is_alive:
+        if not self._lifecycle.is_alive:
             return
         pid = running.handle.pid if running.handle is not None else "none"
         script = _KILL.format(pid=pid, variable=VARIABLE, token=running.token)
@@ -128,12 +128,12 @@ class Commands:
                 if await self._run_quietly(script, user):
                     return
             if running.handle is not None:
-                await self._life.call(running.handle.kill, doing="killing a command")
-        log.warning("what a command started in sandbox %s may still run", self._life.box.sandbox_id)
+                await self._lifecycle.call(running.handle.kill, doing="killing a command")
+        log.warning("what a command started in sandbox %s may still run", self._lifecycle.remote.sandbox_id)
 
     async def _run_quietly(self, script: str, user: str | None) -> bool:
         try:
-            await self._life.call(
+            await self._lifecycle.call(
                 lambda: self._commands.run(script, user=user, retain_output=False, **_NO_DEADLINE),
                 doing="killing a command",
                 timeout=KILL_S / 3,
@@ -173,7 +173,7 @@ class _Command:
             dropped_bytes=out.dropped_bytes + err.dropped_bytes,
         )
 
-    async def let_go(self) -> None:
+    async def disconnect(self) -> None:
         """Stop listening; what still runs goes on."""
         if self.handle is not None and self.handle.exit_code is None:
             with suppress(Exception), anyio.move_on_after(DISCONNECT_S, shield=True):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from toolhub_sandbox.e2b.life import Life
+from toolhub_sandbox.e2b.lifecycle import Lifecycle
 from toolhub_sandbox.errors import FileError, FileProblem, SandboxError
 from toolhub_sandbox.protocol import HOME
 
@@ -23,14 +23,14 @@ SLOWEST_BYTES_PER_SECOND = 256 * 1024
 TIDY_S = 5.0
 
 
-class Files:
+class E2BFiles:
     """Puts and reads files; any number at once."""
 
-    def __init__(self, life: Life, *, file_bytes: int) -> None:
-        self._life = life
-        self._files = life.box.files
+    def __init__(self, lifecycle: Lifecycle, *, file_bytes: int) -> None:
+        self._lifecycle = lifecycle
+        self._files = lifecycle.remote.files
         self._file_bytes = file_bytes
-        sdk = life.border.sdk
+        sdk = lifecycle.adapter.sdk
         self._problems: tuple[tuple[type[Exception], FileProblem], ...] = (
             (sdk.FileNotFoundException, "missing"),
             (sdk.NotEnoughSpaceException, "no space"),
@@ -52,18 +52,18 @@ class Files:
         part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}.part")
         try:
             upload = _Upload(
-                pieces, self._life.border.timeout_s, lambda size: self._check_size(target, size, self._file_bytes)
+                pieces, self._lifecycle.adapter.timeout_s, lambda size: self._check_size(target, size, self._file_bytes)
             )
             with upload.scope:
                 await self._write(part, upload, timeout=math.inf)
             if upload.error is not None:
                 raise upload.error
             if upload.scope.cancelled_caught:
-                raise SandboxError(f"{target}: the upload stopped moving for {self._life.border.timeout_s:g} s")
+                raise SandboxError(f"{target}: the upload stopped moving for {self._lifecycle.adapter.timeout_s:g} s")
             await self._send(target, "moving a file into place", lambda: self._files.rename(part, target))
         except BaseException:
             with suppress(Exception), anyio.move_on_after(TIDY_S, shield=True):
-                await self._life.call(lambda: self._files.remove(part), doing="removing half a file")
+                await self._lifecycle.call(lambda: self._files.remove(part), doing="removing half a file")
             raise
 
     async def _write(self, target: str, data: Any, *, timeout: float) -> None:
@@ -94,9 +94,9 @@ class Files:
     ) -> T:
         passing = tuple(kind for kind, _ in self._problems)
         try:
-            return await self._life.call(send, doing=doing, timeout=timeout, passing=passing)
+            return await self._lifecycle.call(send, doing=doing, timeout=timeout, passing=passing)
         except passing as exc:
-            text = self._life.border.redacted(exc)
+            text = self._lifecycle.adapter.redacted(exc)
             raise FileError(f"{target}: {text}", problem=self._problem(exc, text)) from exc
 
     def _problem(self, exc: Exception, text: str) -> FileProblem:
@@ -108,7 +108,7 @@ class Files:
         return next(problem for kind, problem in self._problems if isinstance(exc, kind))
 
     def _check_type(self, target: str, entry: Any) -> None:
-        kinds = self._life.border.sdk.FileType
+        kinds = self._lifecycle.adapter.sdk.FileType
         if entry.type == kinds.DIR:
             raise FileError(f"{target} is a directory", problem="directory")
         if entry.type not in (kinds.FILE, kinds.SYMLINK):
@@ -119,7 +119,7 @@ class Files:
             raise FileError(f"{target} is larger than the limit of {limit} bytes", problem="too large")
 
     def _seconds_for(self, size: int) -> float:
-        return self._life.border.timeout_s + size / SLOWEST_BYTES_PER_SECOND
+        return self._lifecycle.adapter.timeout_s + size / SLOWEST_BYTES_PER_SECOND
 
 
 class _Upload:

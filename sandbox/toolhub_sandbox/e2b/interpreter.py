@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import anyio
 
-from toolhub_sandbox.e2b.life import Life
-from toolhub_sandbox.e2b.output import Capped
+from toolhub_sandbox.e2b.lifecycle import Lifecycle
+from toolhub_sandbox.e2b.output import CappedText
 from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.model import Display, Execution, Failure, State
 
@@ -33,7 +33,7 @@ ASK_AGAIN_S = 0.05
 # Importing what a profile preloads, on a machine that has just started.
 PREPARE_S = 60.0
 
-Cut = Literal["timeout", "interrupt"]
+StopReason = Literal["timeout", "interrupt"]
 
 _ASK = "print(__import__('os').getpid())"
 _PREPARE = "any(__import__('importlib').import_module(name) is None for name in {modules!r})\n" + _ASK
@@ -60,11 +60,11 @@ def display_of(result: Any) -> Display:
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What an execution has said so far: a cut one leaves no other result."""
+class _Output:
+    """What an execution has said so far: one that is stopped early gives no other result."""
 
-    stdout: Capped
-    stderr: Capped
+    stdout: CappedText
+    stderr: CappedText
     displays: list[Display] = field(default_factory=list)
     error: Failure | None = None
 
@@ -81,16 +81,16 @@ class _Running:
     """The piece of code that is running now."""
 
     scope: anyio.CancelScope
-    cut: Cut | None = None
+    stopped: StopReason | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Interpreter:
+class E2BInterpreter:
     """One code context, replaced when it cannot be interrupted."""
 
-    def __init__(self, life: Life, *, preload: Sequence[str], output_bytes: int) -> None:
-        self._life = life
-        self._box = life.box
+    def __init__(self, lifecycle: Lifecycle, *, preload: Sequence[str], output_bytes: int) -> None:
+        self._lifecycle = lifecycle
+        self._remote = lifecycle.remote
         self._preload = tuple(preload)
         self._output_bytes = output_bytes
         self._turn = anyio.Lock()
@@ -109,7 +109,7 @@ class Interpreter:
 
         Raises SandboxUnavailable if a module cannot be loaded, SandboxError.
         """
-        contexts = await self._life.call(self._box.list_code_contexts, doing="looking for the interpreter")
+        contexts = await self._lifecycle.call(self._remote.list_code_contexts, doing="looking for the interpreter")
         self._context = next((context for context in contexts if context.language == "python"), None)
         if self._context is not None:
             try:
@@ -126,68 +126,70 @@ class Interpreter:
         async with self._turn:
             if self._process_id is None:
                 await self._replace()
-            heard = _Heard(Capped(self._output_bytes), Capped(self._output_bytes))
+            output = _Output(CappedText(self._output_bytes), CappedText(self._output_bytes))
             self.executions += 1
             try:
-                cut = await self._execute(code, heard, timeout)
+                stopped = await self._execute(code, output, timeout)
             except SandboxLimit:  # it was not started
                 self.executions -= 1
                 raise
             except BaseException:
-                await self._settle()
+                await self._verify_state()
                 raise
-            if cut or (heard.error is not None and heard.error.name == "WorkerDied"):
-                await self._settle()
-            return self._execution(heard, cut, timeout)
+            if stopped or (output.error is not None and output.error.name == "WorkerDied"):
+                await self._verify_state()
+            return self._execution(output, stopped, timeout)
 
     async def interrupt(self) -> None:
         """As `Sandbox.interrupt`; returns when the code has ended."""
         if (running := self._running) is not None:
-            running.cut = running.cut or "interrupt"
+            running.stopped = running.stopped or "interrupt"
             running.scope.cancel()
             await running.ended.wait()
 
-    async def _execute(self, code: str, heard: _Heard, timeout: float) -> Cut | None:
+    async def _execute(self, code: str, output: _Output, timeout: float) -> StopReason | None:
         with anyio.move_on_after(timeout) as scope:
             running = self._running = _Running(scope)
             try:
-                done = await self._life.call(lambda: self._send(code, heard), doing="running code", timeout=math.inf)
+                done = await self._lifecycle.call(
+                    lambda: self._send(code, output), doing="running code", timeout=math.inf
+                )
             finally:
                 self._running = None
                 running.ended.set()
         if scope.cancelled_caught:
-            return running.cut or "timeout"
+            return running.stopped or "timeout"
         if self._is_new_kernel(done):
             await self._adopt()
         return None
 
-    def _send(self, code: str, heard: _Heard) -> Any:
-        return self._box.run_code(
+    def _send(self, code: str, output: _Output) -> Any:
+        return self._remote.run_code(
             code,
             context=self._context,
-            on_stdout=lambda message: heard.stdout.add(message.line),
-            on_stderr=lambda message: heard.stderr.add(message.line),
-            on_result=lambda result: heard.displays.append(display_of(result)),
-            on_error=heard.on_error,
+            on_stdout=lambda message: output.stdout.add(message.line),
+            on_stderr=lambda message: output.stderr.add(message.line),
+            on_result=lambda result: output.displays.append(display_of(result)),
+            on_error=output.on_error,
             timeout=0,  # the deadline is ours: the SDK's has been twice what was asked
-            request_timeout=self._life.border.timeout_s,
+            request_timeout=self._lifecycle.adapter.timeout_s,
         )
 
-    def _execution(self, heard: _Heard, cut: Cut | None, timeout: float) -> Execution:
+    def _execution(self, output: _Output, stopped: StopReason | None, timeout: float) -> Execution:
         state, self._state = self._state, "kept"
-        error = heard.error
-        if cut == "timeout":
+        error = output.error
+        if stopped == "timeout":
             error = Failure("ExecutionTimeout", f"the code ran longer than {timeout:g} s")
-        elif cut == "interrupt":
+        elif stopped == "interrupt":
             error = Failure("Interrupted", "the code was interrupted")
         return Execution(
-            stdout=heard.stdout.text,
-            stderr=heard.stderr.text,
-            displays=tuple(heard.displays),
+            stdout=output.stdout.text,
+            stderr=output.stderr.text,
+            displays=tuple(output.displays),
             error=error,
             state=state,
-            timed_out=cut == "timeout",
-            dropped_bytes=heard.stdout.dropped_bytes + heard.stderr.dropped_bytes,
+            timed_out=stopped == "timeout",
+            dropped_bytes=output.stdout.dropped_bytes + output.stderr.dropped_bytes,
             number=self.executions,
         )
 
@@ -201,16 +203,16 @@ class Interpreter:
         with suppress(SandboxError):  # unprepared, it is replaced when its process id is next asked for
             await self._prepare()
 
-    async def _settle(self) -> None:
-        """After code was cut short: find out whether the interpreter is as before, or replace it. Bounded."""
+    async def _verify_state(self) -> None:
+        """After code was stopped early: keep the interpreter if it is the same process, else replace it. Bounded."""
         with anyio.CancelScope(shield=True), suppress(SandboxError):
-            if not await self._is_the_same():
+            if not await self._is_same_process():
                 self._state = "lost"
                 await self._replace()
 
-    async def _is_the_same(self) -> bool:
+    async def _is_same_process(self) -> bool:
         with suppress(SandboxError), anyio.move_on_after(INTERRUPT_S):
-            return await self._ask(_ASK) == self._process_id
+            return await self._query_pid(_ASK) == self._process_id
         return False
 
     async def _replace(self) -> None:
@@ -218,8 +220,8 @@ class Interpreter:
         self._process_id = None
         self._count = 0
         try:
-            await self._life.call(
-                lambda: self._box.restart_code_context(self._context), doing="restarting the interpreter"
+            await self._lifecycle.call(
+                lambda: self._remote.restart_code_context(self._context), doing="restarting the interpreter"
             )
             await self._prepare()
         except (SandboxLost, SandboxUnavailable):
@@ -228,21 +230,23 @@ class Interpreter:
             useless = self._context
             await self._make_context()
             with suppress(SandboxError):
-                await self._life.call(lambda: self._box.remove_code_context(useless), doing="removing an interpreter")
+                await self._lifecycle.call(
+                    lambda: self._remote.remove_code_context(useless), doing="removing an interpreter"
+                )
 
     async def _make_context(self) -> None:
         self._count = 0
-        self._context = await self._life.call(self._box.create_code_context, doing="starting an interpreter")
+        self._context = await self._lifecycle.call(self._remote.create_code_context, doing="starting an interpreter")
         await self._prepare()
 
     async def _prepare(self) -> None:
-        self._process_id = await self._ask(_PREPARE.format(modules=self._preload), timeout=PREPARE_S)
+        self._process_id = await self._query_pid(_PREPARE.format(modules=self._preload), timeout=PREPARE_S)
 
-    async def _ask(self, question: str, *, timeout: float | None = None) -> int:
+    async def _query_pid(self, question: str, *, timeout: float | None = None) -> int:
         """Return the number that `question` prints."""
         for _ in range(ASK_TIMES):
-            answer = await self._life.call(
-                lambda: self._box.run_code(question, context=self._context, timeout=0),
+            answer = await self._lifecycle.call(
+                lambda: self._remote.run_code(question, context=self._context, timeout=0),
                 doing="asking the interpreter",
                 timeout=timeout,
             )

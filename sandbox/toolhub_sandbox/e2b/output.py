@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Capped:
+class CappedText:
     """Text of at most `limit` bytes of UTF-8."""
 
     limit: int
@@ -22,7 +22,7 @@ class Capped:
 
     @property
     def text(self) -> str:
-        """What was kept; a character cut in two at the limit is left out."""
+        """What was kept; a character that the limit cuts in two is left out."""
         return self._kept.decode("utf-8", "ignore")
 
 
@@ -34,7 +34,7 @@ class MarkedStream:
     """
 
     def __init__(self, limit: int, mark: str, on_end: Callable[[], None]) -> None:
-        self.kept = Capped(limit)
+        self.kept = CappedText(limit)
         self.exit_code: int | None = None
         self._mark = mark
         self._on_end = on_end

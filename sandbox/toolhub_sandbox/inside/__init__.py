@@ -5,5 +5,5 @@ Only the standard library: these programs may run in an interpreter in which not
     hub ── control socket ──> zygote          (pid 1 of its own namespace; has the profile's modules loaded)
       └─── a socket per sandbox ──> agent     (forked from the zygote; pid 1 of the sandbox)
                                       ├── worker       (the Python that keeps state)
-                                      └── commands     (a keeper each, then bash)
+                                      └── commands     (a shim each, then bash)
 """

@@ -5,21 +5,22 @@ It runs no code of the model's. In a pid namespace it is process 1: when it exit
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
 import socket
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from toolhub_sandbox.inside.commands import Commands
-from toolhub_sandbox.inside.files import Files
-from toolhub_sandbox.inside.frames import RECEIVE, BadFrame, FrameBuffer, Head, encode
-from toolhub_sandbox.inside.interpreter import Interpreter, Run
+from toolhub_sandbox.inside.commands import CommandRunner
+from toolhub_sandbox.inside.frames import CHUNK_BYTES, RECEIVE_BYTES, BadFrame, FrameBuffer, Head, encode
 from toolhub_sandbox.inside.processes import children_by_parent, descendants, end_all
 from toolhub_sandbox.inside.worker import MAX_CODE
+from toolhub_sandbox.inside.worker_manager import CodeRun, WorkerManager
 
 _MAX_REQUEST = MAX_CODE
 # poll takes no more than 24 days at once, and a timeout may be as long as it likes.
@@ -30,7 +31,7 @@ SHM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SandboxOptions:
     """What one sandbox is given by the hub; see `SandboxProfile` for the sizes."""
 
     id: str
@@ -57,7 +58,7 @@ class Agent:
     def __init__(
         self,
         hub: socket.socket,
-        options: Options,
+        options: SandboxOptions,
         *,
         become_worker: Callable[[], None],
         become_shell: Callable[[], None],
@@ -71,10 +72,10 @@ class Agent:
             "answer": self._answer,
             "watch": self._watch,
             "unwatch": self._unwatch,
-            "give_up": self._give_up,
+            "abort": self._abort,
         }
-        self._python = Interpreter(**common, become_worker=become_worker, make_room=self._end_orphans)
-        self._commands = Commands(**common, become_shell=become_shell)
+        self._python = WorkerManager(**common, become_worker=become_worker, end_orphans=self._end_orphans)
+        self._commands = CommandRunner(**common, become_shell=become_shell)
         self._files = Files(options.home, map_home=options.home != "/home/user")
         self._woken, waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -116,7 +117,7 @@ class Agent:
         except OSError:
             os._exit(0)  # the hub is gone
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         self._answer({"event": "lost", "why": why}, [])
         os._exit(1)
 
@@ -149,7 +150,7 @@ class Agent:
 
     def _on_request(self) -> None:
         try:
-            data = self._hub.recv(RECEIVE, socket.MSG_DONTWAIT)
+            data = self._hub.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             messages = self._requests.feed(data)
         except BlockingIOError:
             return
@@ -158,12 +159,12 @@ class Agent:
         if not data:
             os._exit(0)
         for head, parts in messages:
-            self._do(head, parts)
+            self._dispatch(head, parts)
 
-    def _do(self, head: Head, parts: list[bytes]) -> None:
+    def _dispatch(self, head: Head, parts: list[bytes]) -> None:
         match head["op"]:
             case "exec":
-                self._python.submit(Run(head["id"], parts[0], head["timeout"]))
+                self._python.submit(CodeRun(head["id"], parts[0], head["timeout"]))
             case "command":
                 self._commands.start(head["id"], parts[0], head["timeout"], self._cwd(head["cwd"]), head["env"])
             case "cancel":
@@ -197,3 +198,116 @@ def usage() -> Head:
         rss += int(fields[21]) * page
         count += 1
     return {"cpu_s": round(cpu, 3), "rss_bytes": rss, "processes": count}
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+MAX_OPEN = 16
+_PROBLEMS = {
+    errno.ENOENT: "missing",
+    errno.ENOTDIR: "missing",
+    errno.EISDIR: "directory",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
+    errno.ENOSPC: "no space",
+    errno.EDQUOT: "no space",
+    errno.EFBIG: "no space",
+    errno.ENXIO: "not a file",
+}
+
+Reply = tuple[Head, list[bytes]]
+
+
+@dataclass(eq=False)
+class OpenFile:
+    descriptor: int
+    path: str
+    temporary: str = ""
+
+
+@dataclass(eq=False)
+class Files:
+    """The files that the hub is moving, by the numbers it gave them."""
+
+    home: str
+    """What stands for /home/user, and where relative paths start."""
+    map_home: bool = False
+    """Whether /home/user must be translated, because it is not the sandbox's own."""
+    _open: dict[int, OpenFile] = field(default_factory=dict)
+
+    def handle(self, head: Head, parts: list[bytes]) -> Reply:
+        """Do what the request's `op` says; a failure is part of the reply."""
+        try:
+            if head["op"] == "open":
+                return self._open_file(head["file"], self.path(parts[0]), head["mode"]), []
+            file = self._open[head["file"]]
+            if head["op"] == "read":
+                return {}, [os.read(file.descriptor, CHUNK_BYTES)]
+            if head["op"] == "write":
+                return self._write(file, parts[0]), []
+            return self._close(head["file"], keep=head["keep"]), []
+        except OSError as exc:
+            return {"problem": _PROBLEMS.get(exc.errno or 0, "other"), "reason": exc.strerror or str(exc)}, []
+        except KeyError:
+            return {"problem": "other", "reason": "the file is not open"}, []
+        except (ValueError, RecursionError) as exc:  # a null byte in the path; a thousand folders or links
+            return {"problem": "other", "reason": str(exc)}, []
+
+    def path(self, path: bytes) -> str:
+        text = os.path.normpath(os.path.join("/home/user", os.fsdecode(path)))
+        if self.map_home and (text == "/home/user" or text.startswith("/home/user/")):
+            text = self.home + text.removeprefix("/home/user")
+        return text
+
+    def _open_file(self, number: int, path: str, mode: str) -> Head:
+        if len(self._open) >= MAX_OPEN:
+            return {"problem": "other", "reason": f"{MAX_OPEN} files are being moved already"}
+        self._open[number] = _open_for_reading(path) if mode == "r" else _open_for_writing(path)
+        return {}
+
+    def _write(self, file: OpenFile, data: bytes) -> Head:
+        while data:
+            data = data[os.write(file.descriptor, data) :]
+        return {}
+
+    def _close(self, number: int, *, keep: bool) -> Head:
+        file = self._open.pop(number)
+        os.close(file.descriptor)
+        if file.temporary:
+            if keep:
+                os.replace(file.temporary, file.path)
+            else:
+                os.unlink(file.temporary)
+        return {}
+
+
+def _open_for_reading(path: str) -> OpenFile:
+    # A FIFO would block for ever without O_NONBLOCK.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.ENXIO, "not a regular file")
+    return OpenFile(descriptor, path)
+
+
+def _open_for_writing(path: str) -> OpenFile:
+    """Readers see the old file or the new one, never a part: it is written beside and moved."""
+    path = os.path.realpath(path)
+    if os.path.isdir(path):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise OSError(errno.ENXIO, "not a regular file")
+    folder, name = os.path.split(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as exc:
+        raise OSError(errno.EEXIST, "there is a file where its folder should be") from exc
+    if len(os.fsencode(name)) > os.pathconf(folder, "PC_NAME_MAX"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    if os.path.exists(path):
+        os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))
+    return OpenFile(descriptor, path, temporary)

@@ -1,4 +1,4 @@
-"""Shell commands: each below a keeper of its own, so that a timeout can end all that it started."""
+"""Shell commands: each below a shim of its own, so that a timeout can end all that it started."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from toolhub_sandbox.inside import syscalls
-from toolhub_sandbox.inside.capture import Capture
 from toolhub_sandbox.inside.frames import Head
-from toolhub_sandbox.inside.processes import go_first, kill_tree
+from toolhub_sandbox.inside.processes import Capture, kill_tree, raise_oom_score
 
 Answer = Callable[[Head, list[bytes]], None]
 
@@ -28,10 +27,10 @@ SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
 @dataclass(eq=False)
 class Command:
-    """One running command; `keeper` is the process above it."""
+    """One running command; `shim` is the process above it."""
 
     id: int
-    keeper: int
+    shim: int
     streams: tuple[Capture, Capture]
     deadline: float
     timed_out: bool = False
@@ -39,17 +38,17 @@ class Command:
 
 
 @dataclass(eq=False)
-class Commands:
+class CommandRunner:
     """The commands of one sandbox. become_shell: what the forked shell does to itself before it begins."""
 
     output_bytes: int
     answer: Answer
     watch: Callable[[int, Callable[[], object]], None]
     unwatch: Callable[[int], None]
-    give_up: Callable[[str], None]
+    abort: Callable[[str], None]
     become_shell: Callable[[], None]
     running: dict[int, Command] = field(default_factory=dict)
-    """By the keeper's pid."""
+    """By the shim's pid."""
     left: list[Capture] = field(default_factory=list)
     """Streams of commands that have ended, which something in the background still has."""
 
@@ -62,7 +61,7 @@ class Commands:
             return
         streams = Capture(self.output_bytes), Capture(self.output_bytes)
         try:
-            keeper = os.fork()
+            shim = os.fork()
         except OSError as exc:
             for stream in streams:
                 stream.close_writer()
@@ -70,12 +69,12 @@ class Commands:
             reason = f"no process could be started: {exc.strerror}; the sandbox is at its limit"
             self.answer({"id": command_id, "failed": reason}, [])
             return
-        if keeper == 0:
-            _be_keeper(line, streams, cwd, env, self.become_shell)
+        if shim == 0:
+            _run_shim(line, streams, cwd, env, self.become_shell)
         for stream in streams:
             stream.close_writer()
             self.watch(stream.reader, lambda stream=stream: self._on_output(stream))  # type: ignore[misc]
-        self.running[keeper] = Command(command_id, keeper, streams, time.monotonic() + timeout)
+        self.running[shim] = Command(command_id, shim, streams, time.monotonic() + timeout)
 
     def cancel(self, command_id: int) -> None:
         for command in list(self.running.values()):
@@ -84,7 +83,7 @@ class Commands:
                 self._kill(command)
 
     def on_exit(self, pid: int, status: int) -> None:
-        """The agent reaped a process; if it was a keeper, its command has ended."""
+        """The agent reaped a process; if it was a shim, its command has ended."""
         command = self.running.pop(pid, None)
         if command is None:
             return
@@ -95,7 +94,7 @@ class Commands:
             texts.append(text)
             dropped += lost
             self.unwatch(stream.reader)
-            self._let_go(stream)
+            self._keep_reading(stream)
         code = os.waitstatus_to_exitcode(status)
         head = {"id": command.id, "code": code if code >= 0 else 128 - code, "dropped": dropped}
         self.answer(head | {"timed_out": command.timed_out}, texts)
@@ -112,14 +111,14 @@ class Commands:
                 self._kill(command)
 
     def _kill(self, command: Command) -> None:
-        if not kill_tree(command.keeper):
-            self.give_up("processes were started faster than they could be ended")
+        if not kill_tree(command.shim):
+            self.abort("processes were started faster than they could be ended")
 
     def _on_output(self, stream: Capture) -> None:
         if not stream.read():
             self.unwatch(stream.reader)
 
-    def _let_go(self, stream: Capture) -> None:
+    def _keep_reading(self, stream: Capture) -> None:
         """Go on reading what the background writes, if there is any: a pipe that nobody reads would kill it."""
         if stream.has_ended:
             stream.close()
@@ -141,19 +140,19 @@ class Commands:
         stream.close()
 
 
-def _be_keeper(
+def _run_shim(
     line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str], become_shell: Callable[[], None]
 ) -> None:
-    """The forked keeper: starts the shell, waits for it, exits as it did. Never returns."""
+    """The forked shim: starts the shell, waits for it, exits as it did. Never returns."""
     try:
         os.setsid()
-        syscalls.set_name("keeper")
+        syscalls.set_name("shim")
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         shell = os.fork()
         if shell == 0:
-            _be_shell(line, streams, cwd, env, become_shell)
+            _exec_shell(line, streams, cwd, env, become_shell)
         os.closerange(0, 1 << 20)
         while True:
             pid, status = os.wait()
@@ -164,7 +163,7 @@ def _be_keeper(
         os._exit(126)  # what shells say for "found, but could not be executed"
 
 
-def _be_shell(
+def _exec_shell(
     line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str], become_shell: Callable[[], None]
 ) -> None:
     try:
@@ -176,7 +175,7 @@ def _be_shell(
         for number in (signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
-        go_first()
+        raise_oom_score()
         become_shell()
         shell = next(path for path in SHELLS if os.path.exists(path))
         name = "bash" if shell.endswith("bash") else "sh"

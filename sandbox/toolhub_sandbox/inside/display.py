@@ -1,12 +1,21 @@
-"""What a value looks like: the MIME types that Jupyter would show, as text."""
+"""How values and figures are shown: as the MIME types that Jupyter would use, in text.
+
+The second half is a matplotlib backend, MPLBACKEND=module://toolhub_figures. matplotlib imports a backend by name, and
+no file of ours can be imported inside a sandbox. So a finder makes that module when matplotlib asks for it.
+"""
 
 from __future__ import annotations
 
 import base64
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-Bundle = dict[str, str]
+MimeBundle = dict[str, str]
 
 # In the order in which front ends prefer them.
 _METHODS = {
@@ -20,7 +29,7 @@ _METHODS = {
 }
 
 
-def bundle_of(value: object) -> Bundle:
+def mime_bundle(value: object) -> MimeBundle:
     """Return a value's representations by MIME type; images in base64."""
     bundle = {"text/plain": _plain(value)}
     if isinstance(value, type):
@@ -79,3 +88,44 @@ def png_of(figure: Any) -> str:
     image = io.BytesIO()
     figure.savefig(image, format="png", bbox_inches="tight")
     return base64.b64encode(image.getvalue()).decode()
+
+
+# --- figures of matplotlib --------------------------------------------------------------------------------------------
+
+MODULE = "toolhub_figures"
+MATPLOTLIB_BACKEND = f"module://{MODULE}"
+on_figure: list[Callable[[MimeBundle], None]] = []
+"""Called with each figure that is shown."""
+
+
+def show_figures(*, block: bool | None = None) -> None:
+    """Show and close every open figure, in the order in which they were made."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return
+    for number in pyplot.get_fignums():
+        figure = pyplot.figure(number)
+        if figure.axes or figure.texts or figure.images:
+            for callback in on_figure:
+                callback({"text/plain": repr(figure), "image/png": png_of(figure)})
+    pyplot.close("all")
+
+
+def close_figures() -> None:
+    """Forget every open figure."""
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")
+
+
+class FigureBackendFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Makes the backend's module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == MODULE else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        module.__dict__.update(FigureCanvas=FigureCanvasAgg, show=show_figures)

@@ -13,9 +13,9 @@ from typing import Any
 _SIZES = struct.Struct("<II")
 # An exception's text and traceback, with twelve bytes of JSON for a character, and what tells of 1,000 displays.
 MAX_HEAD = 1 << 20
-PIECE = 256 << 10
+CHUNK_BYTES = 256 << 10
 """Bytes of a file that travel in one message."""
-RECEIVE = 64 << 10
+RECEIVE_BYTES = 64 << 10
 """Bytes to ask a socket for: room for all is made first, and from 128 KiB on that is a mapping made and unmade."""
 
 Head = dict[str, Any]
@@ -93,7 +93,7 @@ def receive(channel: socket.socket, buffer: FrameBuffer) -> Message:
     """Wait for the next message on a blocking socket. Raises EOFError, BadFrame."""
     messages = buffer.feed(b"")
     while not messages:
-        data = channel.recv(RECEIVE)
+        data = channel.recv(RECEIVE_BYTES)
         if not data:
             raise EOFError
         messages = buffer.feed(data)

@@ -1,4 +1,4 @@
-"""Finding and ending process trees, from /proc as the caller sees it."""
+"""Child processes: finding and ending whole trees of them (from /proc as the caller sees it), reading their output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
-def go_first() -> None:
+def raise_oom_score() -> None:
     """Let this process and its children be killed for memory before the agent, which is the whole sandbox, is."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -95,3 +95,56 @@ def end_all(find: Callable[[], list[int]]) -> bool:
     for pid in stopped:
         kill(pid)
     return False
+
+
+# --- reading what a process writes ------------------------------------------------------------------------------------
+
+# As much as a pipe holds by default.
+_PIPE_BYTES = 64 << 10
+
+
+class Capture:
+    """One stream of a program: keeps the first `limit` bytes, counts the rest, and never lets the program wait."""
+
+    def __init__(self, limit: int) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.dropped = 0
+        self.has_ended = False
+        self._limit = limit
+        self._kept = bytearray()
+
+    def read(self) -> bool:
+        """Take what is there, at most a pipe full; return False at the end of the stream."""
+        try:
+            data = os.read(self.reader, _PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        room = self._limit - len(self._kept)
+        self._kept += data[:room]
+        self.dropped += max(0, len(data) - room)
+        self.has_ended = not data
+        return bool(data)
+
+    def drain(self) -> None:
+        """Take what was written before now: no more than the pipe can hold, however fast others write."""
+        before = -1
+        for _ in range(4):
+            size = len(self._kept) + self.dropped
+            if size == before:
+                break
+            before = size
+            self.read()
+
+    def take(self) -> tuple[bytes, int]:
+        """Return what was kept and how many bytes were dropped since the last time."""
+        kept, dropped = bytes(self._kept), self.dropped
+        self._kept.clear()
+        self.dropped = 0
+        return kept, dropped
+
+    def close_writer(self) -> None:
+        os.close(self.writer)
+
+    def close(self) -> None:
+        os.close(self.reader)

@@ -160,7 +160,7 @@ def build(*, has_cgroup: bool = True, has_own_uid: bool = True, is_alone: bool =
 _Step = tuple[int, int, int, int]
 
 # SO_SNDBUF and SO_RCVBUF seem to succeed and do nothing: every socket keeps the default, and a number of sockets bounds
-# what they hold (see `Watch`). The size is a wish that the kernel cuts down without a word, too.
+# what they hold (see `ResourceWatch`). The size is a wish that the kernel cuts down without a word, too.
 _WITHOUT_BUFFER_SIZES: list[_Step] = [
     (_EQUAL, 0, 5, socket.SOL_SOCKET),
     (_LOAD, 0, 0, _ARGUMENT + 8 * 2),
@@ -181,6 +181,6 @@ def _unless_one_of(values: tuple[int, ...], code: int) -> list[_Step]:
 
 
 def _in_call(number: int, argument: int, steps: list[_Step]) -> list[_Step]:
-    """Run `steps` on the low word of an argument of one call; a call that passes them is allowed."""
+    """CodeRun `steps` on the low word of an argument of one call; a call that passes them is allowed."""
     load = (_LOAD, 0, 0, _ARGUMENT + 8 * argument)
     return [(_EQUAL, 0, len(steps) + 2, number), load, *steps, (_RETURN, 0, 0, _ALLOW)]

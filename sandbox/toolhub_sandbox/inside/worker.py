@@ -14,8 +14,8 @@ import traceback
 import types
 from typing import Any, NoReturn
 
-from toolhub_sandbox.inside import figures
-from toolhub_sandbox.inside.display import Bundle, bundle_of
+from toolhub_sandbox.inside import display
+from toolhub_sandbox.inside.display import MimeBundle, mime_bundle
 from toolhub_sandbox.inside.frames import BadFrame, FrameBuffer, encode, receive
 
 MAX_CODE = 64 << 20
@@ -43,10 +43,10 @@ class Worker:
         self._main = types.ModuleType("__main__")
         self._main.__dict__.update(__builtins__=builtins, display=self.display)
         sys.modules["__main__"] = self._main
-        figures.on_show.append(lambda bundle: self._show(bundle))
+        display.on_figure.append(lambda bundle: self._show(bundle))
 
     def serve(self) -> NoReturn:
-        """Run what arrives until the agent is gone."""
+        """CodeRun what arrives until the agent is gone."""
         while True:
             try:
                 head, (code,) = receive(self._channel, self._buffer)
@@ -66,9 +66,9 @@ class Worker:
     def display(self, *values: object, **_: object) -> None:
         """Show values as a notebook does."""
         for value in values:
-            self._show(bundle_of(value))
+            self._show(mime_bundle(value))
 
-    def _show(self, bundle: Bundle, *, is_result: bool = False) -> None:
+    def _show(self, bundle: MimeBundle, *, is_result: bool = False) -> None:
         texts = {kind: text.encode(errors="replace") for kind, text in bundle.items() if len(kind) <= _MAX_KIND}
         size = sum(map(len, texts.values()))
         if len(texts) > self._forms:
@@ -86,7 +86,7 @@ class Worker:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _run(self, code: str) -> list[str] | None:
-        """Run a piece of code; return name, value and traceback of what ended it."""
+        """CodeRun a piece of code; return name, value and traceback of what ended it."""
         self._shown = []
         self._room, self._forms, self._unshown = MAX_DISPLAYS, MAX_SHOWN, 0
         failure = None
@@ -95,9 +95,9 @@ class Worker:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._execute(code)
             finally:
-                signal.signal(signal.SIGINT, _too_late)
+                signal.signal(signal.SIGINT, _ignore_interrupt)
         except BaseException as exc:
-            failure = _told(exc)
+            failure = _describe(exc)
         if self._unshown:
             note = f"[{self._unshown} more not shown; one execution may show {MAX_SHOWN}]"
             self._shown.append((False, {"text/plain": note.encode()}))
@@ -118,15 +118,15 @@ class Worker:
             if last is not None:
                 self._show_result(self._evaluate(last, filename, "eval"))
         except KeyboardInterrupt:
-            figures.close()  # drawing them could take longer than there is time for
+            display.close_figures()  # drawing them could take longer than there is time for
             raise
         finally:
-            figures.show()
+            display.show_figures()
 
     def _show_result(self, value: object) -> None:
         if value is not None:
             self._main.__dict__["_"] = value
-            self._show(bundle_of(value), is_result=True)
+            self._show(mime_bundle(value), is_result=True)
             _close_if_figure(value)
 
     def _evaluate(self, tree: ast.Module | ast.Expression, filename: str, mode: str) -> object:
@@ -147,7 +147,7 @@ class Worker:
         return self._loop
 
 
-def _too_late(number: int, frame: object) -> None:
+def _ignore_interrupt(number: int, frame: object) -> None:
     """An interrupt for code that has ended."""
 
 
@@ -166,7 +166,7 @@ def _parse(code: str, filename: str) -> tuple[ast.Module, str]:
         raise
 
 
-def _told(exc: BaseException) -> list[str]:
+def _describe(exc: BaseException) -> list[str]:
     """Name, value and traceback, without our own frames."""
     trace = exc.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell"):

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from toolhub_sandbox.inside import figures, isolate, root, syscalls
-from toolhub_sandbox.inside.agent import Options
-from toolhub_sandbox.inside.life import live, live_unisolated, report, silence
-from toolhub_sandbox.inside.watch import Watch
+from toolhub_sandbox.inside import display, isolation, syscalls
+from toolhub_sandbox.inside.agent import SandboxOptions
+from toolhub_sandbox.inside.bootstrap import detach_stdio, report_failure, run_agent, run_unisolated_agent
+from toolhub_sandbox.inside.resource_watch import ResourceWatch
 
 _MAX_REQUEST = 1 << 20
 # Of a zygote whose sandboxes have uids of their own: to become one, and to end what runs as one.
@@ -33,7 +33,7 @@ _CAPABILITIES = (syscalls.CAP_SETUID, syscalls.CAP_SETGID, syscalls.CAP_KILL)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ZygoteSettings:
     """What the hub says at the start."""
 
     isolation: str
@@ -60,19 +60,19 @@ def main(control_fd: str, hub_fd: str) -> NoReturn:
     control = socket.socket(fileno=int(control_fd))
     try:
         # Not an argument: those can be read by every program inside.
-        settings = Settings(**json.loads(control.recv(_MAX_REQUEST)))
+        settings = ZygoteSettings(**json.loads(control.recv(_MAX_REQUEST)))
         if settings.isolation == "none":
             if os.geteuid() == 0:
-                _become(settings.uid, settings.gid)
+                _set_ids(settings.uid, settings.gid)
                 _check_access(settings)
             _Zygote(control, int(hub_fd), settings).serve()
         _launch(control, int(hub_fd), settings)
     except Exception as exc:
-        _say(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
+        _send(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
         os._exit(1)
 
 
-def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
+def _launch(control: socket.socket, hub: int, settings: ZygoteSettings) -> NoReturn:
     is_root = _unshare_as_root()
     if not is_root:
         _unshare_as_user(settings)
@@ -86,7 +86,7 @@ def _launch(control: socket.socket, hub: int, settings: Settings) -> NoReturn:
             theirs.close()
             _Zygote(control, hub, settings, has_uids=has_uids).serve()
         except Exception as exc:
-            _say(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
+            _send(control, {"failed": f"{type(exc).__name__}: {exc}", "is_refused": isinstance(exc, OSError)})
         finally:
             os._exit(1)
     control.close()
@@ -115,25 +115,25 @@ def _unshare_as_root() -> bool:
     return True
 
 
-def _unshare_as_user(settings: Settings) -> None:
+def _unshare_as_user(settings: ZygoteSettings) -> None:
     if os.geteuid() == 0:
-        _become(settings.uid, settings.gid)
+        _set_ids(settings.uid, settings.gid)
     uid, gid = os.getuid(), os.getgid()
     try:
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID)
     except OSError as exc:
         raise OSError(exc.errno, f"{exc.strerror}; unprivileged user namespaces are switched off here") from exc
-    isolate.map_ids({uid: uid}, {gid: gid})
+    isolation.map_ids({uid: uid}, {gid: gid})
 
 
-def _enter(settings: Settings, launcher: socket.socket | None) -> bool:
+def _enter(settings: ZygoteSettings, launcher: socket.socket | None) -> bool:
     """Move into the file tree of the sandboxes and give up what only building it needed.
 
     launcher: maps the uids of sandboxes; None: there are none. Returns whether sandboxes can have a uid each.
     """
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     socket.sethostname("sandbox")  # before modules are loaded that remember it
-    root.enter_new_root(settings.folders, host_network=settings.host_network)
+    isolation.enter_new_root(settings.folders, host_network=settings.host_network)
     has_uids = False
     if launcher is not None:
         # In a user namespace of its own, so that the zygote can become these uids and no other, never root.
@@ -142,13 +142,13 @@ def _enter(settings: Settings, launcher: socket.socket | None) -> bool:
         launcher.send(b"u")
         has_uids = launcher.recv(1) == b"y"
     if launcher is not None or (os.geteuid() == 0 and settings.uid != 0):
-        _become(settings.uid, settings.gid)
+        _set_ids(settings.uid, settings.gid)
     syscalls.drop_capabilities(keep=_CAPABILITIES if has_uids else ())
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid clears it
     return has_uids
 
 
-def _map_uids(pid: int, settings: Settings) -> bool:
+def _map_uids(pid: int, settings: ZygoteSettings) -> bool:
     """Let a zygote be its account and all of `own_uids`; only the former where this root has no such uids to give."""
     assert settings.own_uids is not None
     first, last = settings.own_uids
@@ -170,7 +170,7 @@ def _write_map(pid: int, name: str, text: str) -> None:
         file.write(text)
 
 
-def _become(uid: int, gid: int) -> None:
+def _set_ids(uid: int, gid: int) -> None:
     if os.getgroups():
         os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -178,7 +178,7 @@ def _become(uid: int, gid: int) -> None:
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # it was cleared, and /proc/self would be root's
 
 
-def _check_access(settings: Settings) -> None:
+def _check_access(settings: ZygoteSettings) -> None:
     """Without a file tree of their own, sandboxes must be able to reach the interpreter as others do."""
     if not os.access(sys.executable, os.X_OK):
         raise PermissionError(f"uid {settings.uid} cannot run {sys.executable}; name another one in sandbox.python")
@@ -187,15 +187,15 @@ def _check_access(settings: Settings) -> None:
 class _Zygote:
     """Loads, then forks on request."""
 
-    def __init__(self, control: socket.socket, hub: int, settings: Settings, *, has_uids: bool = False) -> None:
+    def __init__(self, control: socket.socket, hub: int, settings: ZygoteSettings, *, has_uids: bool = False) -> None:
         self._has_uids = has_uids
         self._control = control
         self._hub = hub
         self._settings = settings
-        self._born, self._births = socket.socketpair(type=socket.SOCK_DGRAM)
-        self._watch = Watch(
+        self._spawned_receiver, self._spawned_sender = socket.socketpair(type=socket.SOCK_DGRAM)
+        self._watch = ResourceWatch(
             settings.memory_bytes,
-            self._tell,
+            self._notify,
             processes=settings.processes,
             own_network=settings.isolation == "namespaces" and not settings.host_network,
         )
@@ -208,11 +208,11 @@ class _Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         self._load()
-        silence()
+        detach_stdio()
         threads = len(os.listdir("/proc/self/task"))
-        self._tell({"ready": os.getpid(), "threads": threads, "has_uids": self._has_uids})
+        self._notify({"ready": os.getpid(), "threads": threads, "has_uids": self._has_uids})
         poller = select.poll()
-        for descriptor in (self._control.fileno(), self._hub, self._born.fileno()):
+        for descriptor in (self._control.fileno(), self._hub, self._spawned_receiver.fileno()):
             poller.register(descriptor, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         woken, waker = os.pipe()
@@ -224,34 +224,34 @@ class _Zygote:
             ready = {descriptor for descriptor, _ in poller.poll(self._watch.pause_ms)}
             if self._hub in ready:
                 self._end()
-            if self._born.fileno() in ready:
-                self._note_birth()
+            if self._spawned_receiver.fileno() in ready:
+                self._note_spawned()
             if woken in ready:
                 os.read(woken, 4096)
                 self._reap()
             if self._control.fileno() in ready:
                 self._on_request()
-            self._watch.look(self._agents)
+            self._watch.check(self._agents)
 
     def _load(self) -> None:
         sys.path[:] = [entry for entry in sys.path if os.path.exists(entry)]
         sys.dont_write_bytecode = True
-        sys.meta_path.append(figures.Finder())
+        sys.meta_path.append(display.FigureBackendFinder())
         scratch = "/tmp"  # noqa: S108 - the tree's own
-        defaults = {"HOME": scratch, "MPLCONFIGDIR": scratch, "MPLBACKEND": figures.BACKEND}
+        defaults = {"HOME": scratch, "MPLCONFIGDIR": scratch, "MPLBACKEND": display.MATPLOTLIB_BACKEND}
         os.environ.update(defaults | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
         for name in self._settings.preload:
             try:
                 importlib.import_module(name)
             except Exception as exc:
                 reason = f"module {name!r} cannot be loaded by {sys.executable}: {type(exc).__name__}: {exc}"
-                self._tell({"failed": reason})
+                self._notify({"failed": reason})
                 os._exit(1)
         gc.collect()
         gc.freeze()  # a collection would otherwise touch, and so copy, every shared page
 
-    def _tell(self, head: dict[str, Any]) -> None:
-        if not _say(self._control, head):
+    def _notify(self, head: dict[str, Any]) -> None:
+        if not _send(self._control, head):
             self._end()
 
     def _end(self) -> NoReturn:
@@ -262,8 +262,8 @@ class _Zygote:
                 shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
-    def _note_birth(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._born, 256, len(isolate.FILE_SYSTEMS))
+    def _note_spawned(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._spawned_receiver, 256, len(isolation.FILE_SYSTEMS))
         name, _, pid = data.decode().partition(" ")
         if pid:
             self._agents[int(pid)] = name
@@ -292,12 +292,12 @@ class _Zygote:
             self._end()
         descriptors = array.array("i")
         descriptors.frombytes(ancillary[0][2][:4])
-        options = Options(**json.loads(data))
+        options = SandboxOptions(**json.loads(data))
         with socket.socket(fileno=descriptors[0]) as hub:
             try:
                 pid = os.fork()
             except OSError as exc:  # this account is at its limit: the next may fit
-                report(hub, exc)
+                report_failure(hub, exc)
                 return
             if pid == 0:
                 self._become_sandbox(hub, options)
@@ -305,60 +305,60 @@ class _Zygote:
             self._agents[pid] = options.id  # at once: it would be taken for a stray
             self._homes = {home for home in self._homes if os.path.isdir(home)} | {options.home}
 
-    def _become_sandbox(self, hub: socket.socket, options: Options) -> NoReturn:
+    def _become_sandbox(self, hub: socket.socket, options: SandboxOptions) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
-            births = self._births.detach()
+            spawned = self._spawned_sender.detach()
             self._control.detach()
-            self._born.detach()
-            _keep_only(hub.fileno(), births)
+            self._spawned_receiver.detach()
+            _close_all_but(hub.fileno(), spawned)
             if self._settings.isolation == "none":
-                os.close(births)
-                live_unisolated(hub, options)
+                os.close(spawned)
+                run_unisolated_agent(hub, options)
             if options.uid is not None:
-                _become(options.uid, options.uid)
-            isolate.unshare(network=self._settings.host_network)
+                _set_ids(options.uid, options.uid)
+            isolation.unshare(network=self._settings.host_network)
             pid = os.fork()
             if pid == 0:
-                _become_agent(hub, options, self._settings.folders, births)
-            os.write(births, f"{options.id} {pid}".encode())
+                _become_agent(hub, options, self._settings.folders, spawned)
+            os.write(spawned, f"{options.id} {pid}".encode())
             os._exit(0)
         except BaseException as exc:
-            report(hub, exc)
+            report_failure(hub, exc)
         finally:
             os._exit(1)
 
 
-def _become_agent(hub: socket.socket, options: Options, folders: Sequence[str], births: int) -> NoReturn:
+def _become_agent(hub: socket.socket, options: SandboxOptions, folders: Sequence[str], spawned: int) -> NoReturn:
     """Process 1 of a sandbox."""
     try:
-        isolate.mount_own(options, folders)
-        isolate.limit_namespace()
+        isolation.mount_private(options, folders)
+        isolation.limit_namespace()
         if options.network != "host":
-            isolate.raise_loopback()
+            isolation.bring_up_loopback()
         if options.memory_bytes is not None:
-            _show_file_systems(births, options.id)
+            _show_file_systems(spawned, options.id)
             if options.network != "host":
-                isolate.limit_sockets()
-        os.close(births)
+                isolation.limit_sockets()
+        os.close(spawned)
         socket.sethostname("sandbox")
-        live(hub, options)
+        run_agent(hub, options)
     except BaseException as exc:
-        report(hub, exc)
+        report_failure(hub, exc)
     finally:
         os._exit(1)
 
 
-def _show_file_systems(births: int, name: str) -> None:
+def _show_file_systems(spawned: int, name: str) -> None:
     """Let the zygote, which cannot see them, look how full they are."""
-    descriptors = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in isolate.FILE_SYSTEMS]
-    with socket.socket(fileno=os.dup(births)) as zygote:
+    descriptors = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in isolation.FILE_SYSTEMS]
+    with socket.socket(fileno=os.dup(spawned)) as zygote:
         socket.send_fds(zygote, [name.encode()], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _say(control: socket.socket, head: dict[str, Any]) -> bool:
+def _send(control: socket.socket, head: dict[str, Any]) -> bool:
     try:
         control.send(json.dumps(head).encode())
     except OSError:
@@ -366,7 +366,7 @@ def _say(control: socket.socket, head: dict[str, Any]) -> bool:
     return True
 
 
-def _keep_only(*descriptors: int) -> None:
+def _close_all_but(*descriptors: int) -> None:
     """Close everything else from 3 on."""
     start = 3
     for descriptor in sorted(descriptors):

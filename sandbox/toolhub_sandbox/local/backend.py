@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 import shutil
 import socket
@@ -21,20 +20,17 @@ from toolhub.config import AllowedHosts, SandboxProfile, SandboxSettings
 from toolhub.owned import Held, hold
 from toolhub_sandbox.errors import SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside import seccomp
-from toolhub_sandbox.inside.agent import SHM_BYTES, Options
-from toolhub_sandbox.inside.isolate import MAX_FILES
-from toolhub_sandbox.inside.zygote import Settings
-from toolhub_sandbox.local.box import LocalSandbox, max_answer
+from toolhub_sandbox.inside.agent import SHM_BYTES, SandboxOptions
+from toolhub_sandbox.inside.isolation import MAX_FILES
+from toolhub_sandbox.inside.zygote import ZygoteSettings
+from toolhub_sandbox.local.agent_connection import AgentConnection
 from toolhub_sandbox.local.cgroups import Cgroups, MemoryKills, open_cgroups
-from toolhub_sandbox.local.line import Line
-from toolhub_sandbox.local.nursery import Nursery, folders_of, open_nursery
-from toolhub_sandbox.local.uids import Uids
+from toolhub_sandbox.local.fork_server import ForkServer, interpreter_folders, open_fork_server
+from toolhub_sandbox.local.sandbox import LocalSandbox, max_response_bytes
+from toolhub_sandbox.local.uids import account, uid_pool
 from toolhub_sandbox.model import Isolation
 from toolhub_sandbox.protocol import HOME
 
-# For a hub that runs as root and names no `user`: an id that distributions leave unused (systemd's "Users, Groups,
-# UIDs and GIDs": 60578-61183) and that fits the 65,536 ids of a container.
-UNUSED_UID = 60987
 PROXY_PORT = 3128
 NOT_COUNTED = (
     "without a cgroup nothing bounds pipes (64 KiB each, 256 files for each process), shared memory that a process has "
@@ -49,28 +45,28 @@ SHARED_UID = (
 # Open files of one process where no cgroup counts what the kernel keeps for each.
 MAX_FILES_UNCOUNTED = 256
 # A fork, a few mounts; on a machine under load, with 60 others starting, a second or two.
-_BIRTH_S = 30.0
+_SPAWN_S = 30.0
 # Of what a sandbox that is being made gives as the reason why there will be none.
 _MAX_REASON = 1000
 
 
-class Parent(Protocol):
+class Spawner(Protocol):
     """Where sandboxes come from. `listeners` hear the id of each that was killed for its memory."""
 
     listeners: list[Callable[[str], None]]
 
-    async def spawn(self, options: Options) -> socket.socket: ...
+    async def spawn(self, options: SandboxOptions) -> socket.socket: ...
 
-    def last_words(self) -> str: ...
+    def stderr_tail(self) -> str: ...
 
 
 @dataclass(eq=False)
-class Family:
+class ForkServerHandle:
     """The zygote of one profile."""
 
     profile: SandboxProfile
     start: anyio.Lock = field(default_factory=anyio.Lock)
-    held: Held[Nursery] | None = None
+    held: Held[ForkServer] | None = None
 
 
 class LocalBackend:
@@ -85,9 +81,9 @@ class LocalBackend:
         self._why_cgroups = why_cgroups
         self._python = settings.python or sys.executable
         self._is_isolated = settings.backend != "subprocess"
-        self.uids = _own_uids(settings) if self._is_isolated else None
+        self.uids = uid_pool(settings) if self._is_isolated else None
         """None: sandboxes share the hub's uid, or that of `sandbox.user`."""
-        self._families: dict[str, Family] = {}
+        self._fork_servers: dict[str, ForkServerHandle] = {}
         self._folders: list[str] | None = None
 
     @property
@@ -118,24 +114,26 @@ class LocalBackend:
         """What all sandboxes use."""
         if self._cgroups is not None:
             return self._cgroups.memory_bytes
-        return sum(family.held.value.memory_bytes for family in self._families.values() if family.held)
+        return sum(handle.held.value.memory_bytes for handle in self._fork_servers.values() if handle.held)
 
     # --- making -----------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, profile: SandboxProfile) -> LocalSandbox:
         try:
-            held = await hold(self._owners, self._life(name, profile), until=LocalSandbox.listen, name="sandbox")
+            held = await hold(
+                self._owners, self._open_sandbox(name, profile), until=LocalSandbox.listen, name="sandbox"
+            )
         except OSError as exc:
             raise SandboxUnavailable(f"a sandbox could not be made: {exc}") from exc
         return held.value
 
     @asynccontextmanager
-    async def _life(self, name: str, profile: SandboxProfile) -> AsyncIterator[LocalSandbox]:
+    async def _open_sandbox(self, name: str, profile: SandboxProfile) -> AsyncIterator[LocalSandbox]:
         """A sandbox while it lives, with all that it needs outside."""
         sandbox: LocalSandbox | None = None
         try:
             async with AsyncExitStack() as stack:
-                sandbox = await self._born(stack, name, profile)
+                sandbox = await self._spawn(stack, name, profile)
                 try:
                     yield sandbox
                 finally:
@@ -145,42 +143,42 @@ class LocalBackend:
             if sandbox is not None:
                 sandbox.set_gone()
 
-    async def _born(self, stack: AsyncExitStack, name: str, profile: SandboxProfile) -> LocalSandbox:
-        uid = await self._own_uid(name, profile, stack)
-        options = self._options(profile, await self._own_folder(stack), uid)
+    async def _spawn(self, stack: AsyncExitStack, name: str, profile: SandboxProfile) -> LocalSandbox:
+        uid = await self._lend_uid(name, profile, stack)
+        options = self._options(profile, await self._home_folder(stack), uid)
         group = self._cgroups.create(options.id, profile) if self._cgroups else None
         if group is not None:
             stack.push_async_callback(_in_thread, group.remove)
-        parent = await self._parent(name, profile, uid, stack)
-        line = Line(await parent.spawn(options), max_body=max_answer(profile))
-        stack.callback(line.end, "it was closed")
+        spawner = await self._spawner(name, profile, uid, stack)
+        connection = AgentConnection(await spawner.spawn(options), max_body=max_response_bytes(profile))
+        stack.callback(connection.close, "it was closed")
         try:
-            pidfd, listener = await _meet(line)
+            pidfd, listener = await _handshake(connection)
         except SandboxUnavailable as exc:
-            raise SandboxUnavailable(f"a sandbox could not be made: {parent.last_words() or exc}") from exc
+            raise SandboxUnavailable(f"a sandbox could not be made: {spawner.stderr_tail() or exc}") from exc
         stack.callback(os.close, pidfd)
         if listener is not None:
             await self._serve_proxy(stack, listener, name, profile)
         try:
-            with group.doors() if group else nullcontext(()) as doors:
-                line.let_begin(doors)
+            with group.cgroup_fds() if group else nullcontext(()) as cgroup_fds:
+                connection.start(cgroup_fds)
         except (OSError, SandboxLost) as exc:
             raise SandboxUnavailable(f"a sandbox ended while it was being made, or has no cgroup: {exc}") from exc
         memory = MemoryKills(options.id, group)
-        parent.listeners.append(memory.note)
-        stack.callback(parent.listeners.remove, memory.note)
+        spawner.listeners.append(memory.note)
+        stack.callback(spawner.listeners.remove, memory.note)
         return LocalSandbox(
             options.id,
             name,
             profile,
-            line=line,
+            connection=connection,
             pidfd=pidfd,
             backend=self._settings.backend,
             isolation=self.isolation.summary,
             was_out_of_memory=memory.is_new,
         )
 
-    async def _own_uid(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> int | None:
+    async def _lend_uid(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> int | None:
         """A uid that no other sandbox has until `stack` ends; None where sandboxes share one. Raises SandboxLimit."""
         if self.uids is None or not await self._can_change_uid(name, profile):
             return None
@@ -189,15 +187,15 @@ class LocalBackend:
         return uid
 
     async def _can_change_uid(self, name: str, profile: SandboxProfile) -> bool:
-        return (await self._nursery(name, profile)).has_uids
+        return (await self._fork_server(name, profile)).has_uids
 
-    def _options(self, profile: SandboxProfile, home: str, uid: int | None) -> Options:
+    def _options(self, profile: SandboxProfile, home: str, uid: int | None) -> SandboxOptions:
         network = profile.network
         # Files in memory that only the watch counts get a fixed share of it each, so that they alone cannot fill it.
         most = (
             [1 << 62] * 3 if self._cgroups or not self._is_isolated else [profile.memory_bytes // n for n in (2, 4, 8)]
         )
-        return Options(
+        return SandboxOptions(
             id=f"sbx{secrets.token_hex(10)}",
             output_bytes=profile.output_bytes,
             env=dict(profile.env),
@@ -215,7 +213,7 @@ class LocalBackend:
             uid=uid,
         )
 
-    async def _own_folder(self, stack: AsyncExitStack) -> str:
+    async def _home_folder(self, stack: AsyncExitStack) -> str:
         """What stands for /home/user: a file system of its own inside, else a temporary folder."""
         if self._is_isolated:
             return HOME
@@ -228,8 +226,8 @@ class LocalBackend:
     async def _serve_proxy(
         self, stack: AsyncExitStack, listener: socket.socket, name: str, profile: SandboxProfile
     ) -> None:
-        from toolhub_sandbox.proxy import run_proxy
-        from toolhub_sandbox.proxy_rules import AllowRules
+        from toolhub_sandbox.proxy.rules import AllowRules
+        from toolhub_sandbox.proxy.server import run_proxy
 
         assert isinstance(profile.network, AllowedHosts)
         rules = AllowRules.of(profile.network.allow, profile=name)
@@ -237,25 +235,27 @@ class LocalBackend:
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(run_proxy, listener, rules)
 
-    async def _parent(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Parent:
+    async def _spawner(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Spawner:
         """Return what new sandboxes of a profile are asked of; `stack` ends with the sandbox."""
-        return await self._nursery(name, profile)
+        return await self._fork_server(name, profile)
 
     # --- zygotes ----------------------------------------------------------------------------------------------------
 
-    async def _nursery(self, name: str, profile: SandboxProfile) -> Nursery:
-        family = self._families.setdefault(name, Family(profile))
-        async with family.start:
-            if family.held is None or family.held.value.has_ended:
-                family.held = await hold(self._owners, self._open(profile), until=Nursery.listen, name=f"zygote {name}")
-        return family.held.value
+    async def _fork_server(self, name: str, profile: SandboxProfile) -> ForkServer:
+        handle = self._fork_servers.setdefault(name, ForkServerHandle(profile))
+        async with handle.start:
+            if handle.held is None or handle.held.value.has_ended:
+                handle.held = await hold(
+                    self._owners, self._open_fork_server(profile), until=ForkServer.listen, name=f"zygote {name}"
+                )
+        return handle.held.value
 
     @asynccontextmanager
-    async def _open(self, profile: SandboxProfile) -> AsyncIterator[Nursery]:
+    async def _open_fork_server(self, profile: SandboxProfile) -> AsyncIterator[ForkServer]:
         if self._folders is None:
-            self._folders = await anyio.to_thread.run_sync(folders_of, self._python)
+            self._folders = await anyio.to_thread.run_sync(interpreter_folders, self._python)
         uid, gid = account(self._settings.user)
-        settings = Settings(
+        settings = ZygoteSettings(
             isolation="namespaces" if self._is_isolated else "none",
             preload=list(profile.preload),
             folders=[*self._folders, *profile.read_only],
@@ -267,8 +267,8 @@ class LocalBackend:
             cgroups=self._cgroups.paths if self._cgroups else None,
             own_uids=self._settings.uid_range if self.uids is not None else None,
         )
-        async with open_nursery(self._python, settings) as nursery:
-            yield nursery
+        async with open_fork_server(self._python, settings) as fork_server:
+            yield fork_server
 
 
 async def _in_thread(clean_up: Callable[[], None]) -> None:
@@ -277,43 +277,19 @@ async def _in_thread(clean_up: Callable[[], None]) -> None:
         await anyio.to_thread.run_sync(clean_up)
 
 
-async def _meet(line: Line) -> tuple[int, socket.socket | None]:
+async def _handshake(connection: AgentConnection) -> tuple[int, socket.socket | None]:
     """Wait until the sandbox exists. Returns its pidfd, and the socket for the proxy if it has one."""
     try:
-        with anyio.fail_after(_BIRTH_S):
-            head, descriptors = await line.meet()
+        with anyio.fail_after(_SPAWN_S):
+            head, descriptors = await connection.handshake()
     except (TimeoutError, OSError, SandboxLost) as exc:
         raise SandboxUnavailable(str(exc) or "it took too long") from exc
-    if head.get("event") != "born" or not descriptors:
+    if head.get("event") != "spawned" or not descriptors:
         for descriptor in descriptors:
             os.close(descriptor)
         why = head.get("why")
         raise SandboxUnavailable(why[:_MAX_REASON] if isinstance(why, str) else "its first message is not understood")
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
-
-
-def _own_uids(settings: SandboxSettings) -> Uids | None:
-    """The uids that this hub can give to sandboxes: none, unless it is root and was told no account for them."""
-    if os.geteuid() != 0 or settings.user is not None:
-        return None
-    return Uids(*settings.uid_range, reserved=UNUSED_UID)
-
-
-def account(user: str | None) -> tuple[int, int]:
-    """Return uid and gid that sandboxes run as; the hub's own unless it is root. Raises SandboxUnavailable."""
-    if os.geteuid() != 0:
-        return os.getuid(), os.getgid()
-    if user is None:
-        return UNUSED_UID, UNUSED_UID
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    except KeyError:
-        if user.isdigit() and int(user) != 0:
-            return int(user), int(user)
-        raise SandboxUnavailable(f"sandbox.user: there is no account {user!r}") from None
-    if entry.pw_uid == 0:
-        raise SandboxUnavailable("sandbox.user: sandboxes must not run as root")
-    return entry.pw_uid, entry.pw_gid
 
 
 @asynccontextmanager

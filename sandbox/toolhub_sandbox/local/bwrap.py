@@ -18,13 +18,20 @@ import anyio
 
 from toolhub.config import SandboxProfile, SandboxSettings
 from toolhub_sandbox.errors import SandboxUnavailable
-from toolhub_sandbox.inside.agent import Options
+from toolhub_sandbox.inside.agent import SandboxOptions
 from toolhub_sandbox.inside.frames import encode
-from toolhub_sandbox.inside.isolate import UID
-from toolhub_sandbox.inside.root import CONFIGURATION, FILES, FOR_THE_NETWORK, MERGED, SYSTEM
-from toolhub_sandbox.local.backend import LocalBackend, Parent, account
+from toolhub_sandbox.inside.isolation import (
+    CONFIG_FILES,
+    GENERATED_FILES,
+    NETWORK_FILES,
+    SYSTEM_FOLDERS,
+    UID,
+    USR_MERGED,
+)
+from toolhub_sandbox.local.backend import LocalBackend, Spawner
 from toolhub_sandbox.local.cgroups import open_cgroups
-from toolhub_sandbox.local.nursery import LIBRARY, folders_of, interpreter_command, interpreter_environment
+from toolhub_sandbox.local.fork_server import LIBRARY, interpreter_command, interpreter_environment, interpreter_folders
+from toolhub_sandbox.local.uids import account
 from toolhub_sandbox.model import Isolation
 
 _EXIT_S = 5.0
@@ -54,17 +61,17 @@ class BwrapBackend(LocalBackend):
     async def _can_change_uid(self, name: str, profile: SandboxProfile) -> bool:
         return True
 
-    async def _parent(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Parent:
+    async def _spawner(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Spawner:
         if self._folders is None:
-            self._folders = await anyio.to_thread.run_sync(folders_of, self._python)
+            self._folders = await anyio.to_thread.run_sync(interpreter_folders, self._python)
         own = account(self._settings.user) if uid is None else (uid, uid)
-        launcher = Launcher(self._python, self._folders, profile, own)
+        launcher = BwrapLauncher(self._python, self._folders, profile, own)
         stack.push_async_callback(launcher.aclose)
         return launcher
 
 
 @dataclass(eq=False)
-class Launcher:
+class BwrapLauncher:
     """One `bwrap` process, for one sandbox."""
 
     python: str
@@ -75,9 +82,9 @@ class Launcher:
     """Never called: there is no zygote to watch the memory."""
     _process: subprocess.Popen[bytes] | None = None
 
-    async def spawn(self, options: Options) -> socket.socket:
+    async def spawn(self, options: SandboxOptions) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs, _written(FILES) as files:
+        with theirs, _written(GENERATED_FILES) as files:
             try:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec, bound to this thread's life
                     [*self._privileges(), *self._bwrap(options, files), *self._inside(theirs.fileno())],
@@ -94,7 +101,7 @@ class Launcher:
         ours.sendall(encode({"preload": self.profile.preload, "options": dataclasses.asdict(options)}))
         return ours
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """What bubblewrap said, if it failed."""
         if self._process is None or self._process.stderr is None:
             return ""
@@ -108,7 +115,7 @@ class Launcher:
         uid, gid = self.account
         return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
 
-    def _bwrap(self, options: Options, files: Mapping[str, int]) -> list[str]:
+    def _bwrap(self, options: SandboxOptions, files: Mapping[str, int]) -> list[str]:
         # fmt: off
         command = [
             "bwrap", "--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--die-with-parent",
@@ -120,14 +127,14 @@ class Launcher:
         # fmt: on
         if options.network == "host":
             command.append("--share-net")
-        for path in (*SYSTEM, *CONFIGURATION, *(FOR_THE_NETWORK if options.network == "host" else ())):
+        for path in (*SYSTEM_FOLDERS, *CONFIG_FILES, *(NETWORK_FILES if options.network == "host" else ())):
             command += ["--ro-bind-try", path, path]
         for path, descriptor in files.items():
-            if not (options.network == "host" and path in FOR_THE_NETWORK):
+            if not (options.network == "host" and path in NETWORK_FILES):
                 command += ["--ro-bind-data", str(descriptor), path]
         for path in (*self.folders, *self.profile.read_only, str(LIBRARY / "toolhub_sandbox")):
             command += ["--ro-bind", path, path]
-        for path in MERGED:
+        for path in USR_MERGED:
             if os.path.islink(path):
                 command += ["--symlink", os.readlink(path), path]
             else:
@@ -135,7 +142,7 @@ class Launcher:
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
 
     def _inside(self, descriptor: int) -> list[str]:
-        return interpreter_command(self.python, "single", str(descriptor))
+        return interpreter_command(self.python, "bootstrap", "bwrap_entry", str(descriptor))
 
     async def aclose(self) -> None:
         """Reap it; the sandbox has ended."""

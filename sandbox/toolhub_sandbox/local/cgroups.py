@@ -40,7 +40,7 @@ class SandboxCgroup:
     version: int
 
     @contextmanager
-    def doors(self) -> Iterator[list[int]]:
+    def cgroup_fds(self) -> Iterator[list[int]]:
         """Give descriptors through which a process moves itself in, by writing "0". Raises OSError.
 
         Moving another one takes a lock that waits for all processors of the machine, ten milliseconds as a rule; a
@@ -75,7 +75,7 @@ class MemoryKills:
     sandbox_id: str
     group: SandboxCgroup | None
     _by_watch: int = 0
-    _told: int = 0
+    _reported: int = 0
 
     def note(self, sandbox_id: str) -> None:
         """The watch killed a process of some sandbox."""
@@ -84,7 +84,7 @@ class MemoryKills:
     def is_new(self) -> bool:
         """Whether there were any since the last time."""
         kills = self._by_watch if self.group is None else self.group.out_of_memory_kills
-        before, self._told = self._told, kills
+        before, self._reported = self._reported, kills
         return kills > before
 
 

@@ -1,14 +1,25 @@
-"""A uid for each live sandbox, where the hub is root: what the kernel counts per uid is then counted per sandbox."""
+"""Which uid a sandbox runs as.
+
+Where the hub is root, each live sandbox gets a uid of its own: the kernel then counts for each sandbox what it counts
+for each uid. Otherwise all sandboxes share one.
+"""
 
 from __future__ import annotations
 
+import os
+import pwd
 import random
 from collections import deque
 
-from toolhub_sandbox.errors import SandboxLimit
+from toolhub.config import SandboxSettings
+from toolhub_sandbox.errors import SandboxLimit, SandboxUnavailable
+
+# For a hub that runs as root and names no `user`: an id that distributions leave unused (systemd's "Users, Groups,
+# UIDs and GIDs": 60578-61183) and that fits the 65,536 ids of a container.
+UNUSED_UID = 60987
 
 
-class Uids:
+class UidPool:
     """Lends the uids from `first` to `last`, both included, without `reserved`.
 
     It begins anywhere among them, so that two hubs of one machine seldom lend the same; the one that was given back
@@ -39,3 +50,27 @@ class Uids:
     def give_back(self, uid: int) -> None:
         self._lent.remove(uid)
         self._free.append(uid)
+
+
+def uid_pool(settings: SandboxSettings) -> UidPool | None:
+    """The uids that this hub can give to sandboxes: none, unless it is root and was told no account for them."""
+    if os.geteuid() != 0 or settings.user is not None:
+        return None
+    return UidPool(*settings.uid_range, reserved=UNUSED_UID)
+
+
+def account(user: str | None) -> tuple[int, int]:
+    """Return uid and gid that sandboxes run as; the hub's own unless it is root. Raises SandboxUnavailable."""
+    if os.geteuid() != 0:
+        return os.getuid(), os.getgid()
+    if user is None:
+        return UNUSED_UID, UNUSED_UID
+    try:
+        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+    except KeyError:
+        if user.isdigit() and int(user) != 0:
+            return int(user), int(user)
+        raise SandboxUnavailable(f"sandbox.user: there is no account {user!r}") from None
+    if entry.pw_uid == 0:
+        raise SandboxUnavailable("sandbox.user: sandboxes must not run as root")
+    return entry.pw_uid, entry.pw_gid

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import anyio
-from toolhub_sandbox.proxy import run_proxy
-from toolhub_sandbox.proxy_rules import AllowRules, IPAddress, Rule, Target, is_public, parse_authority
+from toolhub_sandbox.proxy.rules import AllowRules, IPAddress, Rule, Target, is_public, parse_authority
+from toolhub_sandbox.proxy.server import run_proxy
 
 from toolhub_servers.browser.errors import Refused
 

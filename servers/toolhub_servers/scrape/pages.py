@@ -12,7 +12,7 @@ from dataclasses import asdict
 from urllib.parse import urlsplit
 
 import anyio
-from toolhub_sandbox.proxy_rules import Rule, is_public, parse_authority
+from toolhub_sandbox.proxy.rules import Rule, is_public, parse_authority
 
 from toolhub.shared_resources import SharedResources
 from toolhub_servers._overload import pressure_in, tell_pressure

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import anyio
 import httpcore2
-from toolhub_sandbox.proxy_host import is_own_address
-from toolhub_sandbox.proxy_rules import IPAddress, Rule, Target, is_public, parse_authority
+from toolhub_sandbox.proxy.machine import is_own_address
+from toolhub_sandbox.proxy.rules import IPAddress, Rule, Target, is_public, parse_authority
 
 from toolhub_servers.web.errors import Forbidden
 from toolhub_servers.web.order import parse_url, port_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field, field_validator
-from toolhub_sandbox.proxy_rules import Rule
+from toolhub_sandbox.proxy.rules import Rule
 
 from toolhub.config.section import Count, Pause, Seconds, Section
 
