@@ -67,13 +67,6 @@ class StreamEvents:
         await self._send("tool_call", tool_call_id=call, tool_name=tool, tool_input=dict(payload))
         return call
 
-    async def tool_call_delta(self, tool: str, payload: Mapping[str, Any], *, call: str | None = None) -> str:
-        """The same, an argument at a time, for front ends that show them so."""
-        call = call or str(uuid.uuid4())
-        for name, value in payload.items():
-            await self._send("tool_call", tool_call_id=call, tool_name=tool, delta_input={name: value})
-        return call
-
     async def tool_result(self, tool: str, text: str, *, call: str) -> None:
         """call: the id of its `tool_call`. Not sent for calls that were rolled back."""
         await self.tool_call(tool, {"result": text}, call=call)

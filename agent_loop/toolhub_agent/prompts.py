@@ -25,7 +25,6 @@ _INTRO = (
     "found out.\n\nToday is: {date}\n"
 )
 _ONE = "Use only one tool per message."
-_SEVERAL = "A message may use several tools, provided that none of them needs the result of another."
 _XML_FORMAT = """
 # Tool-Use Formatting Instructions
 
@@ -76,15 +75,13 @@ def system_prompt(
     date: datetime.date,
     objective: str,
     protocol: str = "xml",
-    several_calls: bool = False,
 ) -> str:
     """Return the whole system prompt.
 
     date: keep it for the whole conversation, also past midnight, or the cached prefix is lost. objective: what this
-    agent is for. protocol: with `native` the tools go into the request instead. several_calls: whether to tell the
-    model that independent calls may share a message; models trained by MiroFlow were told that they may not.
+    agent is for. protocol: with `native` the tools go into the request instead.
     """
-    parts = [_INTRO.format(how_many=_SEVERAL if several_calls else _ONE, date=date.isoformat())]
+    parts = [_INTRO.format(how_many=_ONE, date=date.isoformat())]
     if protocol == "xml":
         parts.append(_XML_FORMAT)
         parts += [_server(name, entries) for name, entries in catalog.servers.items()]

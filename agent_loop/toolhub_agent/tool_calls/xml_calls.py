@@ -221,11 +221,3 @@ def _read_arguments(raw: str) -> tuple[Json, str | None]:
         # Two calls run into one: whatever a repair made of that, nobody asked for it.
         return {}, "the call was not closed before the next one began"
     return read_arguments(raw)
-
-
-def strip_think(text: str) -> str:
-    """The text without its thinking, by the rules above; also of a turn whose calls are native."""
-    reader = XmlCallReader()
-    reader.feed(text)
-    reader.close()
-    return reader.visible()

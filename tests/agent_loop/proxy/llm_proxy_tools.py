@@ -9,7 +9,7 @@ from mcp.server import MCPServer
 
 
 def create_server() -> MCPServer:
-    server = MCPServer("door-tools")
+    server = MCPServer("llm-proxy-tools")
 
     @server.tool()
     async def search(until: str, q: str = "") -> str:

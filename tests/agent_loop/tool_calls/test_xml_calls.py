@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from toolhub_agent.tool_calls import xml_calls
 from toolhub_agent.tool_calls.arguments import ParseEnd
-from toolhub_agent.tool_calls.xml_calls import XmlCallReader, strip_think
+from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import ToolCall
 
 
@@ -217,19 +217,3 @@ def test_half_a_megabyte_of_garbage_is_looked_at_once(garbage, begin, monkeypatc
     reader.close()
     longest = max(map(len, xml_calls.TAGS))
     assert counting.characters <= len(begin) + 100 * (len(chunk) + longest)
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("<think>hm \\boxed{1}</think>\\boxed{2}", "\\boxed{2}"),
-        ("hm \\boxed{1}</think>\\boxed{2}", "\\boxed{2}"),
-        ("\\boxed{1}<think>hm \\boxed{2}", "\\boxed{1}"),
-        ("a<think>b</think>c<think>d</think>e", "ace"),
-        ("1 < 2", "1 < 2"),
-        ("ends like a <thi", "ends like a <thi"),
-        (xml(arguments='{"q": "<think>"}'), xml(arguments='{"q": "<think>"}')),
-    ],
-)
-def test_strip_think_leaves_what_is_meant_for_the_reader(text, left):
-    assert strip_think(text) == left

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from door_stage import TASK, is_prefetch, xml_call
+from llm_proxy_stage import TASK, is_prefetch, xml_call
 from llm_stand_in.answers import said
 from serve.served import eventually, open_task, served, write_config
 
@@ -20,7 +20,7 @@ ANSWERED = 'toolhub_llm_requests_total{path="/v1/chat/completions",status="200"}
 def config(tmp_path, server):
     return write_config(
         tmp_path,
-        servers={"tools": {"builtin": "door_tools:create_server"}},
+        servers={"tools": {"builtin": "llm_proxy_tools:create_server"}},
         llm={
             "endpoints": [server.url],
             "api_key": "sk-the-engines-own",

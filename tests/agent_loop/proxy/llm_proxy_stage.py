@@ -83,7 +83,7 @@ def is_prefetch(seen: Seen) -> bool:
 
 
 def xml_call(**arguments: Any) -> str:
-    """A turn that asks for the tool of door_tools in MiroFlow's way."""
+    """A turn that asks for the tool of llm_proxy_tools in MiroFlow's way."""
     return (
         "I look it up.\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>search</tool_name>\n"
         f"<arguments>\n{json.dumps(arguments)}\n</arguments>\n</use_mcp_tool>"
@@ -92,13 +92,13 @@ def xml_call(**arguments: Any) -> str:
 
 @asynccontextmanager
 async def open_stage(*servers: ModelServer, folder: Path, token: str | None = None, **llm: Any) -> AsyncIterator[Stage]:
-    """llm: more of the section. The hub has one tool, `tools/search`, see door_tools."""
+    """llm: more of the section. The hub has one tool, `tools/search`, see llm_proxy_tools."""
     hints = {"mode": "on", "min_prefix_tokens": 1, "lead_time_s": 0} | llm.pop("hints", {})
     section = {"endpoints": [server.url for server in servers], "hints": hints} | llm
     config = parse_config(
         {
             "hub": {"state_dir": str(folder / "state")},
-            "servers": {"tools": {"builtin": "door_tools:create_server"}},
+            "servers": {"tools": {"builtin": "llm_proxy_tools:create_server"}},
             "llm": section,
         },
         environ={},

@@ -58,15 +58,6 @@ async def test_a_call_is_two_events_with_one_id():
     ]
 
 
-async def test_arguments_can_come_one_at_a_time():
-    sink: queue.Queue = queue.Queue()
-    call = await StreamEvents(sink).tool_call_delta("t", {"a": 1, "b": 2})
-    assert [event["data"] for event in all_of(sink)] == [
-        {"tool_call_id": call, "tool_name": "t", "delta_input": {"a": 1}},
-        {"tool_call_id": call, "tool_name": "t", "delta_input": {"b": 2}},
-    ]
-
-
 async def test_an_error_ends_the_stream_and_nothing_follows_none():
     sink: queue.Queue = queue.Queue()
     events = StreamEvents(sink)

@@ -79,9 +79,8 @@ def test_its_example_is_a_call_that_can_be_read():
     assert list(examples[0].arguments) == ["param1", "param2"]
 
 
-def test_one_tool_per_message_unless_asked_otherwise():
+def test_one_tool_per_message_is_asked_for():
     assert "only one tool per message" in prompt()
-    assert "only one tool per message" not in prompt(several_calls=True)
 
 
 def test_with_native_calls_the_tools_are_not_in_the_text():

@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import openai
 import pytest
-from door_stage import HELLO, chat, open_stage
+from llm_proxy_stage import HELLO, chat, open_stage
 from llm_stand_in.answers import Answer, called, failed, said, stalled
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_usage_is_asked_for_and_counted_although_the_client_does_not_see_i
         assert stage.metric("toolhub_llm_requests_total", path="/v1/chat/completions", status="200") == 2
 
 
-async def test_an_engine_that_does_not_know_the_door_s_fields_gets_the_request_without_them(server, tmp_path):
+async def test_an_engine_that_does_not_know_the_proxy_s_fields_gets_the_request_without_them(server, tmp_path):
     server.usual = lambda seen: failed(400, "extra field") if "stream_options" in seen.body else said("fine")
     async with open_stage(server, folder=tmp_path) as stage, stage.client() as client:
         for _ in range(2):

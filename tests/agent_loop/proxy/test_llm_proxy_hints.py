@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from door_stage import TASK, is_prefetch, open_stage, xml_call
+from llm_proxy_stage import TASK, is_prefetch, open_stage, xml_call
 from llm_stand_in.answers import called, said
 
 pytestmark = pytest.mark.anyio

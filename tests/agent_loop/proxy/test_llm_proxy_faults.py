@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import openai
 import pytest
-from door_stage import HELLO, chat, open_stage
+from llm_proxy_stage import HELLO, chat, open_stage
 from llm_stand_in.answers import cut, failed, stalled
 from llm_stand_in.model_server import open_model_server
 from toolhub_agent.llm.routing import rendezvous_order
@@ -170,7 +170,7 @@ async def test_an_engine_that_never_answers_is_given_up_in_time(tmp_path):
     assert answer.status_code == 504
 
 
-async def test_a_door_that_is_not_used_sends_nothing_and_follows_nothing(server, tmp_path):
+async def test_a_proxy_that_is_not_used_sends_nothing_and_follows_nothing(server, tmp_path):
     async with open_stage(server, folder=tmp_path) as stage, stage.http() as http:
         assert (await http.get("/metrics")).status_code == 200
         assert len(stage.proxy._registry) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from door_stage import chat, open_stage
+from llm_proxy_stage import chat, open_stage
 from llm_stand_in.answers import stalled
 
 pytestmark = pytest.mark.anyio

@@ -33,7 +33,7 @@ def stable(text: str) -> list[Any]:
 @pytest.mark.anyio
 async def test_the_included_recording_is_current(tmp_path: Path):
     now, shipped = await record(tmp_path), player.DEMO_LOG.read_text(encoding="utf-8")
-    assert stable(shipped) == stable(now), "run: python tests/agent_replay/record_demo.py"
+    assert stable(shipped) == stable(now), "run: python tests/agent_loop/replay/record_demo.py"
 
 
 def test_its_words_are_ours_and_its_first_line_says_so():
@@ -47,4 +47,4 @@ def test_no_call_in_it_failed_and_no_folder_of_its_maker_is_in_it():
     text = player.DEMO_LOG.read_text(encoding="utf-8")
     finished = [record for record in map(json.loads, text.splitlines()) if record["kind"] == "call_finished"]
     assert len(finished) == 11 and not any(record["error"] for record in finished)
-    assert "/tmp" not in text and str(Path.home()) not in text and str(Path(__file__).parents[2]) not in text
+    assert "/tmp" not in text and str(Path.home()) not in text and str(Path(__file__).parents[3]) not in text
