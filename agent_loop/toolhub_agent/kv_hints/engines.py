@@ -90,7 +90,7 @@ class EngineAdapter:
         return {}
 
     def abort(self, request_id: str) -> Command | None:
-        """What must be said beside hanging up, so that the engine stops a prefetch."""
+        """The request that stops a prefetch, for an engine that does not notice a closed connection; else None."""
         return None
 
     def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:

@@ -117,12 +117,12 @@ class AnswerAccumulator:
         return f"<AnswerAccumulator {self._size} characters, {len(self._calls)} calls, {state}>"
 
     def feed(self, chunk: Any) -> Delta | None:
-        """Return what a chunk adds; None if that is nothing to hand out.
+        """Return what a chunk adds; None if it adds nothing.
 
-        Raises AttemptFailed for what is no chunk, AnswerUnreadable for an answer that repeats itself or never ends.
+        Raises AttemptFailed for a malformed chunk, AnswerUnreadable for an answer that repeats itself or never ends.
         """
         if not isinstance(chunk, dict):
-            raise _malformed("a chunk is no object")
+            raise _malformed("a chunk is not an object")
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = usage_of(usage, chunk)
         if isinstance(call := chunk.get("tool_call"), dict) and "choices" not in chunk:
@@ -136,7 +136,7 @@ class AnswerAccumulator:
     def finish(self) -> None:
         """The stream ended: settle `text` and `reasoning`.
 
-        Raises AttemptFailed if the answer is not finished, AnswerUnreadable if it is none.
+        Raises AttemptFailed if the answer is not finished, AnswerUnreadable if it ended in an unusable way.
         """
         if self.finish_reason is None:
             raise _malformed("the stream ended before the answer did")
@@ -152,7 +152,7 @@ class AnswerAccumulator:
 
     def _read(self, delta: Any) -> Delta | None:
         if not isinstance(delta, dict):
-            raise _malformed("a delta is no object")
+            raise _malformed("a delta is not an object")
         text = _text(delta.get("content"))
         reasoning = _text(delta.get("reasoning_content") or delta.get("reasoning"))
         tools = delta.get("tool_calls") or ()
@@ -161,7 +161,7 @@ class AnswerAccumulator:
         self._grow(text, self._texts, self._guards[0])
         self._grow(reasoning, self._reasonings, self._guards[1])
         if not isinstance(tools, list | tuple):
-            raise _malformed("tool calls are no list")
+            raise _malformed("the tool calls are not a list")
         for position, call in enumerate(tools):
             self._merge(position, call)
         return Delta(text=text, reasoning=reasoning, tool_calls=tuple(tools))
@@ -180,7 +180,7 @@ class AnswerAccumulator:
         function = call.get("function") or {} if isinstance(call, dict) else None
         index = call.get("index", position) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(index, int) or not 0 <= index < MAX_CALLS:
-            raise _malformed("a tool call is none")
+            raise _malformed("a tool call is not an object with a function and an index")
         whole = self._calls.setdefault(
             index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
         )
@@ -199,7 +199,7 @@ def _choice(chunk: Mapping[str, Any]) -> Json | None:
     if choices is None or choices == []:
         return None
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise _malformed("the choices of a chunk are none")
+        raise _malformed("the choices of a chunk are not a list of objects")
     return choices[0] if choices[0].get("index", 0) == 0 else None
 
 
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _malformed("a text is no text")
+        raise _malformed("a text field is not a string")
     return value
 
 

@@ -49,7 +49,7 @@ MAX_PENDING_CALLS = 128
 
 @dataclass(frozen=True, slots=True)
 class PendingToolCall:
-    """name: the tool's, or a function's whose end that is (agents put their own prefix before it)."""
+    """name: of the tool, or of a function that ends with the tool's name (agents put a prefix before it)."""
 
     name: str
     server: str

@@ -2,8 +2,8 @@
 
 A finished request's blocks get their extra reference just before vLLM takes the request's away. For a request that
 lacks blocks vLLM asks `KVCacheManager.allocate_slots`, gets None, and lets it wait or preempts another; pins yield
-before it learns of that None. Time is looked at in every step and for every new request. An idle engine does neither
-and keeps pins longer, from nobody.
+before it learns of that None. Time is looked at in every step and for every new request. An idle engine does neither,
+so it keeps pins longer; no request is waiting for their blocks then.
 """
 
 from __future__ import annotations
