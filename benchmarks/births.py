@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from benchmarks import kernel
 from benchmarks.leftovers import Leftovers
@@ -59,7 +59,7 @@ def settings(profile: str, pool: int) -> SandboxSettings:
 
 @asynccontextmanager
 async def open_scope(profile: str, pool: int) -> AsyncIterator[tuple[Sandboxes, OwnerSandboxes]]:
-    async with open_sandboxes(settings(profile, pool)) as sandboxes:
+    async with Sandboxes(settings(profile, pool)) as sandboxes:
         yield sandboxes, sandboxes.for_owner("benchmark")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import psutil
-from toolhub_sandbox import OwnerSandboxes, Sandbox, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from benchmarks import kernel
 from benchmarks.births import POOL, evaluate, first_result, open_scope, settings
@@ -109,7 +109,7 @@ async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float
     """`asked` owners ask for a sandbox at once while `there` of them run code, with a pause of `think_s`."""
     storm = Storm()
     limiter = anyio.CapacityLimiter(STARTS_AT_ONCE)
-    async with open_sandboxes(settings("bare", POOL), start_limiter=lambda: limiter) as sandboxes:
+    async with Sandboxes(settings("bare", POOL), start_limiter=lambda: limiter) as sandboxes:
         old = [await sandboxes.for_owner(f"old {number}").create() for number in range(there)]
         async with anyio.create_task_group() as calling:
             for number, sandbox in enumerate(old):

@@ -80,6 +80,11 @@ def test_the_embedded_example_runs_as_printed(folder: Path) -> None:
     assert "convert_time" in printed
 
 
+def test_the_example_of_sandboxes_alone_runs_as_printed(folder: Path) -> None:
+    (folder / "sandboxes_alone.py").write_text(block("# sandboxes_alone.py"))
+    assert run(folder, sys.executable, "-W", "error", "sandboxes_alone.py").split() == ["42", "None", "hi", "3"]
+
+
 def test_the_client_example_runs_as_printed(served: Path) -> None:
     (served / "remote.py").write_text(block("# remote.py"))
     assert '"timezone": "UTC"' in run(served, sys.executable, "-W", "error", "remote.py")

@@ -1,4 +1,4 @@
-"""All sandboxes of a hub: limits, warm pools, and who owns which."""
+"""All sandboxes of a hub or a program: the limits, the warm pools, and which owner has which sandbox."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import anyio
 import anyio.abc
@@ -20,8 +22,13 @@ from toolhub_sandbox.errors import SandboxLimit, SandboxNotFound, SandboxUnavail
 from toolhub_sandbox.model import Isolation
 from toolhub_sandbox.protocol import Backend, Sandbox
 
-# A hosted service may have to be told of each sandbox, and may be slow.
+StartLimiter = Callable[[], AbstractAsyncContextManager[object]]
+"""Returns a context manager that is held while one sandbox starts. Leaving it must not wait."""
+
+# A hosted service gets one request for each sandbox, and may answer slowly.
 _CLOSE_S = 30.0
+# The owner of the sandboxes that `Sandboxes.create()` makes.
+_NO_TASK = "this program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +44,74 @@ class SandboxStatistics:
 
 
 class Sandboxes:
-    """What a hub lends: `for_owner(owner)` for each task. Get one from `open_sandboxes()`."""
+    """Starts sandboxes and ends all of them when it is left. Use it with `async with`, once.
 
-    def __init__(
-        self, settings: SandboxSettings, owners: anyio.abc.TaskGroup, start_limiter: StartLimiter = nullcontext
-    ) -> None:
-        self.settings = settings
+    `create()` is for a program that has no tasks. A hub gives each task its own `for_owner(task)`.
+    """
+
+    def __init__(self, settings: SandboxSettings | None = None, *, start_limiter: StartLimiter = nullcontext) -> None:
+        """Nothing starts yet: the backend starts with the first sandbox.
+
+        settings: the section `sandbox` of a config; None: its defaults.
+        start_limiter: bounds how many sandboxes start at once.
+        """
+        self.settings = settings or SandboxSettings()
         self.created = 0
-        self._owners = owners
         self._start_limiter = start_limiter
-        self._budget = settings.memory_budget_bytes or _physical_memory() // 2
+        self._budget = self.settings.memory_budget_bytes or _physical_memory() // 2
         self._owned: set[OwnerSandboxes] = set()
+        self._without_task = self.for_owner(_NO_TASK)
         self._pools: dict[str, WarmPool] = {}
         self._backend: Held[Backend] | None = None
         self._opening = anyio.Lock()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._context = self._run()
         self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            except Exception as exc:
+                failure = exc  # raised below: the task group would wrap it in a group
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+                    await self.aclose()
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def __repr__(self) -> str:
         return f"<Sandboxes {self.settings.backend} live={self.live} pools={list(self._pools.values())}>"
 
+    async def create(self, profile: str | None = None) -> Sandbox:
+        """Return a new sandbox. It ends with `kill()`, or when this object is left.
+
+        profile: a name from the config; None: the default. Raises SandboxLimit, SandboxUnavailable.
+        """
+        return await self._without_task.create(profile)
+
     def for_owner(self, owner: str) -> OwnerSandboxes:
-        """The sandboxes of one owner (a task, or a server that runs alone); close it when the owner ends."""
+        """Return the place for the sandboxes of one owner, such as a task. Close it when the owner ends."""
         owned = OwnerSandboxes(owner, self)
         self._owned.add(owned)
         return owned
 
     @property
     def live(self) -> int:
-        """Sandboxes that somebody has, or is about to have."""
+        """How many sandboxes have an owner or are being made for one."""
         return sum(owned.count for owned in self._owned)
 
     @property
@@ -72,7 +119,7 @@ class Sandboxes:
         return self._backend.value.memory_bytes if self._backend is not None else None
 
     async def isolation(self) -> Isolation:
-        """Return what is really enforced here. Raises SandboxUnavailable."""
+        """Return what this machine really enforces. Raises SandboxUnavailable."""
         return (await self._opened()).isolation
 
     async def check(self) -> Check:
@@ -102,7 +149,7 @@ class Sandboxes:
         pool.grow()
 
     async def take(self, profile: str | None) -> Sandbox:
-        """Return a sandbox that nobody owns yet. Raises SandboxLimit, SandboxUnavailable."""
+        """Return a sandbox without an owner: the caller must kill it. Raises SandboxLimit, SandboxUnavailable."""
         name = self._profile_name(profile)
         if self.live > self.settings.max_sandboxes:
             raise _limit("max_sandboxes", f"the hub has {self.settings.max_sandboxes} sandboxes")
@@ -113,7 +160,7 @@ class Sandboxes:
             pool = await self._pool(name)
             sandbox = await pool.take()
         except Exception as exc:
-            if self._closed:  # then whatever went wrong only follows from that
+            if self._closed:  # the error is a consequence of that
                 raise self._unavailable() from exc
             raise
         self.created += 1
@@ -129,6 +176,12 @@ class Sandboxes:
     def _unavailable(self) -> SandboxUnavailable:
         return SandboxUnavailable("the hub's sandboxes are closed; open the hub again")
 
+    @property
+    def _task_group(self) -> anyio.abc.TaskGroup:
+        if self._tasks is None:
+            raise RuntimeError("open Sandboxes with `async with` before you use it")
+        return self._tasks
+
     def _has_memory(self) -> bool:
         used = self.memory_bytes
         return used is None or used < self._budget
@@ -142,12 +195,12 @@ class Sandboxes:
                 name, profile, backend=backend, start_limiter=self._start_limiter, may_grow=self._has_memory
             )
             if profile.pool:
-                self._owners.start_soon(pool.refill)
+                self._task_group.start_soon(pool.refill)
         return pool
 
     def _profile(self, name: str) -> SandboxProfile:
         profile = self.settings.profiles[name]
-        if self.settings.backend == "e2b":  # what is kept ready there costs money
+        if self.settings.backend == "e2b":  # E2B charges for sandboxes that are kept ready
             return profile.model_copy(update={"pool": 0})
         return profile
 
@@ -157,7 +210,7 @@ class Sandboxes:
                 raise self._unavailable()
             if self._backend is None or self._backend.is_closed:
                 self._pools.clear()
-                self._backend = await hold(self._owners, _open_backend(self.settings), name="sandbox backend")
+                self._backend = await hold(self._task_group, _open_backend(self.settings), name="sandbox backend")
         return self._backend.value
 
     def forget(self, owned: OwnerSandboxes) -> None:
@@ -176,7 +229,7 @@ class Sandboxes:
 
 
 class OwnerSandboxes:
-    """One owner's sandboxes. They end with it."""
+    """The sandboxes of one owner: a task, or a server that runs alone. They end with the owner."""
 
     def __init__(self, owner: str, sandboxes: Sandboxes) -> None:
         self.owner = owner
@@ -194,13 +247,13 @@ class OwnerSandboxes:
 
     @property
     def count(self) -> int:
-        """Sandboxes of this owner, those that are being made included."""
+        """How many sandboxes this owner has, including those that are being made."""
         self._own = {name: sandbox for name, sandbox in self._own.items() if sandbox.is_alive}
         return len(self._own) + self._being_made
 
     @property
     def sandboxes(self) -> Mapping[str, Sandbox]:
-        """The live ones by id."""
+        """The live sandboxes by id."""
         return {name: sandbox for name, sandbox in self._own.items() if sandbox.is_alive}
 
     async def create(self, profile: str | None = None) -> Sandbox:
@@ -218,7 +271,7 @@ class OwnerSandboxes:
             sandbox = await self._sandboxes.take(profile)
         finally:
             self._being_made -= 1
-        self._own[sandbox.id] = sandbox  # no await in between: a cancellation would leave it to nobody
+        self._own[sandbox.id] = sandbox  # no await before this: a cancellation would leak the sandbox
         if self._closed:
             with anyio.CancelScope(shield=True):
                 await sandbox.kill()
@@ -242,31 +295,13 @@ class OwnerSandboxes:
         self._own.clear()
 
 
-@asynccontextmanager
-async def open_sandboxes(
-    settings: SandboxSettings | None = None, *, start_limiter: StartLimiter = nullcontext
-) -> AsyncIterator[Sandboxes]:
-    """Give sandboxes as `settings` say; leaving ends all of them. The backend starts with the first sandbox.
-
-    start_limiter: a context manager factory that bounds how many processes are starting at once.
-    """
-    failure: Exception | None = None
-    async with anyio.create_task_group() as owners:
-        sandboxes = Sandboxes(settings or SandboxSettings(), owners, start_limiter)
-        try:
-            yield sandboxes
-        except Exception as exc:
-            failure = exc  # the task group would wrap it
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
-                await sandboxes.aclose()
-            owners.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+def open_sandboxes(settings: SandboxSettings | None = None, *, start_limiter: StartLimiter = nullcontext) -> Sandboxes:
+    """Return the sandboxes of a hub, which finds this function by the entry point `toolhub.sandboxes`."""
+    return Sandboxes(settings, start_limiter=start_limiter)
 
 
 def _open_backend(settings: SandboxSettings) -> AbstractAsyncContextManager[Backend]:
-    """Import only the backend that is asked for: the others need packages and systems of their own."""
+    """Import only the backend that the settings name: each needs other packages or another system."""
     if settings.backend == "e2b":
         from toolhub_sandbox.e2b import open_e2b
 
@@ -290,19 +325,18 @@ def _physical_memory() -> int:
 
 # --- the warm pool ----------------------------------------------------------------------------------------------------
 
-StartLimiter = Callable[[], AbstractAsyncContextManager[object]]
 
-# Whoever got one uses it now; making the next competes for the same cores. While others are ready it can wait.
+# The new owner uses its sandbox now, and making the next one competes for the same cores. While others are ready, the
+# pool waits this long.
 SETTLE_S = 0.02
 
 logger = logging.getLogger(__name__)
 
 
 class WarmPool:
-    """The ready sandboxes of one profile. Somebody must run `refill()`; it does nothing before the first `take()`.
+    """The sandboxes of one profile that are kept ready. A task must run `refill()`, which first waits for a `take()`.
 
-    start_limiter: bounds how many sandboxes are being made at once, in the whole hub; leaving it must not wait.
-    may_grow: asked before one is made that nobody waits for.
+    may_grow: asked before a sandbox is made for the pool rather than for a caller.
     """
 
     def __init__(
@@ -335,7 +369,7 @@ class WarmPool:
         return sum(sandbox.is_alive for sandbox in self._ready)
 
     async def take(self) -> Sandbox:
-        """Return a sandbox, a ready one if there is one. Raises as `Backend.create`."""
+        """Return a ready sandbox, or make one. Raises as `Backend.create`."""
         while self._ready:
             sandbox = self._ready.popleft()
             if sandbox.is_alive:
@@ -355,7 +389,7 @@ class WarmPool:
             return await self._backend.create(self.name, self.profile)
 
     async def refill(self) -> None:
-        """Keep the pool at its size, after those who wait have been served."""
+        """Keep the pool at its size. Callers of `take()` go first."""
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
@@ -367,7 +401,7 @@ class WarmPool:
             except Exception as exc:
                 if self._closed:
                     return
-                # Whoever asks next meets the same error and has somebody to tell; raised here, it would end the hub.
+                # The next `take()` meets the same error and tells its caller. Raised here, it would end the hub.
                 logger.warning("the pool of profile %s cannot be refilled: %s", self.name, exc)
 
     def grow(self) -> None:
@@ -375,6 +409,6 @@ class WarmPool:
         self._wanted.set()
 
     def close(self) -> None:
-        """Make no more of them; those that are ready end with the backend."""
+        """Make no more sandboxes. Those that are ready end with the backend."""
         self._closed = True
         self._wanted.set()

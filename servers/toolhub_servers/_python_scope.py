@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 from mcp.server.mcpserver.exceptions import ToolError
-from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, open_sandboxes
+from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes
 
 from toolhub.config import SandboxSettings, load_config
 from toolhub.errors import ConfigError
@@ -45,7 +45,7 @@ class Lender:
         if self._is_hosted:
             yield
             return
-        async with open_sandboxes(self._settings) as sandboxes:
+        async with Sandboxes(self._settings) as sandboxes:
             self._scope = scope = sandboxes.for_owner("server")
             try:
                 yield

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sandbox_stage import patience, settings
-from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def anyio_backend() -> object:
 
 @pytest.fixture(scope="module")
 async def sandboxes(anyio_backend: object) -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         yield sandboxes
 
 

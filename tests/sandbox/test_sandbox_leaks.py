@@ -8,7 +8,7 @@ from collections import Counter
 import anyio
 import pytest
 from sandbox_stage import Running, descriptors, patience, processes, settings
-from toolhub_sandbox import open_sandboxes
+from toolhub_sandbox import Sandboxes
 from toolhub_sandbox.local import cgroups
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def nothing_left(anyio_backend, temporary):
 
 
 def quick(**keys):
-    return open_sandboxes(settings(profiles={"bare": {"pool": 2}}, **keys))
+    return Sandboxes(settings(profiles={"bare": {"pool": 2}}, **keys))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -94,7 +94,7 @@ async def test_cancelling_the_block_leaves_nothing():
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_the_end_of_one_sandbox_leaves_nothing_of_it():
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
@@ -108,7 +108,7 @@ async def test_the_end_of_one_sandbox_leaves_nothing_of_it():
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
@@ -132,7 +132,7 @@ async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
 @pytest.mark.usefixtures("nothing_left")
 async def test_a_first_create_that_is_cancelled_at_any_point_leaves_nothing():
     for steps in (0, 1, 2, 3, 5, 8, 13, 21):
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             scope = sandboxes.for_owner("t")
             async with anyio.create_task_group() as tasks:
                 coming = Running(tasks, scope.create)

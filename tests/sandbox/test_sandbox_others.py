@@ -8,7 +8,7 @@ import shutil
 import anyio
 import pytest
 from sandbox_stage import SYSTEM_PYTHON, Running, is_system_python_new_enough, patience, processes, settings
-from toolhub_sandbox import SandboxLost, SandboxUnavailable, open_sandboxes
+from toolhub_sandbox import Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.uids import UNUSED_UID
 
 pytestmark = [
@@ -28,7 +28,7 @@ def backend(request):
 async def sandboxes(anyio_backend, backend, temporary):
     before = processes()
     # Root gives its sandboxes to an account that may not reach the interpreter of these tests.
-    async with open_sandboxes(settings(backend=backend, python=SYSTEM_PYTHON)) as sandboxes:
+    async with Sandboxes(settings(backend=backend, python=SYSTEM_PYTHON)) as sandboxes:
         yield sandboxes
     assert (processes(), list(temporary.iterdir())) == (before, []), "something is left"
 
@@ -142,20 +142,20 @@ async def test_an_interpreter_that_the_account_cannot_reach_is_told_with_the_way
     python.parent.mkdir()
     python.symlink_to(SYSTEM_PYTHON)
     tmp_path.chmod(0o700)
-    async with open_sandboxes(settings(backend="subprocess", python=str(python))) as sandboxes:
+    async with Sandboxes(settings(backend="subprocess", python=str(python))) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match=r"name another one in sandbox\.python"):
             await sandboxes.for_owner("t").create()
 
 
 async def test_a_module_that_cannot_be_loaded_is_told(backend):
     own = settings(backend=backend, python=SYSTEM_PYTHON, profiles={"own": {"preload": ["no_such_module"], "pool": 0}})
-    async with open_sandboxes(own) as sandboxes:
+    async with Sandboxes(own) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match="no_such_module"):
             await sandboxes.for_owner("t").create("own")
 
 
 async def test_without_bubblewrap_the_way_out_is_told(monkeypatch, backend):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    async with open_sandboxes(settings(backend="bwrap")) as sandboxes:
+    async with Sandboxes(settings(backend="bwrap")) as sandboxes:
         with patience(), pytest.raises(SandboxUnavailable, match="install bubblewrap, or use the backend `local`"):
             await sandboxes.for_owner("t").create()

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 from sandbox_stage import SYSTEM_PYTHON, is_system_python_new_enough, patience, processes, settings
-from toolhub_sandbox import SandboxUnavailable, open_sandboxes
+from toolhub_sandbox import Sandboxes, SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 async def one(profile=None, **keys):
     """A sandbox of settings of its own."""
     own = {"own": {"pool": 0} | profile} if profile is not None else {}
-    async with open_sandboxes(settings(profiles=own, **keys)) as sandboxes:
+    async with Sandboxes(settings(profiles=own, **keys)) as sandboxes:
         with patience():
             sandbox = await sandboxes.for_owner("t").create("own" if own else None)
         yield sandbox
@@ -123,7 +123,7 @@ async def test_the_hubs_own_interpreter_and_packages_are_the_default():
 async def refusal(profile=None, **keys):
     before = processes()
     own = {"own": {"pool": 0} | profile} if profile is not None else {}
-    async with open_sandboxes(settings(profiles=own, **keys)) as sandboxes:
+    async with Sandboxes(settings(profiles=own, **keys)) as sandboxes:
         scope = sandboxes.for_owner("t")
         with patience(), pytest.raises(SandboxUnavailable) as caught:
             await scope.create("own" if own else None)
@@ -160,7 +160,7 @@ async def test_a_module_that_ends_the_interpreter_is_told(tmp_path):
 
 
 async def test_a_failed_profile_does_not_disturb_the_others():
-    async with open_sandboxes(settings(profiles={"broken": {"preload": ["no_such_module"]}})) as sandboxes:
+    async with Sandboxes(settings(profiles={"broken": {"preload": ["no_such_module"]}})) as sandboxes:
         scope = sandboxes.for_owner("t")
         with patience():
             for _ in range(2):

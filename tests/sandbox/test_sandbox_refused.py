@@ -11,9 +11,9 @@ import pytest
 FORBID = "echo 0 > /proc/sys/user/max_user_namespaces"
 CREATE = """
 import anyio
-from toolhub_sandbox import SandboxUnavailable, open_sandboxes
+from toolhub_sandbox import SandboxUnavailable, Sandboxes
 async def main():
-    async with open_sandboxes() as sandboxes:
+    async with Sandboxes() as sandboxes:
         try:
             await sandboxes.for_owner("t").create()
         except SandboxUnavailable as exc:

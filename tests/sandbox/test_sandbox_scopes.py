@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from sandbox_stage import UNAVAILABLE, MemoryBackend, Running, patience, settings
-from toolhub_sandbox import SandboxLimit, SandboxNotFound, SandboxUnavailable, open_sandboxes
+from toolhub_sandbox import Sandboxes, SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox import sandboxes as module
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ async def settled():
 
 
 async def test_the_backend_is_opened_with_the_first_sandbox_and_once(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         scope = sandboxes.for_owner("t1")
         await settled()
         assert (backend.opened, sandboxes.memory_bytes) == (0, None)
@@ -53,7 +53,7 @@ async def test_the_backend_is_opened_with_the_first_sandbox_and_once(backend):
 
 
 async def test_an_owner_has_its_own_and_no_others(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         one, two = sandboxes.for_owner("t1"), sandboxes.for_owner("t2")
         mine = await one.create()
         assert one.get(mine.id) is mine
@@ -63,7 +63,7 @@ async def test_an_owner_has_its_own_and_no_others(backend):
 
 
 async def test_one_that_has_ended_is_not_found(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         scope = sandboxes.for_owner("t1")
         gone = await scope.create()
         await gone.kill()
@@ -73,7 +73,7 @@ async def test_one_that_has_ended_is_not_found(backend):
 
 
 async def test_max_per_task_is_named_and_free_again_after_a_kill(backend):
-    async with open_sandboxes(settings(max_per_task=2)) as sandboxes:
+    async with Sandboxes(settings(max_per_task=2)) as sandboxes:
         scope = sandboxes.for_owner("t1")
         first, _ = await scope.create(), await scope.create()
         with pytest.raises(SandboxLimit, match=r"'t1' has 2 sandboxes \(sandbox\.max_per_task\)") as caught:
@@ -86,7 +86,7 @@ async def test_max_per_task_is_named_and_free_again_after_a_kill(backend):
 
 async def test_sandboxes_that_are_being_made_count(backend):
     backend.gate = anyio.Event()
-    async with open_sandboxes(settings(max_per_task=1)) as sandboxes, anyio.create_task_group() as tasks:
+    async with Sandboxes(settings(max_per_task=1)) as sandboxes, anyio.create_task_group() as tasks:
         scope = sandboxes.for_owner("t1")
         first = Running(tasks, scope.create)
         await settled()
@@ -99,7 +99,7 @@ async def test_sandboxes_that_are_being_made_count(backend):
 
 
 async def test_max_sandboxes_is_named_and_free_again_after_a_kill(backend):
-    async with open_sandboxes(settings(max_sandboxes=2)) as sandboxes:
+    async with Sandboxes(settings(max_sandboxes=2)) as sandboxes:
         one, two = sandboxes.for_owner("t1"), sandboxes.for_owner("t2")
         first = await one.create()
         await two.create()
@@ -111,7 +111,7 @@ async def test_max_sandboxes_is_named_and_free_again_after_a_kill(backend):
 
 
 async def test_the_memory_budget_is_named_and_free_again(backend):
-    async with open_sandboxes(settings(memory_budget_bytes=1000)) as sandboxes:
+    async with Sandboxes(settings(memory_budget_bytes=1000)) as sandboxes:
         scope = sandboxes.for_owner("t1")
         await scope.create()
         backend.memory_bytes = 1000
@@ -123,7 +123,7 @@ async def test_the_memory_budget_is_named_and_free_again(backend):
 
 
 async def test_a_pool_is_not_filled_beyond_the_memory_budget(backend):
-    async with open_sandboxes(settings(memory_budget_bytes=1000, profiles={"bare": {"pool": 3}})) as sandboxes:
+    async with Sandboxes(settings(memory_budget_bytes=1000, profiles={"bare": {"pool": 3}})) as sandboxes:
         backend.memory_bytes = 1000
         await sandboxes.warm()
         await settled()
@@ -131,7 +131,7 @@ async def test_a_pool_is_not_filled_beyond_the_memory_budget(backend):
 
 
 async def test_a_create_that_fails_leaves_its_slot_free(backend):
-    async with open_sandboxes(settings(max_per_task=1)) as sandboxes:
+    async with Sandboxes(settings(max_per_task=1)) as sandboxes:
         scope = sandboxes.for_owner("t1")
         backend.fails = UNAVAILABLE
         for _ in range(3):
@@ -143,7 +143,7 @@ async def test_a_create_that_fails_leaves_its_slot_free(backend):
 
 @pytest.mark.parametrize("ask", ["create", "warm"])
 async def test_a_profile_that_is_not_there_is_named_with_those_that_are(backend, ask):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         with pytest.raises(
             SandboxUnavailable, match=r"no sandbox profile 'x'; sandbox\.profiles has bare, cramped, data"
         ):
@@ -152,13 +152,13 @@ async def test_a_profile_that_is_not_there_is_named_with_those_that_are(backend,
 
 
 async def test_the_default_profile_is_used_where_none_is_named(backend):
-    async with open_sandboxes(settings(default_profile="data")) as sandboxes:
+    async with Sandboxes(settings(default_profile="data")) as sandboxes:
         scope = sandboxes.for_owner("t1")
         assert [(await scope.create()).profile, (await scope.create("bare")).profile] == ["data", "bare"]
 
 
 async def test_warming_fills_a_pool_that_the_next_takes_from(backend):
-    async with open_sandboxes(settings(profiles={"bare": {"pool": 2}})) as sandboxes:
+    async with Sandboxes(settings(profiles={"bare": {"pool": 2}})) as sandboxes:
         await sandboxes.warm()
         await settled()
         assert (sandboxes.statistics().ready, sandboxes.live) == (2, 0), "what nobody has does not count"
@@ -172,7 +172,7 @@ async def test_warming_fills_a_pool_that_the_next_takes_from(backend):
 
 
 async def test_closing_an_owner_kills_all_of_its_sandboxes_and_no_others(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         one, two = sandboxes.for_owner("t1"), sandboxes.for_owner("t2")
         for _ in range(3):
             await one.create()
@@ -183,7 +183,7 @@ async def test_closing_an_owner_kills_all_of_its_sandboxes_and_no_others(backend
 
 
 async def test_a_closed_owner_gets_no_more(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         scope = sandboxes.for_owner("t1")
         await scope.aclose()
         with pytest.raises(SandboxUnavailable, match="'t1' is closed; it gets no more sandboxes"):
@@ -193,7 +193,7 @@ async def test_a_closed_owner_gets_no_more(backend):
 
 async def test_closing_an_owner_while_its_sandbox_is_made_kills_that_one(backend):
     backend.gate = anyio.Event()
-    async with open_sandboxes(settings()) as sandboxes, anyio.create_task_group() as tasks:
+    async with Sandboxes(settings()) as sandboxes, anyio.create_task_group() as tasks:
         scope = sandboxes.for_owner("t1")
         coming = Running(tasks, scope.create)
         await settled()
@@ -206,7 +206,7 @@ async def test_closing_an_owner_while_its_sandbox_is_made_kills_that_one(backend
 
 
 async def test_leaving_ends_all_of_them(backend):
-    async with open_sandboxes(settings(profiles={"bare": {"pool": 2}})) as sandboxes:
+    async with Sandboxes(settings(profiles={"bare": {"pool": 2}})) as sandboxes:
         await sandboxes.for_owner("t1").create()
         await settled()
         assert len(backend.alive) == 3
@@ -215,14 +215,14 @@ async def test_leaving_ends_all_of_them(backend):
 
 async def test_a_failure_of_the_caller_reaches_it_as_it_was_raised(backend):
     with pytest.raises(ZeroDivisionError):
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             await sandboxes.for_owner("t1").create()
             raise ZeroDivisionError
     assert backend.alive == []
 
 
 async def test_after_the_end_there_are_no_sandboxes_and_the_reason_is_told(backend):
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         early = sandboxes.for_owner("t1")
     for scope in (early, sandboxes.for_owner("t2")):
         with pytest.raises(SandboxUnavailable, match="closed"):
@@ -233,7 +233,7 @@ async def test_after_the_end_there_are_no_sandboxes_and_the_reason_is_told(backe
 async def test_leaving_while_one_is_made_tells_its_waiter(backend):
     backend.gate = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             coming = Running(tasks, sandboxes.for_owner("t1").create)
             await settled()
         backend.gate.set()
@@ -243,7 +243,7 @@ async def test_leaving_while_one_is_made_tells_its_waiter(backend):
 
 
 async def test_an_accident_of_a_refill_costs_nobody_else_anything(backend, caplog):
-    async with open_sandboxes(settings(profiles={"bare": {"pool": 1}})) as sandboxes:
+    async with Sandboxes(settings(profiles={"bare": {"pool": 1}})) as sandboxes:
         scope = sandboxes.for_owner("t1")
         mine = await scope.create()
         await settled()

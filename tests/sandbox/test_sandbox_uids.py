@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sandbox_stage import patience, settings
-from toolhub_sandbox import OwnerSandboxes, SandboxLimit, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandboxes, SandboxLimit
 from toolhub_sandbox.inside.zygote import ZygoteSettings, _map_uids
 from toolhub_sandbox.local.uids import UNUSED_UID, UidPool, uid_pool
 
@@ -87,7 +87,7 @@ def test_where_the_uids_cannot_be_mapped_all_sandboxes_share_the_zygotes_own(
 @pytest.mark.anyio
 async def test_with_every_uid_in_use_the_next_sandbox_is_refused_and_may_come_later() -> None:
     with patience():
-        async with open_sandboxes(settings(uids="61000-61001")) as sandboxes:
+        async with Sandboxes(settings(uids="61000-61001")) as sandboxes:
             scope: OwnerSandboxes = sandboxes.for_owner("test")
             first, _ = await scope.create(), await scope.create()
             if os.geteuid() == 0:  # an ordinary user has one uid for all of them
@@ -101,7 +101,7 @@ async def test_with_every_uid_in_use_the_next_sandbox_is_refused_and_may_come_la
 @pytest.mark.anyio
 async def test_an_account_for_all_sandboxes_is_shared_and_has_no_epoll() -> None:
     with patience():
-        async with open_sandboxes(settings(user="61002")) as sandboxes:
+        async with Sandboxes(settings(user="61002")) as sandboxes:
             box = await sandboxes.for_owner("test").create()
             done = await box.exec_code("import select\nselect.epoll()")
     assert done.error is not None and "Function not implemented" in done.error.value

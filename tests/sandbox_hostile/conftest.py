@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from chaos.processes import eventually
 from hostile_stage import Stage, assert_well, cheap_for_the_hub, patience, processes, settings
-from toolhub_sandbox import Sandbox, Sandboxes, open_sandboxes
+from toolhub_sandbox import Sandbox, Sandboxes
 
 # What one test may leave in the hub's memory and descriptors: nothing but the allocator's slack.
 _LEFT_BYTES = 64 << 20
@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 async def sandboxes(anyio_backend: object) -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         yield sandboxes
 
 

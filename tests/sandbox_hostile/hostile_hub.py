@@ -34,7 +34,7 @@ while True: pass
 
 
 async def main() -> None:
-    from toolhub_sandbox import open_sandboxes
+    from toolhub_sandbox import Sandboxes
 
     from toolhub.config import SandboxSettings
 
@@ -42,7 +42,7 @@ async def main() -> None:
     secret = open(os.memfd_create("secret"), "w")
     secret.write(os.environ["THE_SECRET"])
     secret.flush()
-    async with open_sandboxes(settings) as sandboxes, anyio.create_task_group() as tasks:
+    async with Sandboxes(settings) as sandboxes, anyio.create_task_group() as tasks:
         scope = sandboxes.for_owner("hub")
         boxes = [await scope.create() for _ in range(int(sys.argv[2]))]
         results = []

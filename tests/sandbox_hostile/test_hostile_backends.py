@@ -17,14 +17,14 @@ from test_hostile_bombs import FORK_BOMB
 from test_hostile_hub_death import OTHER_PYTHON, SYSTEM_PYTHON, assert_next_hub_sweeps, temporary_folders
 from test_hostile_processes import BASH_DAEMON, DAEMON
 from test_hostile_uids import HAS_UIDS, uid_outside
-from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, open_sandboxes
+from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 async def limited(anyio_backend: object) -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(settings(backend="subprocess", **OTHER_PYTHON)) as sandboxes:
+    async with Sandboxes(settings(backend="subprocess", **OTHER_PYTHON)) as sandboxes:
         yield sandboxes
 
 
@@ -115,7 +115,7 @@ needs_bwrap = pytest.mark.skipif(can_bwrap() is not None, reason=str(can_bwrap()
 
 @pytest.fixture(scope="module")
 async def wrapped(anyio_backend: object) -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(settings(backend="bwrap", python=SYSTEM_PYTHON)) as sandboxes:
+    async with Sandboxes(settings(backend="bwrap", python=SYSTEM_PYTHON)) as sandboxes:
         yield sandboxes
 
 

@@ -11,7 +11,7 @@ import pytest
 from chaos.processes import Process, below, eventually
 from hostile_hub import LINGERING, HubProcess, hub_process
 from hostile_stage import assert_well, patience, processes, settings, value
-from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, SandboxUnavailable, open_sandboxes
+from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.cgroups import PREFIX
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def assert_nothing_left(hub: HubProcess) -> None:
 
 async def assert_next_hub_sweeps(hub: HubProcess) -> None:
     """Where no launcher outlives the hub, its empty groups stay until the next one begins."""
-    async with open_sandboxes(settings()) as sandboxes:
+    async with Sandboxes(settings()) as sandboxes:
         with patience():
             await sandboxes.isolation()
     assert not cgroups_of(hub.process.pid)
@@ -112,7 +112,7 @@ async def test_a_killed_zygote_takes_its_sandboxes_and_the_next_one_has_another(
 ) -> None:
     before = processes()
     with patience():
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             boxes = [await sandboxes.for_owner("t").create() for _ in range(3)]
             launcher, zygote = launcher_and_zygote(before)
             old = processes() - before
@@ -143,7 +143,7 @@ async def test_a_killed_zygote_takes_its_sandboxes_and_the_next_one_has_another(
 async def test_a_killed_agent_ends_only_its_own_sandbox(neighbour: Sandbox) -> None:
     before = processes()
     with patience():
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             first = await sandboxes.for_owner("t").create()
             _, zygote = launcher_and_zygote(before)
             (agent,) = (each for each in processes() - before if parent_of(each) == zygote.pid)
@@ -177,7 +177,7 @@ sent >= 250 and told
     import errno
 
     with patience():
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             villain = await sandboxes.for_owner("t").create()
             assert await value(villain, code) in (errno.ETOOMANYREFS, errno.EMFILE)
             other = await sandboxes.for_owner("t").create()
@@ -198,7 +198,7 @@ except OSError:
 len(pipes) > 1
 """
     with patience():
-        async with open_sandboxes(settings()) as sandboxes:
+        async with Sandboxes(settings()) as sandboxes:
             villain = await sandboxes.for_owner("t").create()
             assert await value(villain, code) is True
             other = await sandboxes.for_owner("t").create()

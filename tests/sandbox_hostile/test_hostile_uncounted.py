@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from chaos.processes import eventually
 from hostile_stage import MIB, TRIES, patience, settings, tried, value
-from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes, open_sandboxes
+from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes
 from toolhub_sandbox.inside.isolation import FILE_SYSTEMS
 from toolhub_sandbox.local import backend
 from toolhub_sandbox.local.fork_server import ForkServer
@@ -51,7 +51,7 @@ def no_cgroups() -> Iterator[tuple[None, str]]:
 async def uncounted(anyio_backend: object) -> AsyncIterator[Sandboxes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "open_cgroups", no_cgroups)
-        async with open_sandboxes(settings(bare=ROOMY)) as sandboxes:
+        async with Sandboxes(settings(bare=ROOMY)) as sandboxes:
             yield sandboxes
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from toolhub_sandbox import OwnerSandboxes, Sandboxes, open_sandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandboxes
 
 from toolhub.config import SandboxSettings
 
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 async def sandboxes(anyio_backend: object) -> AsyncIterator[Sandboxes]:
-    async with open_sandboxes(SETTINGS) as sandboxes:
+    async with Sandboxes(SETTINGS) as sandboxes:
         yield sandboxes
 
 
