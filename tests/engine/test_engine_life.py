@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-from chaos.processes import Process, below, eventually
+from real_processes import Process, below, eventually
 
 from benchmarks.engine.server import EngineFailed, EngineOptions, open_engine
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import environment
 import pytest
-from client.hubs import HubProcess, echo_server, private_hub, tcp_hub
+from hub_process import HubProcess, echo_server, private_hub, tcp_hub
 
 TOKEN = "a-token-of-the-tests"
 

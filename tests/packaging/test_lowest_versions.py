@@ -14,7 +14,7 @@ from pathlib import Path
 
 import environment
 import pytest
-from client.hubs import free_port
+from hub_process import free_port
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("hub", "servers")

@@ -6,8 +6,8 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from chaos.processes import eventually
 from hostile_stage import Stage, assert_well, cheap_for_the_hub, patience, processes, settings
+from real_processes import eventually
 from toolhub_sandbox import Sandbox, Sandboxes
 
 # What one test may leave in the hub's memory and descriptors: nothing but the allocator's slack.

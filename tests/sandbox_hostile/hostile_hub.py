@@ -83,8 +83,8 @@ async def hub_process(
     *, sandboxes: int, code: str = "None", busy: str = "None", fork: bool = False, **keys: Any
 ) -> AsyncIterator[HubProcess]:
     """Start this file as a program; leaving kills what is left of it."""
-    from chaos.processes import Process, below
     from hostile_stage import settings
+    from real_processes import Process, below
 
     arguments = [settings(**keys).model_dump_json(), str(sandboxes), code, busy, *["--fork"] * fork]
     popen = subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from chaos.processes import Process, below
+from real_processes import Process, below
 from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from toolhub.config import SandboxSettings

@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from chaos.processes import eventually
 from hostile_hub import LINGERING, hub_process
 from hostile_stage import MIB, SMALL, TRIES, cheap_for_the_hub, patience, processes, settings, tried, value
+from real_processes import eventually
 from test_hostile_bombs import FORK_BOMB
 from test_hostile_hub_death import OTHER_PYTHON, SYSTEM_PYTHON, assert_next_hub_sweeps, temporary_folders
 from test_hostile_processes import BASH_DAEMON, DAEMON

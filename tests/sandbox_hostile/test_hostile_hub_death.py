@@ -8,9 +8,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from chaos.processes import Process, below, eventually
 from hostile_hub import LINGERING, HubProcess, hub_process
 from hostile_stage import assert_well, patience, processes, settings, value
+from real_processes import Process, below, eventually
 from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.cgroups import PREFIX
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from chaos.processes import eventually
 from hostile_stage import SMALL, TRIES, Stage, patience, tried, value
+from real_processes import eventually
 from toolhub_sandbox import Execution, SandboxLost
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from chaos.processes import eventually
 from hostile_stage import MIB, TRIES, patience, settings, tried, value
+from real_processes import eventually
 from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes
 from toolhub_sandbox.inside.isolation import FILE_SYSTEMS
 from toolhub_sandbox.local import backend

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.commands import Shell
-from serve.served import write_config
+from served_hub import write_config
+from toolhub_command import Shell
 
 MIROTHINKER = Path(__file__).parents[2] / "configs" / "mirothinker_1.7.yaml"
 # What each server cannot work without, and where its key or address is looked for.

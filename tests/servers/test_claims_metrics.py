@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from serve.served import ServedHub, open_task, served, text_of, write_config
+from served_hub import ServedHub, open_task, served, text_of, write_config
 from website.site import Site, site
 
 __all__ = ["site"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_clients import MODES, mcp_client
 from roster import ALL, NEEDED, make
-from serve.mcp_clients import MODES, mcp_client
-from serve.served import ServedHub, served, write_config
+from served_hub import ServedHub, served, write_config
 
 from toolhub import Hub, HubTask, connect, parse_config
 from toolhub.miroflow import ToolManager

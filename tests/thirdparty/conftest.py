@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import environment
 import pytest
-from chaos.conftest import hubs, nothing_is_left
+from real_process_fixtures import hubs, nothing_is_left
 
 __all__ = ["hubs", "nothing_is_left"]
 

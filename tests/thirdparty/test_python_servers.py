@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import environment
 import pytest
-from chaos.processes import HubFactory
-from thirdparty.recovery import keeps_three_tasks_apart, stands_a_task_and_a_kill
+from real_processes import HubFactory
+from recovery_checks import keeps_three_tasks_apart, stands_a_task_and_a_kill
 
 from toolhub import HubTask, ServerSpec
 

@@ -161,7 +161,7 @@ async def test_a_body_of_just_the_limit_is_not_cut():
 @pytest.mark.parametrize(
     ("body", "encoding", "reason"),
     [
-        (gzip.compress(bytes(5000))[:-20], "gzip", "ended too soon"),
+        (gzip.compress(bytes(5000), mtime=0)[:-20], "gzip", "ended too soon"),
         (b"plain text", "gzip", "damaged"),
         (b"?", "br", "not asked for: 'br'"),
     ],

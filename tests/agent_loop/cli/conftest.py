@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.commands import Shell
 from llm_stand_in.model_server import ModelServer, open_model_server
+from toolhub_command import Shell
 
 
 @pytest.fixture

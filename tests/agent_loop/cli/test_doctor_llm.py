@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from cli.commands import Shell
 from llm_stand_in.answers import Answer, Json, called, failed, said
 from llm_stand_in.model_server import ModelServer, Seen
 from llm_stand_in.prefix_cache import render
+from toolhub_command import Shell
 
 
 def examined(shell: Shell, server: ModelServer, *arguments: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from cli.commands import Shell
+from toolhub_command import Shell
 
 
 def test_without_a_name_it_lists_what_there_is(shell: Shell) -> None:

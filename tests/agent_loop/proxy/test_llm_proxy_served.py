@@ -9,7 +9,7 @@ import openai
 import pytest
 from llm_proxy_stage import TASK, is_prefetch, xml_call
 from llm_stand_in.answers import said
-from serve.served import eventually, open_task, served, write_config
+from served_hub import eventually, open_task, served, write_config
 
 TOKEN = "a-token-for-this-test"
 # Counted once the answer is out, so a client may see it a moment later.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from chaos.processes import below
-from cli.commands import Shell
+from real_processes import below
 from replay_stage import CLOCK, call_clock, config_in, perform, script
-from serve.served import TOOLHUB, environment, write_config
+from served_hub import TOOLHUB, environment, write_config
+from toolhub_command import Shell
 
 
 @pytest.fixture

@@ -1,0 +1,44 @@
+"""The MCP gateway seen by the inspector, the reference client in TypeScript."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import environment
+import pytest
+from served_hub import ServedHub
+
+INSPECTOR = "@modelcontextprotocol/inspector@0.15.0"
+
+
+def _install(directory: Path) -> None:
+    programs = environment._node_bin()
+    directory.mkdir(parents=True)
+    command = [str(programs / "npm"), "install", "--prefix", str(directory), "--no-fund", "--no-audit", INSPECTOR]
+    environment._run(command, path=environment._path_with(programs))
+
+
+@pytest.fixture(scope="module")
+def inspector() -> list[str]:
+    """The command line of the inspector, installed once into the test cache."""
+    prefix = environment._ensure(environment._versioned("inspector", [INSPECTOR]), _install)
+    return [environment.npx(), "--prefix", str(prefix), "--no-install", "--offline", "mcp-inspector", "--cli"]
+
+
+def inspect(inspector: list[str], hub: ServedHub, *options: str) -> Any:
+    """What the inspector prints, which is the result as JSON."""
+    done = subprocess.run(
+        [*inspector, f"{hub.http}/mcp", "--transport", "http", *options], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_inspector_lists_and_calls_tools(inspector: list[str], hub: ServedHub) -> None:
+    listed = inspect(inspector, hub, "--method", "tools/list")
+    assert "echo" in [tool["name"] for tool in listed["tools"]]
+    options = ("--method", "tools/call", "--tool-name", "echo", "--tool-arg", "text=hello")
+    assert inspect(inspector, hub, *options)["content"] == [{"type": "text", "text": "hello"}]
