@@ -78,6 +78,10 @@ class SoakHub:
         return self._process.pid
 
     @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def mcp_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/mcp"
 
@@ -154,17 +158,15 @@ class SoakHub:
 
     def close(self) -> None:
         """End it in order. Harmless when repeated."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_up:
             self.continue_stopped()
             self.end(signal.SIGTERM)
 
     def inventory(self) -> Inventory:
         """What it holds now; after its end, what is left."""
-        process = self._process
-        is_up = process is not None and process.poll() is None
-        names = _descriptors(self.pid) if is_up else []
+        names = _descriptors(self.pid) if self.is_up else []
         return Inventory(
-            processes=len(tree(self.pid)) if is_up else 0,
+            processes=len(tree(self.pid)) if self.is_up else 0,
             descriptors=len(names),
             sockets=sum(name.startswith("socket:") for name in names),
             cgroups=sum(1 for _ in self._cgroups()),

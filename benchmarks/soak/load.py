@@ -36,7 +36,7 @@ _MIX_WITH_HTTP = {"own": 0.3, "shared": 0.4, "http": 0.3}
 _HTTP_EACH = 6
 _PYTHON_EACH = 40
 # An agent makes several calls at once.
-_LANES = 4
+_LANES = 2
 # Tasks with a sandbox; each is two processes.
 _SANDBOX_EACH = 4
 _CREATED, _RAN = re.compile(r"sandbox_id: (\S+)"), re.compile(r"soak (\S+) (\d+)")

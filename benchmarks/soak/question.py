@@ -179,7 +179,8 @@ class _Part:
                 tasks.cancel_scope.cancel()
             hub.continue_stopped()
             await anyio.to_thread.run_sync(_stop_all, load)
-            self._found.inventories["loaded"] = hub.inventory().to_json()
+            if hub.is_up:
+                self._found.inventories["loaded"] = hub.inventory().to_json()
             await anyio.to_thread.run_sync(hub.close)
             self._finish(hub)
         return self._is_interrupted

@@ -164,7 +164,7 @@ def test_a_fault_without_recovery_misses_its_target_and_one_that_was_left_out_do
     found = Run(1)
     found.faults = [
         {"kind": "disk full", "what": "", "recovered_ms": None, "problem": "left out: not root"},
-        {"kind": "hub killed", "what": "the hub", "recovered_ms": None, "problem": "no answer within 60 s"},
+        {"kind": "hub killed", "what": "the hub", "recovered_ms": None, "problem": "no answer within 120 s"},
     ]
     targets = {target.claim: target.value for target in report.targets(found)}
     assert targets["faults not recovered from"] == 1
