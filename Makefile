@@ -21,7 +21,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit structure release clean
+.PHONY: help venv check test test-all test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit structure release clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -29,8 +29,16 @@ help: ## Show this list
 
 venv: $(VENV)/.installed-test ## Create .venv and install toolhub there with what tests need
 
-test: venv test-servers ## Run all tests
-	$(BIN)/python -m pytest $(ARGS)
+check: lint test-quick ## Check style and types, and run the tests of pure rules
+
+# One process per core; a file's tests stay together, because they share servers.
+PARALLEL := -n auto --dist loadfile
+
+test: venv test-servers ## Run the tests but those marked slow
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+
+test-all: venv test-servers ## Run all tests, slow ones too
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-servers: venv ## Install the third-party MCP servers that tests use (in ~/.cache/toolhub-test)
 	$(BIN)/python tests/environment.py
@@ -38,8 +46,8 @@ test-servers: venv ## Install the third-party MCP servers that tests use (in ~/.
 test-user: venv ## Run the tests of the sandboxes as an ordinary user
 	$(BIN)/python tests/as_user.py
 
-test-quick: venv ## Run the short set of tests that every supported Python runs
-	$(BIN)/python -m pytest -m quick $(ARGS)
+test-quick: venv ## Run the tests of pure rules, which every supported Python runs
+	$(BIN)/python -m pytest -m quick $(PARALLEL) $(ARGS)
 
 engine: venv ## Install vLLM for CPU and small models, once (in ~/.cache/toolhub-test; 2.6 GB)
 	$(BIN)/python -m benchmarks.engine.install
