@@ -1,8 +1,7 @@
 """Hints to model servers about a conversation's KV cache while its tools run.
 
-An agent reports what happens (`signals`). Each conversation has a `HintSession` that plans what to send and when, by
-the rules in `policy`. A `HintClient` sends it. What can be sent differs by engine: `engines` has one adapter per
-engine.
+An agent reports what happens (`signals`). Each conversation has a `HintSession`. It plans what to send and when, by
+the rules in `policy`. A `HintClient` sends it. Engines accept different requests: `engines` has one adapter per engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Sends the requests of one conversation's hints: each once, within its budget, and the endpoint remembers how it went.
+"""Sends the requests of one conversation's hints.
 
-A prefetch has its budget for reaching the server; its answer may take as long as a prefill does.
+Each request has a timeout. The endpoint records whether it succeeded. The answer to a prefetch may take longer, because
+a prefill does.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("toolhub.hints")
 
-# The longest prefill that anybody waits for ahead of time; Dynamo's own ends after as long.
+# The longest time for a prefetch. Dynamo ends its own prefetches after the same time.
 PREFETCH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HintClient:
-    """Its methods raise what goes wrong, after the endpoint was told."""
+    """A method that fails records the failure at the endpoint and raises the error."""
 
     session: str
     context: HintContext
 
     async def ask(self, endpoint: HintEndpoint, prompt: Prompt) -> None:
-        """Learn what the endpoint is and how it renders such prompts."""
-        with self._blaming(endpoint), anyio.fail_after(self.context.settings.timeout_s):
+        """Detect the endpoint's engine and check how its chat template renders such prompts."""
+        with self._recording_health(endpoint), anyio.fail_after(self.context.settings.timeout_s):
             await endpoint.ask(self.context.http(endpoint.url), prompt)
 
     async def prefetch(
         self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt, request_id: str
     ) -> Usage | None:
-        """A prefetch; None where a cache beside the engine does it, so that nothing is known of it."""
-        if await self._loaded_beside(endpoint, adapter, prompt):
+        """Send a prefetch and return its usage; None if LMCache loads the prefix, because LMCache reports no usage."""
+        if await self._prefetched_by_lmcache(endpoint, adapter, prompt):
             return None
-        with self._blaming(endpoint), anyio.fail_after(PREFETCH_TIMEOUT_S):
+        with self._recording_health(endpoint), anyio.fail_after(PREFETCH_TIMEOUT_S):
             headers = dict(self.context.headers_of(self.session))
             began = anyio.current_time()
             answer = await self._send(endpoint, adapter.prefetch(self.session, prompt, request_id, headers), slow=True)
@@ -61,21 +62,21 @@ class HintClient:
         return usage
 
     async def abort(self, endpoint: HintEndpoint, adapter: EngineAdapter, request_id: str) -> None:
-        """Tell engines that do not notice a closed connection soon."""
+        """Abort a prefetch, at engines that notice a closed connection late."""
         if (command := adapter.abort(request_id)) is not None:
-            await self._tell(endpoint, command)
+            await self._send_checked(endpoint, command)
 
     async def release(self, endpoint: HintEndpoint, prompt: Prompt | None) -> bool:
-        """The conversation is over; False where the engine wants to know nothing."""
+        """Tell the engine that the conversation is over; False if the engine takes no such request."""
         headers = dict(self.context.headers_of(self.session))
         adapter = endpoint.adapter
         command = adapter.release(self.session, prompt, headers) if adapter is not None else None
         if command is not None:
-            await self._tell(endpoint, command)
+            await self._send_checked(endpoint, command)
         return command is not None
 
     async def pin(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> Command | None:
-        """Have a cache beside the engine keep the prompt; gives back how that is undone."""
+        """Have LMCache keep the prompt. Return the command that undoes it; None if nothing was pinned."""
         if self.context.lmcache is None:
             return None
         with anyio.fail_after(self.context.settings.timeout_s):
@@ -86,20 +87,20 @@ class HintClient:
             with anyio.fail_after(self.context.settings.timeout_s):
                 await self.context.lmcache.unpin(pinned)
 
-    async def _loaded_beside(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> bool:
+    async def _prefetched_by_lmcache(self, endpoint: HintEndpoint, adapter: EngineAdapter, prompt: Prompt) -> bool:
         if self.context.lmcache is None:
             return False
         try:
             with anyio.fail_after(self.context.settings.timeout_s):
                 return await self.context.lmcache.prefetch(self.context.http(endpoint.url), adapter, prompt)
         except Exception as exc:
-            # The engine itself can still be asked.
+            # The engine can still prefetch it.
             self.context.counters.hints_failed += 1
             logger.debug("LMCache: %s", type(exc).__name__)
             return False
 
-    async def _tell(self, endpoint: HintEndpoint, command: Command) -> None:
-        with self._blaming(endpoint), anyio.fail_after(self.context.settings.timeout_s):
+    async def _send_checked(self, endpoint: HintEndpoint, command: Command) -> None:
+        with self._recording_health(endpoint), anyio.fail_after(self.context.settings.timeout_s):
             (await self._send(endpoint, command)).raise_for_status()
 
     async def _send(self, endpoint: HintEndpoint, command: Command, *, slow: bool = False) -> httpx2.Response:
@@ -115,7 +116,7 @@ class HintClient:
         )
 
     @contextmanager
-    def _blaming(self, endpoint: HintEndpoint) -> Iterator[None]:
+    def _recording_health(self, endpoint: HintEndpoint) -> Iterator[None]:
         try:
             yield
         except Exception:

@@ -1,4 +1,4 @@
-"""What all hint sessions share: settings, ways to reach the servers, what is known of each endpoint, and counters."""
+"""What all hint sessions use: settings, HTTP clients, counters, and what is known of each endpoint."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from toolhub.config.llm import EngineName, HintSettings
 
 # --- An endpoint ------------------------------------------------------------------------------------------------------
-# What the hints know of one endpoint: its engine, how fast it prefills, whether prefetch helps there.
+# What is known of one endpoint: its engine, how fast it prefills, and whether prefetching helps there.
 
-# Failures in a row before an endpoint is left alone, and for how long: an engine's restart takes about as much.
+# After this many failures in a row an endpoint gets no hints for this long. An engine's restart takes about as long.
 _FAILURES, BACK_OFF_S = 3, 30.0
 
 
 class HintEndpoint:
-    """One model server as the hints see it. `adapter` is None until it is known what it is."""
+    """One model server. `adapter` is None until the engine is known."""
 
     def __init__(self, url: str, *, engine: EngineName, settings: HintSettings) -> None:
         self.url = url
@@ -63,7 +63,7 @@ class HintEndpoint:
         return not self._asking and not self.is_backed_off and (not self._is_probed or not self.checks.verdict(prompt))
 
     async def ask(self, http: httpx2.AsyncClient, prompt: Prompt) -> None:
-        """Find out what it is and can do, and how it renders such prompts; by one session at a time."""
+        """Detect the engine, what it can do, and how it renders such prompts. One session at a time does this."""
         self._asking = True
         try:
             if self.adapter is None:
@@ -78,7 +78,7 @@ class HintEndpoint:
             self._asking = False
 
     def refusal(self, prompt: Prompt) -> SkipReason | None:
-        """Why such a prompt must not be prefetched here, as far as the server itself goes."""
+        """Why the endpoint cannot prefetch such a prompt; None if it can."""
         if self.is_backed_off:
             return SkipReason.BACKED_OFF
         if self.adapter is None or (verdict := self.checks.verdict(prompt)) is None:
@@ -104,11 +104,11 @@ class HintEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class HintStatistics:
-    """Counts since the start; sessions: those open now.
+    """Counts since the start. sessions: how many are open now.
 
-    prefetches_skipped: tool waits without a prefetch, by the reason. prefetches_aborted: still running when the
-    conversation went on. hints_failed: other hints that failed or took too long. prefetched_tokens: computed by
-    prefetches; they are no usage of any conversation. pins: requests for retention. disabled: endpoint -> why it gets
+    prefetches_skipped: tool waits without a prefetch, by reason. prefetches_aborted: prefetches that still ran when the
+    conversation went on. hints_failed: other hints that failed or timed out. prefetched_tokens: tokens that prefetches
+    computed; they count as usage of no conversation. pins: requests to keep a prefix. disabled: endpoint -> why it gets
     no prefetch.
     """
 
@@ -161,17 +161,17 @@ class HintCounters:
 
 
 # --- The context ------------------------------------------------------------------------------------------------------
-# What all conversations of a hinter share.
+# What all conversations of a hinter use.
 
-# The latest programs and delays are enough for Continuum's T and eta.
+# How many of the latest programs and delays are kept. That is enough for Continuum's T and eta.
 _KEPT = 64
-# More endpoints than this do not stand behind one agent; their names come from whoever signals.
+# No agent has more endpoints than this. The bound is needed because the names come from the signals' senders.
 _MAX_ENDPOINTS = 256
 
 
 @dataclass(eq=False)
 class HintContext:
-    """Settings, ways to reach servers, and all that is learned over conversations."""
+    """Settings, HTTP clients, and all that is learned from conversations."""
 
     settings: HintSettings
     engine: EngineName
@@ -186,13 +186,13 @@ class HintContext:
     queue_delays: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def endpoint(self, url: str) -> HintEndpoint | None:
-        """None without an address, or beyond the most that are remembered."""
+        """Return the endpoint; None if `url` is empty or too many endpoints are known already."""
         if url and url not in self.endpoints and len(self.endpoints) < _MAX_ENDPOINTS:
             self.endpoints[url] = HintEndpoint(url, engine=self.engine, settings=self.settings)
         return self.endpoints.get(url)
 
     def retention(self, endpoint: HintEndpoint, prefix_tokens: int, tool: tuple[str, str] | None = None) -> float:
-        """How long to keep a prefix, in seconds; tool: the one waited for, where it is known already."""
+        """Seconds to keep a prefix. tool: the tool that the conversation waits for, if it is known already."""
         longest = self.settings.max_pin_s
         if endpoint.adapter is not None and endpoint.adapter.pins_yield:
             return policy.p90_ttl(self.durations.of_all(), margin=self.settings.lead_time_s, longest=longest)

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from toolhub.config.llm import EngineName
 
 # --- Any server that caches prefixes ----------------------------------------------------------------------------------
-# What every adapter has: verbs that become HTTP requests of one engine. This one suits any OpenAI-compatible server.
-#
-# Verbs are pure: they give back a `Command` that the hinter sends, within its budget, once. What an engine cannot do is
-# None. An adapter belongs to one endpoint and remembers what that endpoint can do and what it refused.
-
 PREFETCH_ID_PREFIX = "toolhub-prefetch-"
 """Request ids of prefetches begin with this, so that a server's logs and accounting can tell them apart."""
 
-# Fields that shape the answer, not the prompt; with one token to generate they are in the way or cost something.
+# Fields that shape the answer, not the prompt. A prefetch generates one token, so they are useless or cost time there.
 _NOT_FOR_PREFETCH = frozenset(
     {"stream", "stream_options", "max_tokens", "max_completion_tokens", "n", "logprobs", "top_logprobs"}
     | {"min_tokens", "structured_outputs", "request_id", "rid", "best_of"}
@@ -40,7 +35,7 @@ _PIN_FIELDS = frozenset({"pin_ttl_s", "release_session"})
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One request to make. url: absolute. body: JSON; None for a request without one."""
+    """One HTTP request. url: absolute. body: JSON; None for a request without a body."""
 
     method: str
     url: str
@@ -49,14 +44,14 @@ class Command:
 
 
 class EngineAdapter:
-    """Any server that caches prefixes: prefetch is all that can be asked of it."""
+    """Any OpenAI-compatible server that caches prefixes. It can prefetch and nothing else."""
 
     name = "generic"
     pins_yield = False
-    """Whether what it keeps is given up before another request waits for the memory."""
+    """Whether the engine gives up a pinned prefix before another request has to wait for the memory."""
 
     def __init__(self, endpoint: str) -> None:
-        """endpoint: its base address, with `/v1` where it has one."""
+        """endpoint: the base address, with `/v1` if it has one."""
         self.endpoint = endpoint.rstrip("/")
         self.root = engine_root(endpoint)
 
@@ -64,14 +59,14 @@ class EngineAdapter:
         return f"<{self.name} at {self.endpoint}>"
 
     async def probe(self, http: httpx2.AsyncClient) -> None:
-        """Ask the endpoint what it can do. Raises httpx2.HTTPError where it does not answer."""
+        """Ask the endpoint what it can do. Raises httpx2.HTTPError if it does not answer."""
 
     def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
-        """ttl: seconds for which the KV cache of that request should be kept; 0: no wish."""
+        """ttl: seconds for which the engine should keep the request's KV cache; 0: no request to keep it."""
         return EngineFields()
 
     def prefetch(self, session: str, prompt: Prompt, request_id: str, headers: Mapping[str, str]) -> Command:
-        """A prefetch of what the next request begins with. headers: those of the conversation's requests."""
+        """Prefetch the beginning of the next request. headers: those of the conversation's requests."""
         body = {name: value for name, value in prompt.body.items() if name not in _NOT_FOR_PREFETCH}
         if isinstance(extra := body.get("vllm_xargs"), Mapping):
             body["vllm_xargs"] = {name: value for name, value in extra.items() if name not in _PIN_FIELDS}
@@ -82,7 +77,7 @@ class EngineAdapter:
         )
 
     def prefetch_body(self, session: str, request_id: str) -> Json:
-        """Fields of the engine's own for a prefetch."""
+        """Fields that only this engine knows, for a prefetch."""
         return {}
 
     def low(self) -> dict[str, str]:
@@ -98,28 +93,28 @@ class EngineAdapter:
         return None
 
     def refused(self, status: int, text: str) -> bool:
-        """Remember what a 4xx was about; True if the command, made again, is without it."""
+        """Remember what the endpoint refused with a 4xx. True if the command, made again, leaves that out."""
         return False
 
     async def tokens(self, http: httpx2.AsyncClient, prompt: Prompt) -> list[int] | None:
-        """The prompt as this server renders it, without the generation prompt; None if it cannot be asked."""
+        """The prompt's tokens as this server renders them, without the generation prompt; None if it cannot tell."""
         return None
 
 
 async def get_json(http: httpx2.AsyncClient, url: str) -> Json:
-    """The JSON object of a page; {} if there is no such page or it is something else."""
+    """The JSON object at a URL; {} if there is none or it is not an object."""
     answer = await http.get(url)
     return _json_object(answer) if answer.status_code == 200 else {}
 
 
 async def post_json(http: httpx2.AsyncClient, url: str, body: Json) -> Json:
-    """The same for a question with a body."""
+    """The JSON object that a POST returns; {} if there is none or it is not an object."""
     answer = await http.post(url, json=body)
     return _json_object(answer) if answer.status_code == 200 else {}
 
 
 async def tokens_of_chat(http: httpx2.AsyncClient, root: str, prompt: Prompt) -> list[int] | None:
-    """vLLM's `/tokenize` with messages, which others have copied."""
+    """vLLM's `/tokenize` with messages. Other engines have copied it."""
     asked: Json = {"messages": list(prompt.messages), "add_generation_prompt": False}
     asked |= {name: prompt.body[name] for name in ("model", "tools", "chat_template_kwargs") if name in prompt.body}
     return token_list((await post_json(http, f"{root}/tokenize", asked)).get("tokens"))
@@ -130,7 +125,7 @@ def token_list(found: Any) -> list[int] | None:
 
 
 def safe_session_id(session: str) -> str:
-    """A session's name as bodies and headers of every engine take it."""
+    """A session's name that every engine accepts in bodies and headers."""
     return header_value(session)
 
 
@@ -143,11 +138,11 @@ def _json_object(answer: httpx2.Response) -> Json:
 
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
-# vLLM. Stock releases keep nothing on request; with toolhub's scheduler plugin they do (`vllm_xargs.pin_ttl_s`).
+# Stock releases cannot pin. toolhub's scheduler plugin adds that (`vllm_xargs.pin_ttl_s`).
 
-# The first that takes a priority without priority scheduling, too; older ones refuse the request.
+# The first release that accepts a priority without priority scheduling. Older ones refuse the request.
 _VLLM_TAKES_PRIORITY = (0, 32)
-# Lower is sooner; an agent's own requests have 0.
+# A lower number is served sooner. An agent's own requests have 0.
 _VLLM_LOW_PRIORITY = 100
 
 
@@ -155,7 +150,7 @@ class VllmAdapter(EngineAdapter):
     name = "vllm"
 
     def __init__(self, endpoint: str, *, pin: bool = False) -> None:
-        """pin: the server runs toolhub's scheduler, which honours pins."""
+        """pin: the server runs toolhub's scheduler plugin."""
         super().__init__(endpoint)
         self._pin = self.pins_yield = pin
         self._takes_priority = False
@@ -195,20 +190,20 @@ class VllmAdapter(EngineAdapter):
 
 
 def version_of(text: object) -> tuple[int, ...]:
-    """(0, 32, 0) of "0.32.0+cpu"; () of anything else."""
+    """(0, 32, 0) for "0.32.0+cpu"; () for anything else."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", text) if isinstance(text, str) else None
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 # --- SGLang -----------------------------------------------------------------------------------------------------------
-# SGLangAdapter. Where it runs with `--enable-session-radix-cache`, a `session_id` protects a live conversation's cache.
+# A server with `--enable-session-radix-cache` uses `session_id` to protect a live conversation's cache.
 #
-# Priorities follow the server's own arguments. A request without one is the last to be scheduled, so that a
-# prefetch goes without, unless the server gives such requests a default.
+# Priorities follow the server's arguments. SGLang schedules a request without a priority last. So a prefetch has none,
+# unless the server gives such requests a default.
 
 _SGLANG_LOW_PRIORITY = 100
 SGLANG_INFO_PAGES = ("/server_info", "/get_server_info")
-"""The server's arguments: today's page and its older name."""
+"""The pages with the server's arguments: the current one and its older name."""
 _SGLANG_KEYS = ("radix_eviction_policy", "schedule_policy", "disable_radix_cache")
 
 
@@ -228,7 +223,7 @@ class SGLangAdapter(EngineAdapter):
 
     @property
     def _sooner(self) -> int:
-        """+1 or -1: the direction of priorities that are served first; 0 if there are none."""
+        """The direction of priorities that are served first, +1 or -1; 0 if the server has no priorities."""
         if self._arguments.get("enable_priority_scheduling") is not True:
             return 0
         return -1 if self._arguments.get("schedule_low_priority_values_first") is True else 1
@@ -239,7 +234,7 @@ class SGLangAdapter(EngineAdapter):
 
     def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
         body: Json = {"session_id": safe_session_id(session)} if self._protects_sessions else {}
-        # A conversation that goes on is worth more than one that does not say so.
+        # A higher priority keeps this conversation's cache longer than that of requests without a priority.
         return EngineFields(body=body | {"priority": self._sooner} if self._evicts_by_priority else body)
 
     def prefetch_body(self, session: str, request_id: str) -> Json:
@@ -248,14 +243,14 @@ class SGLangAdapter(EngineAdapter):
             body["session_id"] = safe_session_id(session)
         default = self._arguments.get("default_priority_value")
         if self._evicts_by_priority:
-            # Low priority would let what was just restored be evicted first.
+            # With a low priority the restored prefix would be evicted first.
             body["priority"] = self._sooner
         elif self._sooner and isinstance(default, int):
             body["priority"] = default - self._sooner * _SGLANG_LOW_PRIORITY
         return body
 
     def abort(self, request_id: str) -> Command | None:
-        # It looks for hung-up clients only every few seconds.
+        # SGLang looks for closed connections only every few seconds.
         return Command("POST", f"{self.root}/abort_request", {"rid": request_id})
 
     def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
@@ -268,7 +263,7 @@ class SGLangAdapter(EngineAdapter):
 
 
 async def sglang_arguments(http: httpx2.AsyncClient, root: str) -> Mapping[str, Any]:
-    """SGLangAdapter's start arguments as it tells them; {} of any other server."""
+    """SGLang's start arguments; {} for any other server."""
     for page in SGLANG_INFO_PAGES:
         found = await get_json(http, root + page)
         inner = found.get("server_args")
@@ -279,12 +274,12 @@ async def sglang_arguments(http: httpx2.AsyncClient, root: str) -> Mapping[str, 
 
 
 # --- NVIDIA Dynamo ----------------------------------------------------------------------------------------------------
-# NVIDIA Dynamo. Identity and priority go into headers: its parser refuses bodies with fields it does not know.
+# Session and priority go into headers: Dynamo's parser refuses bodies with fields that it does not know.
 #
-# `nvext` is tried with a prefetch only, never with a conversation's own request, and no more once it was refused.
+# `nvext` is sent with prefetches only, never with a conversation's own request. After a refusal it is not sent again.
 # `speculative_prefill` is not used: it renders the turn without its tools and so computes another prompt.
 
-# Higher is more important; an agent's own requests have none, which counts as 0.
+# A higher number is more important. An agent's own requests have none, which counts as 0.
 _DYNAMO_LOW_PRIORITY = -10
 
 
@@ -305,7 +300,7 @@ class DynamoAdapter(EngineAdapter):
         return {"x-dynamo-request-priority": str(_DYNAMO_LOW_PRIORITY)}
 
     def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
-        """The end of a session is told with a request; the last one of the conversation has gone already."""
+        """The end of a session needs a request of its own, because the conversation sends no more requests."""
         if prompt is None or "model" not in prompt.body:
             return None
         final = {
@@ -328,7 +323,7 @@ class DynamoAdapter(EngineAdapter):
 
 
 # --- llama.cpp --------------------------------------------------------------------------------------------------------
-# llama.cpp's server. It picks the slot with the longest common prefix itself, so no slot is asked for.
+# The server picks the slot with the longest common prefix itself, so a request names no slot.
 
 
 class LlamaCppAdapter(EngineAdapter):
@@ -348,11 +343,11 @@ class LlamaCppAdapter(EngineAdapter):
 
 
 # --- The registry -----------------------------------------------------------------------------------------------------
-# One adapter per kind of model server, and how to find out which kind it is.
+# One adapter per engine, and how to detect the engine.
 
 
 def adapter_for(engine: EngineName, endpoint: str, *, pin: bool = False) -> EngineAdapter:
-    """pin: see `HintSettings.pin`. `auto` has to be identified first; here it is any server."""
+    """pin: see `HintSettings.use_pin_scheduler`. `auto` must be detected first; here it means any server."""
     match engine:
         case "vllm":
             return VllmAdapter(endpoint, pin=pin)
@@ -367,7 +362,10 @@ def adapter_for(engine: EngineName, endpoint: str, *, pin: bool = False) -> Engi
 
 
 async def identify(http: httpx2.AsyncClient, endpoint: str) -> EngineName:
-    """Ask a server what it is: `generic` where nothing is recognised. Raises httpx2.HTTPError if it does not answer."""
+    """Detect a server's engine; `generic` if it is none of the known ones.
+
+    Raises httpx2.HTTPError if it does not answer.
+    """
     root = engine_root(endpoint)
     if version_of((await get_json(http, f"{root}/version")).get("version")):
         return "vllm"

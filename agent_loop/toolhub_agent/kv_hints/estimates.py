@@ -1,4 +1,4 @@
-"""What is predicted from measurements: how long tools take, and how long a prefill takes."""
+"""Estimates from measurements: how long tools take, how long a prefill takes, and the time to the first token."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from statistics import median
 from toolhub.model import Call
 
 # --- Tools ------------------------------------------------------------------------------------------------------------
-# How long tools take, learned from every call: per tool, and while one is new, from its server or from all tools.
+# How long tools take, learned from every call: per tool, and for a new tool from its server or from all tools.
 #
-# `ToolDurations` is an observer of a hub's calls (`began`, `ended`), and can be told of single durations. Only the
-# latest durations count, so a tool that became slow is seen as slow soon.
+# `ToolDurations` observes a hub's calls (`began`, `ended`). An agent can also report single durations. Only the latest
+# durations count, so a tool that becomes slow is soon known to be slow.
 
-# Enough for a p90 that does not jump, few enough to follow a tool whose speed changes.
+# Enough for a p90 that does not jump. Few enough to follow a tool whose speed changes.
 KEPT_DURATIONS = 256
-# Below this many, a tool's own quantiles say less than those of its server or of all tools.
+# With fewer durations a tool's own quantiles say less than those of its server or of all tools.
 ENOUGH_DURATIONS = 5
-# Names come from a model's text; beyond this many they are counted for all tools only.
+# Names come from a model's text, so they are bounded. Durations of further names count for all tools only.
 MAX_NAMES = 2048
-# Before anything was measured: a search or a page, the usual tools of a research agent.
+# Used before anything was measured: a search or a page, the usual tools of a research agent.
 DEFAULT_DURATION_S = 2.0
 
 
@@ -36,7 +36,7 @@ class WaitForecast:
 
 
 class ToolDurations:
-    """Quantiles of tools' durations."""
+    """Quantiles of tool durations."""
 
     def __init__(self) -> None:
         self._of_tools: dict[tuple[str, str], deque[float]] = {}
@@ -56,22 +56,22 @@ class ToolDurations:
             _append(known, key, seconds)  # type: ignore[arg-type]  # each key goes with its own dict
 
     def observe_reported(self, server: str, tool: str, seconds: float) -> None:
-        """The same from an agent, which does not count where a hub measures that server: it would count twice."""
+        """Learn a duration that an agent reports. It is ignored if a hub measures that server: it would count twice."""
         if server not in self._measured_by_hub:
             self.observe(server, tool, seconds)
 
     def began(self, call: Call) -> None:
-        """Part of being an observer of a hub's calls."""
+        """Does nothing; a hub's observer needs it."""
 
     def ended(self, call: Call, outcome: str, seconds: float) -> None:
-        """A call that failed or was cancelled says nothing about how long the tool takes."""
+        """Learn from a call that succeeded. A failed or cancelled call does not show how long the tool takes."""
         if len(self._measured_by_hub) < MAX_NAMES:
             self._measured_by_hub.add(call.server)
         if outcome in ("ok", "tool_error"):
             self.observe(call.server, call.tool, seconds)
 
     def of_tool(self, server: str, tool: str) -> Sequence[float]:
-        """The latest durations that speak best for a tool: its own, its server's, all; sorted, maybe empty."""
+        """The latest durations that predict a tool best: its own, else its server's, else all. Sorted, maybe empty."""
         return sorted(self._samples(server, tool))
 
     def own(self, server: str, tool: str) -> Sequence[float]:
@@ -83,7 +83,7 @@ class ToolDurations:
         return sorted(self._of_all)
 
     def forecast(self, tools: Iterable[tuple[str, str]]) -> WaitForecast:
-        """When the slowest of tools that start together will be done."""
+        """When the slowest of several tools that start together ends."""
         samples = [self.of_tool(*tool) or [DEFAULT_DURATION_S] for tool in tools]
         return WaitForecast(quantile_of_slowest(samples, 0.5), quantile_of_slowest(samples, 0.9))
 
@@ -95,7 +95,7 @@ class ToolDurations:
 
 
 def quantile_of_slowest(samples: Sequence[Sequence[float]], quantile: float) -> float:
-    """A quantile of the longest of several independent durations, each given by sorted samples; 0 of none."""
+    """A quantile of the longest of several independent durations; 0 without samples. samples: sorted, one per tool."""
     for value in sorted({value for each in samples for value in each}):
         share = 1.0
         for each in samples:
@@ -112,30 +112,30 @@ def _append(known: dict[object, deque[float]], key: object, seconds: float) -> N
 
 
 # --- Prefill ----------------------------------------------------------------------------------------------------------
-# What a prefill takes: seconds = a + b * new tokens + c * (all tokens)^2, fitted to the times seen so far.
+# seconds = a + b * new tokens + c * (all tokens)^2, fitted to the latest requests.
 #
-# a: queue and overhead, b: the dense layers' work, c: attention over a long context. All are >= 0. The fit is robust: a
-# request that waited behind others must not make every later prediction long.
+# a: queue and overhead. b: the work of the dense layers. c: attention over a long context. All are >= 0. The fit is
+# robust: a request that waited behind others must not make every later prediction long.
 
-# The latest requests; an engine's speed changes with its load.
+# The latest requests. An engine's speed changes with its load.
 KEPT_PREFILLS = 64
-# With fewer points three parameters are guesses.
+# With fewer points, three parameters are guesses.
 ENOUGH_PREFILLS = 4
-# Before anything was seen: a mid-size model on one accelerator; wrong by a lot, and corrected by the first turn.
+# Used before the first request: a mid-size model on one accelerator. It is far off, and the first turn corrects it.
 DEFAULT_S_PER_TOKEN = 1e-4
-# A fit takes some milliseconds of the event loop, so it is not made anew for each request.
+# A fit takes some milliseconds of the event loop, so it is not repeated for every request.
 _REFIT = 8
 _ROUNDS = 5
-# Times the median error; normal noise stays within.
+# A point is an outlier if its error exceeds this many times the median error. Normal noise is smaller.
 _OUTLIER = 4
-# Tokens are counted in thousands inside, so that the squares do not swamp the rest.
+# Tokens are counted in thousands, so that the squares do not dominate the fit.
 _THOUSAND = 1000.0
 
 CostRow = tuple[float, float, float]
 
 
 class PrefillTimeEstimator:
-    """Predicts the seconds of a prefill from those observed; `observe` costs nothing, the fit is made when asked."""
+    """Predicts the seconds of a prefill from those observed. `observe` is cheap; the fit happens in `seconds`."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[CostRow, float]] = deque(maxlen=KEPT_PREFILLS)
@@ -169,7 +169,7 @@ class PrefillTimeEstimator:
 
 
 def fit(rows: Sequence[CostRow], times: Sequence[float]) -> CostRow:
-    """Non-negative coefficients: nearly least absolute errors first, then least squares of what is no outlier."""
+    """Non-negative coefficients: first nearly least absolute errors, then least squares without the outliers."""
     weights = [1.0] * len(rows)
     for _ in range(_ROUNDS):
         errors = _errors(_non_negative(rows, times, weights), rows, times)
@@ -184,7 +184,7 @@ def _errors(found: CostRow, rows: Sequence[CostRow], times: Sequence[float]) -> 
 
 
 def _non_negative(rows: Sequence[CostRow], times: Sequence[float], weights: Sequence[float]) -> CostRow:
-    """The least squares over all choices of which coefficients are above zero: seven for three of them."""
+    """Least squares over all seven choices of which of the three coefficients are above zero."""
     best, least = (0.0, 0.0, 0.0), float("inf")
     for size in (1, 2, 3):
         for chosen in combinations(range(3), size):
@@ -192,7 +192,7 @@ def _non_negative(rows: Sequence[CostRow], times: Sequence[float], weights: Sequ
             if found is None or min(found) < 0:
                 continue
             error = sum(w * (t - _dot(found, r)) ** 2 for r, t, w in zip(rows, times, weights, strict=True))
-            # The simpler of two that fit equally well: equal prompts leave the coefficients open.
+            # Prefer the simpler of two that fit equally well: with equal prompts the coefficients are not determined.
             if error < least * (1 - 1e-9):
                 best, least = found, error
     return best
@@ -201,7 +201,7 @@ def _non_negative(rows: Sequence[CostRow], times: Sequence[float], weights: Sequ
 def _least_squares(
     rows: Sequence[CostRow], times: Sequence[float], weights: Sequence[float], chosen: tuple[int, ...]
 ) -> CostRow | None:
-    """The normal equations by elimination; None where these coefficients cannot be told apart."""
+    """Solve the normal equations by elimination; None if the data do not determine these coefficients."""
     size = len(chosen)
     weighted = list(zip(rows, weights, strict=True))
     table = [[sum(w * r[i] * r[j] for r, w in weighted) for j in chosen] for i in chosen]
@@ -223,9 +223,9 @@ def _least_squares(
 
 
 def _rough(rows: Sequence[CostRow], times: Sequence[float]) -> CostRow:
-    """From few points: the slowest rate seen, so that a prefill is begun too early rather than too late.
+    """A fit from few points: the slowest rate seen, so that a prefill starts too early rather than too late.
 
-    A prompt that was mostly cached took what it took for other reasons.
+    Points whose prompt was mostly cached do not count: other costs dominate their time.
     """
     rates = [seconds / row[1] for row, seconds in zip(rows, times, strict=True) if row[1] ** 2 > row[2] / 4]
     return (0.0, max(rates, default=DEFAULT_S_PER_TOKEN * _THOUSAND), 0.0)
@@ -241,17 +241,17 @@ def _dot(left: CostRow, right: CostRow) -> float:
 
 
 # --- First token of an answer that was not streamed -------------------------------------------------------------------
-# How long it took to the first token of an answer that was not streamed: an estimate.
+# Estimates the time to the first token of an answer that was not streamed.
 #
-# Such an answer shows only its whole time, which is what the prompt's new tokens and the answer's tokens cost
-# together. Both costs are fitted to the latest answers of an endpoint (least squares, older ones count less). Hints
-# need the first part alone: they ask what a prefill costs.
+# Such an answer shows only its total time: the cost of the prompt's new tokens plus the cost of the answer's tokens.
+# Both costs are fitted to the latest answers of an endpoint (least squares; older answers count less). Hints need the
+# first part only, because they ask what a prefill costs.
 
-# What an answer counts for after the next one was seen.
+# The weight of all earlier answers shrinks by this factor with each new answer.
 _DECAY = 0.97
-# Before anything is known: engines read tens of tokens in the time in which they write one.
+# Used before anything is known: engines read tens of tokens in the time in which they write one.
 _WRITE_TO_READ = 50.0
-# Weight of that ratio: keeps a single answer solvable, hardly moves what many tell.
+# Weight of that ratio. It makes the fit solvable after one answer and hardly changes it after many.
 _RIDGE = 0.01
 
 
@@ -270,19 +270,19 @@ class FirstTokenEstimator:
         if read <= 0 or written <= 0 or not seconds > 0:
             return
         sums = (self._rr, self._rw, self._ww, self._rs, self._ws)
-        news = (read * read, read * written, written * written, read * seconds, written * seconds)
+        added = (read * read, read * written, written * written, read * seconds, written * seconds)
         self._rr, self._rw, self._ww, self._rs, self._ws = (
-            _DECAY * old + new for old, new in zip(sums, news, strict=True)
+            _DECAY * old + new for old, new in zip(sums, added, strict=True)
         )
 
     def first_token(self, *, read: int, written: int, seconds: float) -> float:
-        """Of an answer's seconds, those before its first token."""
+        """How many of an answer's seconds passed before its first token."""
         read_cost, write_cost = self._costs()
         both = read * read_cost + written * write_cost
         return seconds * read * read_cost / both if both > 0 else seconds
 
     def _costs(self) -> tuple[float, float]:
-        """Least squares; what would be negative, or follows from nothing, is replaced by the usual ratio."""
+        """Least squares. A cost that is negative or not determined is replaced by the usual ratio."""
         if self._rr == 0:
             return 1.0, _WRITE_TO_READ
         usual = (self._rs + _WRITE_TO_READ * self._ws) / (

@@ -1,10 +1,11 @@
-"""Turns an agent's signals into hints for its model servers, beside the agent and never in its way.
+"""Turns an agent's signals into hints for its model servers. The agent never waits for a hint.
 
     async with open_hints(settings, engine="auto", http=llm.raw, headers_of=session_headers) as hints:
         hints.signal(TurnFinished(...))          # at once
         hub.observers.append(hints.durations)    # optional: the hub's own measurements
 
-`engine_fields` says what to add to a conversation's own next request, so that the engine knows it and keeps its cache.
+`engine_fields` returns what to add to a conversation's own next request, so that the engine knows the conversation and
+keeps its cache.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
     from toolhub.config.llm import EngineName, HintSettings
 
-# Each holds the prompt of one conversation; more than an engine serves at once by far.
+# Each session holds the prompt of one conversation. No engine serves this many conversations at once.
 MAX_SESSIONS = 4096
 
 
 class Hinter:
-    """A `SignalSink`. durations: the tool-duration predictor, an observer of a hub's calls."""
+    """A `SignalSink`. durations: predicts tool durations; it is an observer of a hub's calls."""
 
     def __init__(self, context: HintContext, workers: anyio.abc.TaskGroup) -> None:
         self.durations = context.durations
@@ -47,7 +48,7 @@ class Hinter:
         return f"<Hinter, {len(self._sessions)} sessions, {len(self._context.endpoints)} endpoints>"
 
     def signal(self, signal: Signal) -> None:
-        """Take note; what follows is done by the session's worker."""
+        """Pass the signal to its session. The session's worker sends what follows from it."""
         if not self._is_open:
             return
         self._context.counters.signals += 1
@@ -64,9 +65,9 @@ class Hinter:
         conversation.take(signal)
 
     def engine_fields(self, session: str, endpoint: str) -> EngineFields:
-        """Headers and body fields for the session's next request to `endpoint`, which asks the engine to keep it.
+        """Headers and body fields for the session's next request to `endpoint`. They ask the engine to keep its cache.
 
-        Nothing that a server could refuse: what it takes was found out first.
+        They contain only what the server accepts, because the adapter detected that first.
         """
         found = self._context.endpoint(endpoint) if self._is_open else None
         if found is None or found.adapter is None:
@@ -86,7 +87,7 @@ class Hinter:
         )
 
     async def aclose(self) -> None:
-        """Give back what is held at servers, within one hint's budget, and stop."""
+        """Release what model servers keep for us, within one hint's timeout, and stop."""
         self._is_open = False
         for conversation in self._sessions.values():
             conversation.close()
@@ -120,7 +121,7 @@ async def open_hints(
     load_of: Callable[[str], int] = lambda _endpoint: 0,
     durations: ToolDurations | None = None,
 ) -> AsyncIterator[Hinter]:
-    """A sink of signals that hints to model servers for as long as the block lasts.
+    """A sink that sends hints to model servers while the block runs.
 
     http: the client for an endpoint's base address, with its keys and headers. headers_of: a session's own headers.
     load_of: requests running or waiting on an endpoint.

@@ -1,7 +1,7 @@
-"""LMCache's coordinator beside a vLLM: keeps and loads prefixes, named by their token ids, below the accelerator.
+"""LMCache's coordinator beside a vLLM server: keeps and loads prefixes in memory below the accelerator's.
 
-It works with a conversation's tokens as the engine renders them, so the engine must be able to return them. The
-coordinator counts pins: each pin must be given back exactly once.
+It names prefixes by their token ids, so the engine must be able to return the tokens of a conversation. The coordinator
+counts pins: each pin must be released exactly once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LMCacheNode:
 
 
 class LMCacheCommands:
-    """What can be asked of a coordinator."""
+    """The requests to a coordinator."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -36,7 +36,7 @@ class LMCacheCommands:
         return f"<lmcache at {self.url}>"
 
     async def node_of(self, http: httpx2.AsyncClient, endpoint: str) -> LMCacheNode | None:
-        """The node that serves an engine: the only one there is, or the one on its host; None if that is unclear."""
+        """The node that serves an engine: the only node, or the one on the engine's host; None if that is unclear."""
         if (await http.get(f"{self.url}/healthz")).status_code != 200:
             return None
         found = (await get_json(http, f"{self.url}/instances")).get("instances")
@@ -53,7 +53,7 @@ class LMCacheCommands:
         return Command("POST", f"{self.url}/cache/pins", _token_fields(node, model, tokens, salt))
 
     def unpin(self, pinned: Command) -> Command:
-        """The opposite of a `pin`."""
+        """The command that undoes a `pin`."""
         return Command("DELETE", pinned.url, pinned.body)
 
 
@@ -70,16 +70,16 @@ def _parse_node(found: Json) -> LMCacheNode | None:
 
 
 class LMCacheClient:
-    """A coordinator and the clients to reach it and the engines. Raises httpx2.HTTPError where one does not answer."""
+    """A coordinator and the HTTP clients for it and the engines. Raises httpx2.HTTPError if one does not answer."""
 
     def __init__(self, url: str, http: httpx2.AsyncClient) -> None:
-        """http: for the coordinator alone; no keys of model servers go there."""
+        """http: for the coordinator alone; it must not carry the keys of model servers."""
         self._lmcache = LMCacheCommands(url)
         self._http = http
         self._nodes: dict[str, LMCacheNode] = {}
 
     async def prefetch(self, engine: httpx2.AsyncClient, adapter: EngineAdapter, prompt: Prompt) -> bool:
-        """Load the prompt's chunks from the second tier; False where there is nothing to load or nobody to ask."""
+        """Load the prompt's chunks from the second tier; False if there is nothing to load or no node is known."""
         if (found := await self._content(engine, adapter, prompt)) is None:
             return False
         node, model, tokens, salt = found
@@ -87,7 +87,7 @@ class LMCacheClient:
         return bool(answer.status_code < 300 and answer.json().get("status") == "submitted")
 
     async def pin(self, engine: httpx2.AsyncClient, adapter: EngineAdapter, prompt: Prompt) -> Command | None:
-        """Protect the prompt's chunks; returns what gives the pin back."""
+        """Pin the prompt's chunks; return the command that unpins them."""
         if (found := await self._content(engine, adapter, prompt)) is None:
             return None
         command = self._lmcache.pin(*found)

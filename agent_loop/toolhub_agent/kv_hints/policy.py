@@ -12,21 +12,21 @@ from statistics import fmean, median
 from toolhub_agent.kv_hints.estimates import WaitForecast
 
 # --- When to prefetch -------------------------------------------------------------------------------------------------
-# When to send a prefetch: pure rules. All times are seconds since the tools were started.
+# When to send a prefetch. All times are seconds since the tools were started.
 #
-# One prefetch is sent just before the tools are expected back, not at their start: an earlier one only ages in the
-# cache. `needed` is the prefetch's own time plus the lead time. Tools that run longer than nine of ten did are expected
-# to take as long again (InferCept's estimate), so later prefetches are twice as far apart each time.
+# One prefetch is sent just before the tools are expected to return. An earlier one would only age in the cache.
+# `needed` is the prefetch's own time plus the lead time. A tool that runs longer than its p90 is expected to take as
+# long again (InferCept's estimate). So later prefetches are twice as far apart each time.
 
-# A share of the reusable prefix above which nothing is being evicted ...
+# If this share of the reusable prefix is cached, nothing is being evicted.
 CACHED_SHARE = 0.98
-# ... and what may be missing whatever its share: engines cache whole blocks, of up to some hundred tokens.
+# This many missing tokens are never an eviction: engines cache whole blocks of up to some hundred tokens.
 CACHED_SLACK_TOKENS = 256
-# As many resumes without a loss before a session is left alone.
+# After this many resumes without an eviction the session gets no prefetch.
 CACHED_RESUMES = 2
-# So many tokens of tool results are worth a prefetch even where nothing is evicted.
+# This many tokens of tool results are worth a prefetch even if nothing is evicted.
 MIN_NEW_TOKENS = 512
-# A moment that was planned has come although the sums of times differ by rounding; else it would be planned again.
+# Sums of times differ by rounding. Without this tolerance a planned moment that has come would be planned again.
 _TICK_S = 1e-3
 
 
@@ -48,14 +48,14 @@ class SkipReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """at: when. prefetch: send one then; otherwise only plan anew, as the tools are late by then."""
+    """at: when to act. prefetch: send a prefetch then; otherwise only plan again, because the tools are then late."""
 
     at: float
     prefetch: bool
 
 
 def plan_prefetch(now: float, forecast: WaitForecast, needed: float, *, is_prefetched: bool) -> PrefetchPlan:
-    """What to do next in a tool wait. warmed: everything that can be prefetched was."""
+    """What to do next in a tool wait. is_prefetched: everything that can be prefetched was."""
     end = _expected_end(now, forecast)
     if is_prefetched and now + _TICK_S < forecast.p90:
         return PrefetchPlan(forecast.p90, prefetch=False)
@@ -65,17 +65,17 @@ def plan_prefetch(now: float, forecast: WaitForecast, needed: float, *, is_prefe
 
 
 def _expected_end(now: float, forecast: WaitForecast) -> float:
-    """Always later than now."""
+    """When the tools should return; always later than now."""
     if now + _TICK_S < forecast.p50:
         return forecast.p50
     if now + _TICK_S < forecast.p90:
         return forecast.p90
-    # A wait has always lasted a moment; from zero nothing could be doubled.
+    # At time zero there is nothing to double.
     return 2 * max(now, 0.1)
 
 
 def is_cached(found: int, reusable: int) -> bool:
-    """Was (nearly) all that could be reused still in the cache?"""
+    """Was (nearly) all of the reusable prefix still in the cache?"""
     return found >= CACHED_SHARE * reusable or reusable - found <= CACHED_SLACK_TOKENS
 
 
@@ -88,7 +88,7 @@ def reason_to_skip(
     load: int,
     max_load: int,
 ) -> SkipReason | None:
-    """Why a prefetch that is due should not be sent. recent: was everything cached at the latest resumes?"""
+    """Why a prefetch that is due should not be sent. recent: for the latest resumes, was everything cached?"""
     if prefix_tokens < min_prefix_tokens:
         return SkipReason.SHORT_PREFIX
     nothing_evicted = sum(recent) >= CACHED_RESUMES and all(recent)
@@ -100,23 +100,23 @@ def reason_to_skip(
 # --- How long to keep a prefix ----------------------------------------------------------------------------------------
 # How long an engine should keep a conversation's KV cache while its tools run: Continuum's formula (arXiv 2511.02230).
 #
-# tau* = argmax over tau of P(duration <= tau) * (T * eta + reload) - tau: what is gained if the tools are back in time,
-# minus the time for which the memory is held. T: mean wait in the queue of requests whose cache was lost. eta: 1 where
-# every program has as many requests as any other, 0 where what is left of one does not depend on what it has done.
+# tau* = argmax over tau of P(duration <= tau) * (T * eta + reload) - tau: the gain if the tools return in time, minus
+# the time for which the memory is held. T: mean queue wait of requests whose cache was lost. eta: 1 if all programs
+# have the same number of requests, 0 if the number of requests left does not depend on the number already served.
 # reload: seconds to compute or load the prefix again.
 
-# Continuum's K: with no more records than this, a distribution is not trusted.
+# Continuum's K: with this many records or fewer, a distribution is not trusted.
 MIN_RECORDS = 100
-# Where no tool has been seen yet: most calls of a research agent end within it.
+# Used before any tool was measured: most calls of a research agent end within it.
 DEFAULT_TTL_S = 30.0
-# Over the nine of ten tools that it is meant for.
+# Multiplies the p90 of tool durations.
 _P90_FACTOR = 1.5
-# The latest programs' lengths are enough for a correlation.
+# How many of the latest programs' lengths are kept. That is enough for a correlation.
 _MAX_PROGRAM = 1000
 
 
 def retention_ttl(own: Sequence[float], overall: Sequence[float], benefit: float, *, longest: float) -> float:
-    """Seconds to keep a prefix, within 0 and `longest`; 0 is: do not.
+    """Seconds to keep a prefix, between 0 and `longest`. 0 means: do not keep it.
 
     own, overall: past durations of the tool, and of all tools. benefit: T * eta + reload, seconds.
     """
@@ -128,10 +128,10 @@ def retention_ttl(own: Sequence[float], overall: Sequence[float], benefit: float
 
 
 def p90_ttl(overall: Sequence[float], *, margin: float, longest: float) -> float:
-    """Seconds to keep a prefix where keeping it costs nobody anything: long enough for nearly every tool.
+    """Seconds to keep a prefix where keeping it is free: long enough for nearly every tool.
 
-    For pins that give way before another request has to wait, as those of toolhub's scheduler do; the formula above
-    weighs the memory they hold, and there that is free.
+    This is for pins of toolhub's scheduler: it drops them before another request has to wait. The formula above weighs
+    the cost of the memory, which is zero here.
     """
     if not overall:
         return min(DEFAULT_TTL_S, longest)
@@ -141,12 +141,12 @@ def p90_ttl(overall: Sequence[float], *, margin: float, longest: float) -> float
 
 
 def bootstrap_ttl(benefit: float) -> float:
-    """The optimum for durations that are exponential with mean 1 s: ln(benefit), 0 where that is negative."""
+    """The optimum for exponential durations with mean 1 s: ln(benefit), or 0 if that is negative."""
     return math.log(benefit) if benefit > 1 else 0.0
 
 
 def optimal_ttl(durations: Sequence[float], benefit: float) -> float:
-    """The best of 0 and every recorded duration; the shorter of two equally good."""
+    """The best of 0 and every recorded duration; of two equally good ones, the shorter."""
     best, best_value = 0.0, 0.0
     for count, duration in enumerate(ordered := sorted(durations), start=1):
         value = count / len(ordered) * benefit - duration
@@ -168,31 +168,32 @@ def request_count_correlation(lengths: Iterable[int]) -> float:
 
 
 # --- Does prefetching help? -------------------------------------------------------------------------------------------
-# Do prefetches help on this endpoint? Compares resumed turns that had one with turns that had none.
+# Compares resumed turns after a prefetch with resumed turns after none, per endpoint.
 #
-# First every other tool wait goes without, until both kinds are known; later one in eight, so that the comparison stays
-# true. No gain switches prefetch off. It is tried again when waits without one find clearly less in the cache than
-# before, and else rarely, each time after twice as many waits.
+# At first every other tool wait gets no prefetch, until there are enough turns of both kinds. Later one wait in eight
+# gets none, so that the comparison stays valid. Without a gain, prefetching is switched off. It is tried again when
+# turns without a prefetch find clearly less in the cache than before. Otherwise it is tried again rarely, each time
+# after twice as many waits.
 
-# Of each kind before a verdict.
+# Turns of each kind that a verdict needs.
 MIN_SAMPLES = 4
 KEPT_RESUMES = 16
 HOLDOUT_EVERY = 8
-# A smaller share of the prompt is less than a block or two, or noise.
+# A smaller share of the prompt is one or two blocks, or noise.
 MIN_CACHED_GAIN = 0.05
-# Where more is cached, the turn may be no slower than this; tool results differ in length, so equal is not exact.
+# If more is cached, the turn may take up to this ratio: tool results differ in length, so times are never equal.
 MAX_TTFT_RATIO = 1.1
-# Where the server does not report cached tokens, time alone has to show the gain; two medians of four differ by luck.
+# If the server does not report cached tokens, the time alone must show the gain. Two medians of four differ by chance.
 CLEAR_TTFT_RATIO = 0.8
-# Waits without prefetch before it is tried again, doubled up to the last.
+# Tool waits without a prefetch before it is tried again. The number doubles up to the second value.
 REPROBE_WAITS, MAX_REPROBE_WAITS = 64, 1024
-# A loss of this share while switched off means that the cache began to evict.
+# If the cached share falls by this much while prefetching is off, the cache has begun to evict.
 EVICTION_LOSS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class GainReport:
-    """Medians over resumed turns, with a prefetch and without: cached share of the prompt, seconds per prompt token."""
+    """Medians over resumed turns with and without a prefetch: cached share of the prompt, seconds per prompt token."""
 
     prefetched: int
     holdout: int
@@ -227,7 +228,7 @@ class PrefetchGate:
         return self._off
 
     def allows_prefetch(self) -> bool:
-        """May a wait be prefetched now? Every answer counts; False makes it one for comparison."""
+        """Whether this tool wait may get a prefetch. Each call counts as one wait; False adds it to the holdout."""
         if self._always:
             return True
         if self._off:
@@ -235,12 +236,12 @@ class PrefetchGate:
             return False
         self._chosen += 1
         if len(self._prefetched) < MIN_SAMPLES or len(self._holdout) < MIN_SAMPLES:
-            # Whichever is missing; the first wait is prefetched.
+            # Fill the kind with too few turns. The first wait is prefetched.
             return len(self._holdout) >= MIN_SAMPLES or (len(self._prefetched) < MIN_SAMPLES and self._chosen % 2 == 1)
         return self._chosen % HOLDOUT_EVERY != 0
 
     def resumed(self, *, prefetched: bool, prompt_tokens: int, cached_tokens: int | None, ttft: float) -> None:
-        """A turn after a wait that `choose` was asked about."""
+        """Count a turn after a tool wait that `allows_prefetch` decided."""
         if prompt_tokens <= 0:
             return
         share = None if cached_tokens is None else cached_tokens / prompt_tokens

@@ -1,9 +1,9 @@
-"""One conversation's hints. Signals change its state at once; one worker does what follows, one request at a time.
+"""One conversation's hints. Signals change its state at once. One worker sends the requests, one at a time.
 
-`take` never waits. It plans. When the conversation goes on, it cancels a prefetch that still runs. That prefetch is
-aborted instead of left running: the blocks it finished stay in the cache and the real request computes the rest. Both
-at once would compute the same tokens twice, and other requests would pay for it. (Measured on vLLM: no difference for
-the turn itself.)
+`take` never waits: it only plans. When the conversation goes on, it cancels a prefetch that still runs. The prefetch
+is aborted because the blocks that it finished stay in the cache and the real request computes the rest. If both ran,
+both would compute the same tokens, and other requests would wait longer. (Measured on vLLM: no difference for the turn
+itself.)
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from toolhub_agent.kv_hints.signals import (
 from toolhub_agent.types import Message, Usage
 
 # --- A tool wait ------------------------------------------------------------------------------------------------------
-# One tool wait: which tools still run, what was prefetched, when to look again. Times are on the anyio clock.
+# One tool wait: which tools still run, what was prefetched, when to act next. Times are on the anyio clock.
 
 
 @dataclass(eq=False)
 class ToolWait:
-    """started: absolute. reusable: tokens of the last prompt, which the next one should find in the cache."""
+    """started: absolute. reusable: tokens of the last prompt, which the next turn should find in the cache."""
 
     started: float
     tools: list[tuple[str, str]]
@@ -59,18 +59,18 @@ class ToolWait:
     due: float | None = None
     due_to_prefetch: bool = False
     reason: SkipReason | None = None
-    """Why there was no prefetch so far."""
+    """Why no prefetch was sent so far."""
     is_closed: bool = False
-    """No more prefetches, whatever happens."""
+    """No prefetch will be sent any more."""
     is_compared: bool = False
-    """Its next turn counts for the gain."""
+    """The A/B gate counts its next turn."""
     is_tainted: bool = False
-    """The prompt was rewritten meanwhile, so what the next turn finds says nothing about evictions."""
+    """The prompt was rewritten meanwhile, so its next turn says nothing about evictions."""
     prefetch_tokens: int | None = None
-    """Of the prompt of the last prefetch that ended in time."""
+    """Tokens of the prompt of the last prefetch that ended in time."""
 
     def began(self, tools: tuple[tuple[str, str], ...]) -> None:
-        """More calls of the same turn."""
+        """Replace the running tools, after the same turn made more calls."""
         self.tools = list(tools)
 
     def ended(self, tool: tuple[str, str]) -> None:
@@ -78,7 +78,7 @@ class ToolWait:
             self.tools.remove(tool)
 
     def plan(self, now: float, durations: ToolDurations, *, needed: float, new_tokens: int, most: int) -> None:
-        """Set `due`. needed: seconds of a prefetch and its margin; new_tokens: of results, behind the last prompt."""
+        """Set `due`. needed: seconds of a prefetch and its lead time. new_tokens: of results after the last prompt."""
         if self.is_closed or not self.tools or self.prefetches >= most:
             self.due = None
             return
@@ -87,12 +87,12 @@ class ToolWait:
         self._set(plan_prefetch(elapsed, durations.forecast(self.tools), needed, is_prefetched=is_prefetched))
 
     def skip(self, reason: SkipReason, *, for_good: bool = False) -> None:
-        """What was due is not done. Without `for_good`, new results or late tools may change that."""
+        """Do not do what was due. Without `for_good`, new results or late tools may change that."""
         self.reason, self.due = reason, None
         self.is_closed = self.is_closed or for_good
 
     def why_none(self) -> SkipReason | None:
-        """At its end: why nothing was prefetched; None if something was."""
+        """At the end of the wait: why nothing was prefetched; None if something was."""
         return None if self.prefetches else self.reason or SkipReason.NO_PROMPT
 
     def _set(self, found: PrefetchPlan) -> None:
@@ -102,18 +102,12 @@ class ToolWait:
 
 
 # --- The session ------------------------------------------------------------------------------------------------------
-# One conversation's hints: signals change its state at once, one worker does what follows, one request at a time.
-#
-# `take` never waits: it plans, and when the conversation goes on it cancels a prefetch that still runs. That one
-# is aborted rather than left: the blocks it finished stay in the cache and the real request computes the rest, where
-# both at once would compute the same tokens twice, and others' requests would pay. (Measured on vLLM: no difference
-# for the turn itself.)
 
 logger = logging.getLogger("toolhub.hints")
 
-# A conversation that says nothing for so long was forgotten; a tool may take an hour.
+# A conversation without a signal for this long is dropped. A tool may take an hour.
 IDLE_SESSION_S = 7200.0
-# An endpoint above its load is asked again after this long.
+# How long to wait before a busy endpoint's load is checked again.
 BUSY_PAUSE_S = 0.5
 _BYTES_PER_TOKEN = 4
 
@@ -121,7 +115,7 @@ HintJob = Callable[[], Awaitable[None]]
 
 
 class HintSession:
-    """Takes the signals of one session; `run` is its worker."""
+    """Takes the signals of one session. `run` is its worker."""
 
     def __init__(self, name: str, context: HintContext) -> None:
         self.name = name
@@ -129,7 +123,7 @@ class HintSession:
         self._counters = context.counters
         self._client = HintClient(name, context)
         self._jobs: deque[HintJob] = deque()
-        self._news = anyio.Event()
+        self._signalled = anyio.Event()
         self._is_over = False
         self._endpoint: HintEndpoint | None = None
         self._prompt: Prompt | None = None
@@ -148,11 +142,11 @@ class HintSession:
 
     @property
     def prefix_tokens(self) -> int:
-        """What the next prompt begins with, as far as known."""
+        """Tokens of the next prompt's known beginning."""
         return self._prefix
 
     def take(self, signal: Signal) -> None:
-        """Change what is planned; never waits."""
+        """Update the plan; never waits."""
         match signal:
             case TurnFinished():
                 self._finish_turn(signal)
@@ -171,17 +165,17 @@ class HintSession:
                 self._context.program_lengths.append(self._turns)
                 self._jobs.append(self._release)
                 self.close()
-        self._news.set()
+        self._signalled.set()
 
     def close(self) -> None:
-        """Give back what is held, then let the worker end."""
+        """Release what model servers keep for us, then let the worker end."""
         self._end_wait()
         self._jobs.append(self._unpin)
         self._is_over = True
-        self._news.set()
+        self._signalled.set()
 
     async def run(self) -> None:
-        """Work until the conversation is over or forgotten."""
+        """Work until the conversation is over or dropped."""
         while True:
             if self._jobs:
                 await self._guarded(self._jobs.popleft())
@@ -189,19 +183,19 @@ class HintSession:
                 return
             elif (due := self._due()) is not None and due <= anyio.current_time():
                 await self._guarded(self._on_time)
-            elif not await self._wait_for_news(due):
+            elif not await self._wait_for_signal(due):
                 self.close()
 
-    async def _wait_for_news(self, due: float | None) -> bool:
-        """False when there was none for too long."""
-        self._news = anyio.Event()
+    async def _wait_for_signal(self, due: float | None) -> bool:
+        """Wait for a signal until `due`. Return False if there was none for too long."""
+        self._signalled = anyio.Event()
         patience = IDLE_SESSION_S if due is None else due - anyio.current_time()
         with anyio.move_on_after(patience):
-            await self._news.wait()
-        return self._news.is_set() or due is not None
+            await self._signalled.wait()
+        return self._signalled.is_set() or due is not None
 
     async def _guarded(self, job: HintJob) -> None:
-        """A hint never fails anything but itself."""
+        """Run a job and log its failure: a failed hint must not stop the worker."""
         try:
             await job()
         except Exception as exc:
@@ -318,7 +312,7 @@ class HintSession:
             return
         if (wait := self._wait) is None:
             return
-        # Whatever fails below, it is not due any more.
+        # Clear it first: a failure below must not leave it due.
         wait.due = None
         if not wait.due_to_prefetch:
             self._plan()
@@ -331,7 +325,7 @@ class HintSession:
             wait.skip(reason, for_good=reason in (SkipReason.HOLDOUT, SkipReason.NO_GAIN))
 
     def _refusal(self, wait: ToolWait) -> SkipReason | None:
-        """Why the prefetch that is due is not sent."""
+        """Why the prefetch that is due is not sent; None if it is."""
         endpoint, prompt, settings = self._endpoint, self._prompt, self._context.settings
         if endpoint is None or prompt is None:
             return SkipReason.NO_PROMPT
@@ -352,7 +346,7 @@ class HintSession:
         return SkipReason.NO_GAIN if endpoint.gate.is_off else SkipReason.HOLDOUT
 
     def _saw(self, usage: Usage, reusable: int) -> None:
-        """What a request that nothing had prepared found in the cache."""
+        """Learn what a request without a prefetch found in the cache."""
         if usage.cached_tokens is not None:
             self._last_found = usage.cached_tokens
             self._recent.append(is_cached(usage.cached_tokens, reusable))
@@ -364,7 +358,7 @@ class HintSession:
             await self._client.ask(self._endpoint, self._prompt)
 
     async def _prefetch(self, wait: ToolWait) -> None:
-        """One prefetch; ends with the tool wait at the latest."""
+        """Send one prefetch. It ends with the tool wait at the latest."""
         endpoint, prompt = self._endpoint, self._prompt
         assert endpoint is not None and endpoint.adapter is not None and prompt is not None
         request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
@@ -396,7 +390,7 @@ class HintSession:
             self._counters.releases += 1
 
     async def _pin(self) -> None:
-        """Have LMCache keep the prefix while the tools run; no longer than Continuum's TTL."""
+        """Have LMCache keep the prefix while the tools run, for Continuum's TTL at most."""
         endpoint, prompt, wait = self._endpoint, self._prompt, self._wait
         if endpoint is None or endpoint.adapter is None or prompt is None or wait is None:
             return
@@ -422,5 +416,5 @@ class HintSession:
 
 
 def _estimate(messages: Sequence[Message]) -> int:
-    """Tokens, roughly."""
+    """A rough number of tokens."""
     return sum(len(json.dumps(message, default=str)) for message in messages) // _BYTES_PER_TOKEN

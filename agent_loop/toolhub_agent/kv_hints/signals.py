@@ -1,6 +1,6 @@
-"""What an agent says about a conversation; what a model server is asked to do about it is the adapters' matter.
+"""What an agent reports about a conversation. The engines' adapters decide which requests follow from it.
 
-The names are those of the public proposals for programmable KV caches: signals, not commands.
+The names are those of the public proposals for programmable KV caches.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from toolhub_agent.types import EngineFields, Message, Usage
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the next request of a conversation begins with.
+    """The known beginning of a conversation's next request.
 
-    body: every field of the request that shapes the prompt beside `messages` (model, tools, tool_choice,
-    chat_template_kwargs, ...), exactly as it was sent. endpoint: the base address that served the last turn.
+    body: every field of the request that shapes the prompt, except `messages` (model, tools, tool_choice,
+    chat_template_kwargs, ...), exactly as sent. endpoint: the base address that served the last turn.
     """
 
     messages: tuple[Message, ...]
@@ -27,7 +27,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """A turn ended; prompt already has the assistant's message at its end, as it will stand in history."""
+    """A turn ended. prompt: ends with the assistant's message as it will stand in history."""
 
     session: str
     prompt: Prompt
@@ -37,7 +37,7 @@ class TurnFinished:
 
 @dataclass(frozen=True, slots=True)
 class ToolWaitStarted:
-    """Tools run now. tools: (server, tool) of every call, so that their durations can be predicted."""
+    """Tools run now. tools: (server, tool) of every call, to predict their durations."""
 
     session: str
     tools: tuple[tuple[str, str], ...]
@@ -45,7 +45,10 @@ class ToolWaitStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultReady:
-    """A call ended after `seconds`. prompt: with all results so far that are next in order; None if there is a gap."""
+    """A call ended after `seconds`.
+
+    prompt: with the results so far, in call order; None if one in between is missing.
+    """
 
     session: str
     server: str
@@ -57,14 +60,14 @@ class ToolResultReady:
 
 @dataclass(frozen=True, slots=True)
 class AboutToResume:
-    """The next request is being sent; whatever runs for this session must get out of its way."""
+    """The next request is being sent. A prefetch of this session must stop."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The request after a tool wait was answered: what the hints gained."""
+    """The request after a tool wait was answered. usage and ttft show what the hints gained."""
 
     session: str
     usage: Usage
@@ -73,7 +76,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRewritten:
-    """The prompt was cut or replaced before its end; kept_messages of its start are as they were."""
+    """The prompt was cut or replaced before its end. kept_messages: how many messages from the start are unchanged."""
 
     session: str
     kept_messages: int
@@ -81,7 +84,7 @@ class HistoryRewritten:
 
 @dataclass(frozen=True, slots=True)
 class SessionFinal:
-    """No request of this conversation will follow."""
+    """The conversation will send no more requests."""
 
     session: str
 
@@ -90,13 +93,13 @@ Signal = TurnFinished | ToolWaitStarted | ToolResultReady | AboutToResume | Resu
 
 
 class SignalSink(Protocol):
-    """Takes signals at once; never raises, never waits."""
+    """Takes signals. It never raises and never waits."""
 
     def signal(self, signal: Signal) -> None: ...
 
 
 class HintSink(SignalSink, Protocol):
-    """What an agent loop needs of the hints: a place for signals, and what to send with its own requests."""
+    """The hints as an agent loop uses them: it reports signals, and asks what to add to its own requests."""
 
     def engine_fields(self, session: str, endpoint: str) -> EngineFields: ...
 

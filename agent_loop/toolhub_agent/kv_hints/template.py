@@ -1,8 +1,8 @@
-"""Is the chat template append-only? Else a prefetch computes what the next request will not begin with.
+"""Checks whether the chat template is append-only. If it is not, a prefetch computes tokens that no request uses.
 
-Checked before the first prefetch, with the server's own template: what it makes of a history that ends with the
-assistant's turn must be how it begins the same history with a tool result behind. Templates that drop the thinking of
-past turns, or write tool calls differently once they are answered, fail.
+The check runs before the first prefetch, with the server's own template. The template renders a history that ends with
+the assistant's turn, and the same history followed by a tool result. The first must be a prefix of the second. A
+template fails if it drops the thinking of past turns, or if it renders tool calls differently once they are answered.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from toolhub_agent.kv_hints.engines import EngineAdapter
 
-# Trials of a template that cannot be asked about, without one that was found in the cache afterwards.
+# Prefetches that missed the cache before a template that cannot be checked counts as rewriting.
 TRIALS = 3
-# Of the prefetched prompt; the rest may be a tail that the template writes anew.
+# Share of the prefetched prompt that must be found in the cache. The template may rewrite the rest, its tail.
 _FOUND_SHARE = 0.8
-# A template sees no more kinds of prompts than this from one agent.
+# One agent has no more kinds of prompts than this.
 _MAX_KINDS = 256
 
 
@@ -36,7 +36,7 @@ class TemplateVerdict(Enum):
 
 
 class TemplateChecks:
-    """The verdicts for one endpoint, per kind of prompt."""
+    """The verdicts for one endpoint, one per kind of prompt."""
 
     def __init__(self) -> None:
         self._verdicts: dict[str, TemplateVerdict] = {}
@@ -44,16 +44,16 @@ class TemplateChecks:
 
     @property
     def rewrites(self) -> bool:
-        """Is some kind of prompt written anew, and none known not to be?"""
+        """Whether some kind of prompt is rewritten and no kind is known to be append-only."""
         found = set(self._verdicts.values())
         return TemplateVerdict.REWRITES in found and TemplateVerdict.APPEND_ONLY not in found
 
     def verdict(self, prompt: Prompt) -> TemplateVerdict | None:
-        """None: not checked yet."""
+        """The verdict; None if it was not checked yet."""
         return self._verdicts.get(kind_of(prompt))
 
     async def check(self, http: httpx2.AsyncClient, adapter: EngineAdapter, prompt: Prompt) -> TemplateVerdict:
-        """Ask the server. Raises httpx2.HTTPError if it does not answer; nothing is remembered then."""
+        """Check with the server. Raises httpx2.HTTPError if it does not answer; then nothing is remembered."""
         sample = replace(prompt, messages=sample_of(prompt.messages))
         if not sample.messages:
             return TemplateVerdict.UNKNOWN
@@ -68,7 +68,7 @@ class TemplateChecks:
         return verdict
 
     def measured(self, prompt: Prompt, prefetch_tokens: int, cached_tokens: int) -> None:
-        """What the turn after a prefetch found in the cache decides where the server cannot be asked."""
+        """If the server cannot check it, decide by what the turn after a prefetch found in the cache."""
         kind = kind_of(prompt)
         if self._verdicts.get(kind) is not TemplateVerdict.UNKNOWN:
             return
@@ -87,7 +87,7 @@ class TemplateChecks:
 
 
 def kind_of(prompt: Prompt) -> str:
-    """What a template's behaviour depends on: the model, its arguments, and how assistant turns are written."""
+    """What a template's behaviour depends on: the model, its arguments, and the form of the assistant's turns."""
     turns = [message for message in prompt.messages if message.get("role") == "assistant"]
     last: Mapping[str, Any] = turns[-1] if turns else {}
     thinks = any(_has_thinking(message) for message in turns)
@@ -97,7 +97,7 @@ def kind_of(prompt: Prompt) -> str:
 
 
 def sample_of(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """As little of a history as shows how the template treats it: its start, and the last two assistant turns."""
+    """The smallest part of a history that shows how the template treats it: its start and the last two turns."""
     turns = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     if not turns:
         return messages
@@ -109,7 +109,7 @@ def sample_of(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def results_for(assistant: Message) -> tuple[Message, ...]:
-    """Results as an agent would send them: tool messages for native calls, else the user's."""
+    """Results as an agent would send them: tool messages for native calls, else a user message."""
     calls = assistant.get("tool_calls") or ()
     if not calls:
         return ({"role": "user", "content": "The result."},)
