@@ -61,10 +61,10 @@ class ToolDurations:
             self.observe(server, tool, seconds)
 
     def began(self, call: Call) -> None:
-        """Does nothing; a hub's observer needs it."""
+        """Do nothing. Every observer of a hub's calls has this method."""
 
     def ended(self, call: Call, outcome: str, seconds: float) -> None:
-        """Learn from a call that succeeded. A failed or cancelled call does not show how long the tool takes."""
+        """Learn from a call that the tool answered. Other calls do not show how long the tool takes."""
         if len(self._measured_by_hub) < MAX_NAMES:
             self._measured_by_hub.add(call.server)
         if outcome in ("ok", "tool_error"):
