@@ -1,4 +1,4 @@
-"""Where a hub listens, and how to get a socket to it."""
+"""The address of a hub, and connecting to it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolhub.client.errors import HubUnreachable
 from toolhub.errors import ConfigError
 
 DEFAULT_PORT = 8765
-# The hub is on this machine or near it; one that has not accepted after this is stuck.
+# The hub is on this machine or near it. One that has not accepted after this hangs.
 CONNECT_S = 10.0
-# A unix socket with a full backlog refuses at once instead of letting a non-blocking client wait.
+# A unix socket with a full backlog refuses a non-blocking client at once, so the client tries again after this.
 _BACKLOG_PAUSE_S = 0.01
-# anyio 4.7 gave these two new names.
+# anyio 4.7 renamed these two functions.
 wait_readable = getattr(anyio, "wait_readable", None) or anyio.wait_socket_readable
 wait_writable = getattr(anyio, "wait_writable", None) or anyio.wait_socket_writable
 _LOCAL_NAMES = frozenset({"localhost", "::1"})
@@ -36,7 +36,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read an address. Raises ConfigError."""
+        """Parse an address. Raises ConfigError."""
         if url.startswith("unix://"):
             return cls(path=_full_path(url.removeprefix("unix://"), url))
         if "://" not in url and url.endswith(".sock"):
@@ -55,7 +55,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """What goes into the `Host` header."""
+        """The value of the `Host` header."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -68,7 +68,7 @@ class Address:
     def unreachable(self, exc: Exception) -> HubUnreachable:
         reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
         return HubUnreachable(
-            f"no hub answers at {self} ({reason}); start one with `toolhub serve` or correct the address"
+            f"no hub answers at {self} ({reason}); start one with `toolhub serve`, or correct the address"
         )
 
     async def connect(self) -> socket.socket:
@@ -91,7 +91,7 @@ class Address:
         raise failure or OSError(errno.EADDRNOTAVAIL, "the name has no address")
 
     def connect_blocking(self, timeout: float) -> socket.socket:
-        """The blocking twin of `connect()`, for threads of our own. Raises HubUnreachable."""
+        """Like `connect()`, for threads without an event loop. Returns a blocking socket. Raises HubUnreachable."""
         try:
             if self.path:
                 return _connect_unix(self.path, timeout)
@@ -110,7 +110,7 @@ async def _connected(family: int, target: Any) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        # The kernel tells nobody when there is room in the backlog again.
+        # The kernel does not report when the backlog has room again, so this tries repeatedly.
         while (code := sock.connect_ex(target)) == errno.EAGAIN:
             await anyio.sleep(_BACKLOG_PAUSE_S)
         if code == errno.EINPROGRESS:
@@ -126,7 +126,7 @@ async def _connected(family: int, target: Any) -> socket.socket:
 
 def _tuned(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A machine that vanished says nothing; without this a call without a timeout would wait for ever.
+    # Detects a machine that vanished. Without it a call without a timeout would wait for ever.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
 

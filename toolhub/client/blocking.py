@@ -10,7 +10,7 @@ from toolhub.client.http1 import RECEIVE_BYTES, Http1, ProtocolError, common_hea
 
 
 def request(address: Address, method: str, target: str, *, token: str | None, body: Any = None, timeout: float) -> Any:
-    """Return the decoded answer. Raises what the hub answered, HubUnreachable, HubLost.
+    """Return the decoded answer. Raises the error that the hub answered, HubUnreachable, HubLost.
 
     timeout: seconds for each wait on the socket.
     """

@@ -1,4 +1,4 @@
-"""The ways in which a hub can be gone."""
+"""Errors of a hub that cannot be reached or does not answer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from toolhub.errors import HubClosed
 
 
 class HubUnreachable(HubClosed):
-    """No hub answers at the address. Nothing was sent, so another hub may be asked."""
+    """No hub answers at the address. Nothing was sent, so the request may be sent to another hub."""
 
 
 class HubLost(HubClosed):
-    """The hub went away, or fell silent, while it had a request. What it did with it is unknown."""
+    """The connection ended, or the hub stopped answering, during a request. It may have carried out the request."""
 
 
 class HubTimeout(HubLost):
-    """The hub is there but has not answered well past the time it was given."""
+    """The hub is connected but did not answer, long after the request's timeout."""

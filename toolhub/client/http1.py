@@ -1,6 +1,6 @@
-"""HTTP/1.1 to a hub, without any socket: bytes to send, and what the received bytes mean.
+"""HTTP/1.1 to a hub, without I/O: builds the bytes to send and parses the received bytes.
 
-h11 keeps the protocol's state. The async client and the blocking one each bring their own way to send and to wait.
+h11 keeps the protocol's state. The async client and the blocking client do the sending and waiting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def common_headers(address: Address, token: str | None) -> Headers:
-    """Return what every request to this hub begins with."""
+    """Return the headers of every request to this hub."""
     headers = [(b"host", address.authority.encode()), (b"content-type", JSON)]
     if token:
         headers.append((b"authorization", f"Bearer {token}".encode()))
@@ -30,18 +30,18 @@ def common_headers(address: Address, token: str | None) -> Headers:
 
 
 class Http1:
-    """One connection: a request, then `receive()` and `read()` by turns until the body has ended.
+    """One connection: a request, then `receive()` and `read()` in turn until the body has ended.
 
-    Both raise ProtocolError when the other end breaks the protocol or stops in the middle.
+    Both raise ProtocolError if the hub breaks the protocol or closes the connection within an answer.
     """
 
     def __init__(self) -> None:
         self._state = h11.Connection(h11.CLIENT)
         self.status = 0
-        """Of the answer at hand; known once `read()` has returned something."""
+        """The status of the current answer. It is set when `read()` has returned bytes."""
 
     def request(self, method: str, target: str, headers: Headers, payload: bytes) -> bytes:
-        """Return the request in one piece, so that it wakes the hub once."""
+        """Return the request as one block of bytes, so that it wakes the hub only once."""
         headers = [*headers, (b"content-length", str(len(payload)).encode())]
         head = self._state.send(h11.Request(method=method, target=target, headers=headers))
         body = self._state.send(h11.Data(data=payload)) if payload else b""
@@ -49,13 +49,13 @@ class Http1:
         return b"".join(part for part in (head, body, end) if part)
 
     def receive(self, data: bytes) -> None:
-        """Take what arrived; b"" is the end of the connection."""
+        """Take received bytes; b"" means the end of the connection."""
         if not data and self._state.their_state is h11.SEND_RESPONSE:
             raise ProtocolError("the connection ended without an answer")
         self._state.receive_data(data)
 
     def read(self) -> bytes | None:
-        """Return the next part of the body, b"" at its end, or None if more has to be received first."""
+        """Return the next part of the body; b"" at its end; None if it needs more received bytes."""
         while True:
             event = self._state.next_event()
             if isinstance(event, h11.Data):
@@ -71,7 +71,7 @@ class Http1:
                 raise ProtocolError(f"unexpected {event!r}")
 
     def make_reusable(self) -> bool:
-        """Get ready for another request; False if the connection cannot take one."""
+        """Prepare for another request; return False if the connection cannot be reused."""
         if self._state.our_state is not h11.DONE or self._state.their_state is not h11.DONE:
             return False
         self._state.start_next_cycle()
@@ -83,7 +83,7 @@ def encoded(body: Any) -> bytes:
 
 
 def decoded(address: Address, status: int, raw: bytes) -> Any:
-    """Return an answer's JSON, None if it is empty. Raises the error that it carries."""
+    """Return an answer's JSON; None if it is empty. Raises the error in the answer."""
     try:
         data: Any = json.loads(raw) if raw else None
         error = data.get("error") if status >= 400 else None
@@ -92,5 +92,7 @@ def decoded(address: Address, status: int, raw: bytes) -> Any:
     if isinstance(error, dict):
         raise error_from_wire(error)
     if status >= 400 or (raw and data is None):
-        raise HubClosed(f"what answers at {address} is not a toolhub: HTTP {status}, {raw[:80]!r}")
+        raise HubClosed(
+            f"the server at {address} is not a toolhub hub: HTTP {status}, {raw[:80]!r}; correct the address"
+        )
     return data

@@ -20,7 +20,7 @@ _TASKS = "/v1/tasks"
 
 
 class RemoteHub:
-    """Get one from `toolhub.connect()`. It may be used without being entered; entering closes it at the end."""
+    """A client of one hub, made by `toolhub.connect()`. `async with` closes it at the end; that is optional."""
 
     def __init__(self, address: Address, *, token: str | None, timeout: float | None) -> None:
         self.address = address
@@ -50,7 +50,7 @@ class RemoteHub:
         lease: float | None = None,
         weight: float = 1.0,
     ) -> AsyncIterator[RemoteTask]:
-        """Hold a task's tools; leaving ends every process of the task. Arguments as in `open_task()`."""
+        """Hold a task. Leaving the block ends every process of the task. Arguments as in `open_task()`."""
         task = await self.open_task(
             task_id, run=run, labels=labels, servers=servers, only_these=only_these, lease=lease, weight=weight
         )
@@ -71,12 +71,12 @@ class RemoteHub:
         lease: float | None = None,
         weight: float = 1.0,
     ) -> RemoteTask:
-        """Open a task that lives until it is closed, dropped, or this process is silent for its lease.
+        """Open a task. It lives until it is closed or garbage-collected, or until this process is silent for its lease.
 
-        servers: by name, an entry of the config for a server of the task's own, or None for the hub's server of that
-        name. only_these: leave out the hub's servers that `servers` does not name. lease: seconds; default is the
-        hub's. weight: the task's share beside the others of its run. Raises ConfigError when the id is taken or a
-        server cannot be understood, Unauthorized, Overloaded, HubUnreachable.
+        servers: by name, a config entry for a server of the task's own, or None for the hub's server with that name.
+        only_these: leave out the hub's servers that `servers` does not name. lease: seconds; default: the hub's.
+        weight: the task's share relative to the other tasks of its run. Raises ConfigError if the id is taken or a
+        server's entry is invalid, Unauthorized, Overloaded, HubUnreachable.
         """
         body = _opening(task_id, run, labels, servers, only_these, lease) | {"weight": weight}
         return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
@@ -93,7 +93,7 @@ class RemoteHub:
     ) -> RemoteTask:
         """`open_task()` for a thread without an event loop.
 
-        partial: open the task without the servers that cannot be used; `RemoteTask.refused` says why.
+        partial: open the task without the servers that cannot be used. `RemoteTask.refused` has the reasons.
         """
         body = _opening(task_id, run, None, servers, only_these, lease) | {"partial": partial}
         token = self._transport.token
@@ -110,12 +110,12 @@ class RemoteHub:
         return [server["name"] for server in answer["servers"]]
 
     async def statistics(self) -> Json:
-        """Return everything the hub counts."""
+        """Return all counters of the hub."""
         answer: Json = await self._transport.request("GET", "/v1/statistics", bound=MARGIN_S, repeatable=True)
         return answer
 
     async def aclose(self) -> None:
-        """Close the idle connections. Idempotent; tasks stay open, and another use connects again."""
+        """Close the idle connections. Idempotent. Tasks stay open, and the next request connects again."""
         self._transport.close()
 
 

@@ -1,9 +1,9 @@
-"""Signs of life for the tasks this process holds while nobody calls, and the end of those that nobody holds.
+"""Renews the leases of this process's tasks, and closes tasks that were dropped without being closed.
 
-A model may think for twenty minutes, which is longer than a task's lease. One daemon thread per process renews
-every held task at a third of its lease. Tasks are held weakly: one that is dropped without being closed is closed
-here, and one that lives to the end of the process is closed at exit. What reaches the thread goes through a
-`SimpleQueue`, whose `put` is safe also in a finalizer; so no garbage collection can find a lock taken.
+A model may think for twenty minutes, which is longer than a task's lease. One daemon thread per process renews every
+open task after a third of its lease. It holds tasks weakly. It closes a task that was garbage-collected, and at the
+end of the process all that are left. Messages reach the thread through a `SimpleQueue`. Its `put` is safe in a
+finalizer, so a garbage collection cannot deadlock on a lock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from toolhub.client import blocking
 from toolhub.client.address import Address
 from toolhub.errors import TaskClosed, ToolhubError
 
-# Per wait on the socket; a hub that is busy for longer loses one beat of three.
+# For each wait on the socket. A hub that is busy for longer misses one of three renewals.
 _REQUEST_S = 10.0
-# At exit, for all tasks together: a hub that does not answer at once must not keep the process.
+# At exit, for all tasks together. A hub that does not answer must not delay the process's end.
 _EXIT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RenewedTask:
-    """What it takes to renew and close one task; the task keeps it alive."""
+    """The data to renew and close one task. The RemoteTask holds the only strong reference."""
 
     address: Address
     token: str | None
@@ -43,7 +43,7 @@ class RenewedTask:
 
 
 class LeaseRenewer:
-    """The process's thread and its list. A forked child has an empty one."""
+    """The process's renewal thread and its list of tasks. In a forked child the list is empty."""
 
     def __init__(self) -> None:
         self._reset()
@@ -57,16 +57,16 @@ class LeaseRenewer:
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<LeaseRenewer of {os.getpid()} beating={len(self._renewing)}>"
+        return f"<LeaseRenewer of {os.getpid()} renewing={len(self._renewing)}>"
 
     def watch(self, held: RenewedTask) -> None:
-        """Keep a task alive for as long as `held` lives."""
+        """Renew a task's lease for as long as `held` exists."""
         held.due = _next_renewal(held)
         held.watched_by = os.getpid()
         self._queue.put(weakref.ref(held))
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="toolhub heartbeat", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="toolhub lease renewer", daemon=True)
                 self._thread.start()
 
     def is_watching(self, held: RenewedTask) -> bool:
@@ -92,7 +92,7 @@ class LeaseRenewer:
                 _close(item, _REQUEST_S)
             else:
                 self._renewing.append(item)
-            del item  # or this thread would be what holds it
+            del item  # else this thread would keep it alive
 
     def _pause(self) -> float | None:
         due = [held.due for held in self._alive() if held.lease is not None]
@@ -103,7 +103,7 @@ class LeaseRenewer:
         return [held for held in found if held is not None and self.is_watching(held)]
 
     def _renew_if_due(self, ref: weakref.ref[RenewedTask]) -> bool:
-        """Renew if it is time; False when there is nothing left to renew."""
+        """Renew if it is time; return False if the task needs no more renewals."""
         held = ref()
         if held is None or not self.is_watching(held):
             return False
@@ -113,9 +113,9 @@ class LeaseRenewer:
         try:
             _request(held, "POST", held.target + "/renew", _REQUEST_S)
         except TaskClosed:
-            return False  # the next call finds out and can tell somebody
+            return False  # the next call raises TaskClosed
         except ToolhubError as exc:
-            logger.debug("no sign of life for %s: %s", held.target, exc)
+            logger.debug("cannot renew the lease of %s: %s", held.target, exc)
         return True
 
     def _close_all(self) -> None:
@@ -134,7 +134,7 @@ def _close(held: RenewedTask, timeout: float) -> bool:
     try:
         _request(held, "DELETE", held.target, timeout)
     except ToolhubError as exc:
-        logger.debug("%s was left to its lease: %s", held.target, exc)
+        logger.debug("cannot close %s; it ends when its lease ends: %s", held.target, exc)
         return False
     return True
 

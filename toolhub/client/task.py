@@ -1,4 +1,4 @@
-"""One task on a hub elsewhere, with the interface of the embedded `HubTask`."""
+"""A task on a hub in another process, with the interface of the embedded `HubTask`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from toolhub.errors import SessionLost, TaskClosed, ToolhubError
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
 from toolhub.wire import error_from_wire, tool_from_wire
 
-# The deadline is the hub's to keep, and it needs time to clean up and to answer. Only a stuck hub takes longer.
+# The hub keeps the deadline itself, and needs time to clean up and to answer. Only a hub that hangs takes longer.
 MARGIN_S = 30.0
-# Closing ends processes: each step of the stop ladder has 2 s, and a queue may be before us.
+# Closing ends processes. Each step of the stop ladder takes up to 2 s, and other tasks may be closed first.
 _CLOSE_S = 60.0
 
 
 class RemoteTask:
-    """Get one from `RemoteHub.task()`. Use it from any thread and event loop; it is renewed while it is held."""
+    """A task, made by `RemoteHub.task()`. It renews its own lease. Use it from any thread and event loop.
+
+    Unlike `HubTask` it has no `on_tools_changed`: the task API does not push events. `tools()` asks the hub each time.
+    """
 
     def __init__(self, transport: Transport, opened: Json, *, timeout: float | None) -> None:
-        """opened: what the hub answered. timeout: seconds for calls that do not say."""
+        """opened: the hub's answer to the opening. timeout: seconds for calls without a timeout of their own."""
         self.id: str = opened["id"]
         self.run: str = opened["run"]
         self.servers: tuple[str, ...] = tuple(opened["servers"])
         self.refused: dict[str, ToolhubError] = {
             name: error_from_wire(wire) for name, wire in opened.get("refused", {}).items()
         }
-        """Servers that were asked for and cannot be used."""
+        """The requested servers that cannot be used, with the reasons."""
         self._transport = transport
         self._timeout = timeout
         self._path = task_path(self.id)
@@ -40,7 +43,7 @@ class RemoteTask:
         self._held = RenewedTask(transport.address, transport.token, self._path, opened.get("lease_s"))
         lease_renewer.watch(self._held)
         self._dropped = weakref.finalize(self, _drop, self._held, os.getpid())
-        self._dropped.atexit = False  # at exit the lease_renewer closes them all, with one deadline
+        self._dropped.atexit = False  # at exit the lease renewer closes all tasks, with one deadline
 
     def __repr__(self) -> str:
         return f"<RemoteTask {self.id} at {self._transport.address} servers={list(self.servers)}>"
@@ -55,12 +58,12 @@ class RemoteTask:
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
     ) -> Result:
-        """Call a tool and return what it answered; a tool's own failure is a Result with `is_error`.
+        """Call a tool and return its result. A failure that the tool reports is a Result with `is_error`.
 
-        timeout: seconds for everything, waiting included; default is the client's, else the config's.
-        Raises what `HubTask.call` raises; HubUnreachable if no hub answers (nothing was sent), SessionLost if it
-        went away during the call, HubTimeout if it says nothing until well after the timeout. Cancelling cancels
-        the call there.
+        timeout: seconds for everything, with the time in queues; default: the client's, else the config's.
+        Raises what `HubTask.call` raises; HubUnreachable if no hub answers (nothing was sent); SessionLost if the hub
+        went away during the call; HubTimeout if it did not answer until long after the timeout. Cancellation cancels
+        the call on the hub.
         """
         self._renew_here()
         seconds = self._timeout if timeout is None else timeout
@@ -95,14 +98,14 @@ class RemoteTask:
         if "error" in outcome:
             raise error_from_wire(outcome["error"])
         if "result" not in outcome:
-            raise HubLost(f"the hub at {self._transport.address} ended the answer before the result")
+            raise HubLost(f"the hub at {self._transport.address} ended its answer before the result")
         result: Json = outcome["result"]
         return result
 
     async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
 
-        fresh: ask the servers themselves, which starts them; else what the hub knows of them is enough.
+        fresh: ask the servers themselves, which starts them. Otherwise the hub may answer from its catalog.
         """
         if server is not None:
             (tools,) = (await self._listed(server=server, fresh=fresh)).values()
@@ -113,7 +116,7 @@ class RemoteTask:
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
     async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
-        """Ask every server at once; the value is its tools, or the error that costs only this server."""
+        """Return each server's tools, or the error of that server."""
         return await self._listed(fresh=fresh)
 
     async def _listed(
@@ -133,12 +136,15 @@ class RemoteTask:
         return {name: error_from_wire(wire) for name, wire in answer["errors"].items()}
 
     async def renew(self) -> None:
-        """Give a sign of life; done by itself while the task is held. Raises TaskClosed."""
+        """Renew the lease now. It is renewed by itself while the task exists. Raises TaskClosed."""
         self._renew_here()
         await self._transport.request("POST", self._path + "/renew", bound=MARGIN_S, repeatable=True)
 
     async def aclose(self) -> None:
-        """End the task and its processes. Idempotent; a hub that is gone is no error: so are its tasks."""
+        """End the task and its processes.
+
+        Idempotent. It is no error if the hub has ended, because its tasks have too.
+        """
         self._dropped.detach()
         lease_renewer.drop(self._held)
         try:
@@ -147,7 +153,7 @@ class RemoteTask:
             pass
 
     def _renew_here(self) -> None:
-        # A forked child that goes on using the task keeps it alive too: its parent may end first.
+        # A forked child that uses the task renews it too, because its parent may end first.
         if not lease_renewer.is_watching(self._held) and self._dropped.alive:
             lease_renewer.watch(self._held)
 
@@ -163,6 +169,6 @@ def _tools_of(entry: Json) -> list[ToolInfo] | ToolhubError:
 
 
 def _drop(held: RenewedTask, pid: int) -> None:
-    """A task that nobody holds any more; in a forked child it is still the parent's."""
+    """Close a task that was garbage-collected. In a forked child the task still belongs to the parent."""
     if pid == os.getpid():
         lease_renewer.close_soon(held)

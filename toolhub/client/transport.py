@@ -1,8 +1,8 @@
 """HTTP to one hub, from any thread, event loop and forked child.
 
-A connection is a plain non-blocking socket that belongs to no event loop; whoever needs one takes it from the
-idle ones and waits for it in the loop it happens to run in. So there is nothing to close when a loop ends and
-nothing that could be "attached to a different loop". A forked child drops what it inherited.
+A connection is a plain non-blocking socket that belongs to no event loop. A request takes an idle connection and waits
+for it in its own event loop. So the end of a loop closes nothing, and no connection is "attached to a different loop".
+A forked child closes the connections that it inherited.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from toolhub.client.errors import HubLost, HubTimeout
 from toolhub.client.http1 import JSON, RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
 from toolhub.wire import NDJSON
 
-# The hub closes idle connections after 75 s; ours go first, so that no request races with that.
+# The hub closes idle connections after 75 s. The client closes them earlier, so that no request races with that.
 _IDLE_S = 60.0
-# Enough for the calls that one process has in flight; what a burst opened beyond is closed after it.
+# Enough for the calls that one process has in flight. Further connections are closed after their request.
 _MOST_IDLE = 64
-# A stream sends a line at least every 15 s, if only to say that it lives.
+# The hub sends a line of a stream at least every 15 s, if needed a keep-alive.
 STREAM_SILENCE_S = 60.0
 
 
@@ -42,7 +42,7 @@ class Transport:
         self._stream_headers = [*headers, (b"accept", NDJSON.encode())]
         self._idle: deque[_Connection] = deque()
         self._pid = os.getpid()
-        # Closes the sockets also of a client that nobody closed.
+        # Closes the sockets of a client that was garbage-collected without aclose().
         weakref.finalize(self, close_all, self._idle)
 
     def __repr__(self) -> str:
@@ -57,10 +57,10 @@ class Transport:
         bound: float | None = None,
         repeatable: bool = False,
     ) -> Any:
-        """Return the decoded answer, None for an empty one.
+        """Return the decoded answer; None for an empty one.
 
-        bound: seconds after which a silent hub is given up. repeatable: ask again when the connection breaks.
-        Raises what the hub answered, HubUnreachable, HubLost.
+        bound: raise HubTimeout after this many seconds. repeatable: send the request again if the connection breaks.
+        Raises the error that the hub answered, HubUnreachable, HubLost.
         """
         payload = encoded(body)
         try:
@@ -77,7 +77,7 @@ class Transport:
         return decoded(self.address, status, raw)
 
     async def stream(self, target: str, body: Any, on_line: Callable[[Any], Awaitable[None]]) -> None:
-        """POST, and await `on_line` with each line of the answer, decoded. Leaving early tells the hub to stop."""
+        """POST, and await `on_line` with each decoded line of the answer. Cancellation makes the hub stop."""
         connection = await self._connection()
         rest = b""
         try:
@@ -113,7 +113,7 @@ class Transport:
             raise self._lost(exc) from exc
 
     async def _read(self, connection: _Connection, silence: float | None = None) -> bytes:
-        """Return the next part of the answer's body, b"" at its end. silence: seconds to wait for it."""
+        """Return the next part of the answer's body; b"" at its end. silence: seconds to wait for it."""
         try:
             while (part := connection.http.read()) is None:
                 data = await connection.receive(silence)
@@ -155,11 +155,11 @@ class Transport:
         return HubLost(f"the hub at {self.address} went away during a request ({str(exc) or type(exc).__name__})")
 
     def _silent(self, seconds: float | None) -> HubTimeout:
-        return HubTimeout(f"the hub at {self.address} was silent for {seconds:g} s")
+        return HubTimeout(f"the hub at {self.address} did not answer for {seconds:g} s")
 
 
 class _Connection:
-    """A non-blocking socket, waited for in whichever event loop asks, and the protocol's state on it."""
+    """A non-blocking socket with its protocol state. It is awaited in the event loop of the current request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -175,10 +175,10 @@ class _Connection:
                 except BlockingIOError:
                     await wait_writable(self.sock)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the hub stopped listening, perhaps after an answer that says why
+            pass  # the hub stopped reading, perhaps after an answer with the reason
 
     async def receive(self, timeout: float | None) -> bytes | None:
-        """Return what arrives next, b"" at the end of the connection, None when nothing came in time."""
+        """Return the next bytes; b"" at the end of the connection; None after `timeout` seconds."""
         while True:
             try:
                 return self.sock.recv(RECEIVE_BYTES)
@@ -192,7 +192,7 @@ class _Connection:
         return time.monotonic() - self.idle_since > _IDLE_S or self._is_readable()
 
     def _is_readable(self) -> bool:
-        """On an idle connection there is nothing to read but its end."""
+        """Whether an idle connection can be read, which means that the hub has closed it."""
         try:
             self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -203,7 +203,7 @@ class _Connection:
 
 
 def close_all(connections: deque[_Connection]) -> None:
-    """Close and forget idle connections. In a forked child this leaves the parent's side open."""
+    """Close and forget idle connections. In a forked child this does not close the parent's connections."""
     while connections:
         try:
             connections.pop().sock.close()

@@ -1,1 +1,1 @@
-"""The doors of a hub that runs as a process of its own: task API `/v1`, MCP gateway `/mcp`, metrics, health."""
+"""The hub as a server process: task API `/v1`, MCP gateway `/mcp`, metrics and health checks."""

@@ -1,4 +1,4 @@
-"""The task API: tasks, tools, calls."""
+"""The task API: open and close tasks, list tools, call tools."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class TaskApi:
-    """Routes over one hub.
+    """The routes of one hub.
 
-    allow_inline: whether a task may bring its own servers, that is, start programs of its choice on this machine.
-    A unix socket always may: its file mode lets in only who could start them anyway.
-    lease: seconds, for tasks that do not say.
+    allow_inline: whether a TCP client may bring its own servers, which means that it can start any program on this
+    machine. Clients on the unix socket always may: its file mode admits only users who can start programs anyway.
+    lease: seconds, for tasks that request none.
     """
 
     def __init__(self, hub: Hub, *, allow_inline: bool, lease: float) -> None:
@@ -91,7 +91,7 @@ class TaskApi:
         return json_response(answer, 201)
 
     def _spec(self, name: str, entry: Json | None, *, allow_inline: bool) -> ServerSpec:
-        """Return the server that a client asks for: the hub's own, or the one that `entry` describes."""
+        """Return the spec of a requested server: the hub's, or the one that `entry` describes."""
         configured = self._hub.config.servers
         if entry is None:
             if name not in configured:
@@ -100,7 +100,7 @@ class TaskApi:
             return configured[name]
         if not allow_inline:
             raise Unauthorized(
-                f"server {name!r} was refused: this hub starts no servers for clients that come over TCP. "
+                f"server {name!r} was refused: this hub starts no servers of TCP clients. "
                 f"Put {name!r} into the hub's config and ask for it by name (for a ToolManager the name alone is "
                 f'enough: {{"name": "{name}"}}), or use the hub\'s unix socket, or start the hub with '
                 "--allow-inline-servers"
@@ -123,18 +123,18 @@ class TaskApi:
         return json_response(dataclasses.asdict(self._task(request).statistics()))
 
     async def close_task(self, request: Request) -> Response:
-        """End a task with all its processes; one that is not open is no error."""
+        """End a task with all its processes. It is no error if the task is not open."""
         await self._hub.close_task(request.path_params["id"])
         return Response(status_code=204)
 
     async def renew(self, request: Request) -> Response:
-        """Give a sign of life."""
+        """Renew the task's lease."""
         scope = self._task(request)
         scope.renew()
         return json_response({"lease_s": _finite(scope.lease)})
 
     async def warm(self, request: Request) -> Response:
-        """Start every server of the task now; answers the errors by server."""
+        """Start every server of the task now. Returns the errors by server."""
         errors = await while_connected(request, self._task(request).warm())
         return json_response({"errors": {name: error_to_wire(exc) for name, exc in (errors or {}).items()}})
 
@@ -150,7 +150,7 @@ class TaskApi:
         return json_response({"servers": [_listed(name, tools) for name, tools in (by_server or {}).items()]})
 
     async def call(self, request: Request) -> Response:
-        """Call a tool; with `Accept: application/x-ndjson` progress and logs are streamed. Hanging up cancels it."""
+        """Call a tool. `Accept: application/x-ndjson` streams progress and logs. Disconnecting cancels the call."""
         scope = self._task(request)
         body = await read_body(request, CallTool)
 
@@ -170,7 +170,7 @@ class TaskApi:
         return json_response({"result": result.raw}) if result else Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def statistics(self, request: Request) -> Response:
-        """Everything the hub counts."""
+        """Return all counters of the hub."""
         return json_response(dataclasses.asdict(self._hub.statistics()))
 
     def _task(self, request: Request) -> HubTask:

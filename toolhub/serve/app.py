@@ -41,20 +41,20 @@ MCP_PATH = "/mcp"
 TASK_HEADER = "x-toolhub-task"
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
-# Where a request's ASGI scope has its task.
+# The key of the task in a request's ASGI scope.
 TASK_KEY = "toolhub.task"
-# The task of MCP clients that neither name one nor have a session (revision 2026-07-28 has none).
+# The task of MCP clients that neither name a task nor have a session (revision 2026-07-28 has no sessions).
 COMMON_TASK = "mcp"
 
 logger = logging.getLogger(__name__)
 
 
 class HubGateway:
-    """The MCP gateway over a hub: a task per header, else per MCP session.
+    """The MCP gateway of a hub: one task per value of the task header, else one per MCP session.
 
-    Every request holds the lease of its task while it is served; so a ping renews it, and an open stream keeps it.
-    A session ends with its task: once a task that a session has used is closed, the session is answered with 404, and
-    its client initializes a new one. It is never given a fresh task under the old session's id.
+    Every request holds its task's lease while it is served. So a ping renews the lease, and an open stream keeps it.
+    A session ends with its task. When a task that the session has used is closed, the session is answered with 404, and
+    its client initializes a new one. An old session's id never gets a new task.
     """
 
     def __init__(self, hub: Hub, *, lease: float) -> None:
@@ -68,7 +68,7 @@ class HubGateway:
             self.gateway.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
         )
         self._used: dict[str, dict[str, HubTask]] = {}
-        """The tasks that each session has used, by the session's id and the task's."""
+        """The tasks that each session has used, by the ids of session and task."""
         self._closing: anyio.abc.TaskGroup | None = None
 
     async def _note_session(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -80,13 +80,13 @@ class HubGateway:
         return await call_next(ctx)
 
     def _forget(self, session: str) -> None:
-        """A session has ended: by DELETE, by silence longer than the lease, or with its task."""
+        """Forget a session that has ended: by DELETE, after its lease without requests, or with its task."""
         del self._used[session]
         assert self._closing is not None
         self._closing.start_soon(self._hub.close_task, _task_of_session(session))
 
     async def _task_for(self, scope: Scope) -> HubTask | None:
-        """Return the task of a request, opened if need be; None if it opens a session, or ends one.
+        """Return the task of a request, opened if needed; None if the request opens or ends a session.
 
         Raises ConfigError for an id that is not allowed, Overloaded, HubClosed.
         """
@@ -124,7 +124,7 @@ class HubGateway:
         try:
             self._changes.send_nowait(None)
         except anyio.WouldBlock:
-            pass  # one is pending already; clients list everything again anyway
+            pass  # an announcement is pending already, and clients list all tools after it
 
     async def _announce(self) -> None:
         async for _ in self._changed:
@@ -138,7 +138,7 @@ class HubGateway:
                     tasks.start_soon(self._announce)
                     yield
                     tasks.cancel_scope.cancel()
-                self._closing.cancel_scope.cancel()  # a hub that ends closes every task by itself
+                self._closing.cancel_scope.cancel()  # the hub closes every task when it ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -154,7 +154,7 @@ class HubGateway:
 
 
 async def _task_of(context: Context) -> HubTask:
-    """The task that `HubGateway` found for a request."""
+    """Return the task that `HubGateway` found for a request."""
     assert context.request is not None
     task: HubTask = context.request.scope[TASK_KEY]
     return task
@@ -165,7 +165,7 @@ def _task_of_session(session: str) -> str:
 
 
 class Application:
-    """What `toolhub serve` runs. Enter `running()` before serving it."""
+    """The ASGI application of `toolhub serve`. Enter `running()` before serving it."""
 
     def __init__(self, hub: Hub, *, token: str | None, allow_inline: bool, lease: float | None = None) -> None:
         self._hub = hub
@@ -184,14 +184,14 @@ class Application:
         ]
         self._starlette = Starlette(routes=routes)
         self._guard = Guard(self._starlette, token=token, allowed_origins=hub.config.hub.allowed_origins)
-        self._drain = Drain(self._guard, standing_path=MCP_PATH)
+        self._drain = Drain(self._guard, stream_path=MCP_PATH)
         self.asgi = _readable_by_pages(self._drain, hub.config.hub.allowed_origins)
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
 
     async def _readyz(self, request: Request) -> Response:
-        """Whether requests are accepted. To those who may use the hub it also says which servers do not work."""
+        """Report whether requests are accepted. Clients that may use the hub also see the servers that do not work."""
         answer: Json = {"ready": self.is_ready}
         if self._guard.admits(request.scope):
             answer["broken_servers"] = [dataclasses.asdict(server) for server in self._hub.events.broken]
@@ -203,7 +203,8 @@ class Application:
             for open_frontend in find_frontends():
                 if (frontend := await stack.enter_async_context(open_frontend(self._hub))) is not None:
                     self.frontends.append(frontend)
-                    self._starlette.router.routes.insert(0, Mount(frontend.path, frontend.app))  # the busiest
+                    # First, because the most requests go there.
+                    self._starlette.router.routes.insert(0, Mount(frontend.path, frontend.app))
             await stack.enter_async_context(self.mcp.running())
             self.is_ready = True
             try:
@@ -213,22 +214,22 @@ class Application:
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests that are being answered, without the streams that clients hold open."""
+        """The number of requests that are being answered, without the streams that clients hold open."""
         return self._drain.in_flight
 
     def end_streams(self) -> None:
-        """End what clients hold open for notifications; calls go on."""
+        """End the streams that clients hold open for notifications. Calls go on."""
         self.is_ready = False
         self.mcp.gateway.end_streams()
         self._drain.end_streams()
 
     def end_requests(self) -> None:
-        """End every request that still runs, with an answer."""
+        """End every request that still runs. Each gets an answer."""
         self._drain.end_all()
 
 
 def _readable_by_pages(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """Answer the question that browsers ask before they let a page of one of these origins use the hub."""
+    """Answer the CORS preflight requests of browsers, so that pages of these origins can use the hub."""
     if not origins:
         return app
     return CORSMiddleware(
@@ -237,7 +238,7 @@ def _readable_by_pages(app: ASGIApp, origins: list[str]) -> ASGIApp:
 
 
 class _Endpoint:
-    """Starlette takes a class instance as a raw ASGI endpoint; a function it would call with a Request."""
+    """A raw ASGI endpoint. Starlette would call a function with a Request, but takes an instance as ASGI app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

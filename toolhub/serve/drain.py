@@ -1,7 +1,8 @@
-"""Which requests are being answered, so that a hub that stops can wait for calls, and for nothing else.
+"""Count the requests that are being answered, so that a stopping hub can wait for calls.
 
-A stream that an MCP client holds open for notifications never ends by itself; a call may take longer than anybody wants
-to wait. Both are ended here, in order: left to uvicorn they would cost the whole drain time and a traceback each.
+A stream that an MCP client holds open for notifications never ends by itself. A call may take longer than the drain
+time. This middleware ends both, in this order. uvicorn alone would wait the whole drain time and log a traceback for
+each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class _Running:
     """One request that is being answered."""
 
     client: Send
-    is_standing: bool
+    is_stream: bool
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     has_begun: bool = False
 
@@ -32,7 +33,7 @@ class _Running:
         await self.client(message)
 
     async def finish(self) -> None:
-        """Complete the answer of a request that was cut short."""
+        """Complete the answer of a request that was cancelled."""
         body = b""
         if not self.has_begun:
             body = to_json({"error": error_to_wire(_STOPPED)})
@@ -42,16 +43,16 @@ class _Running:
 
 
 class Drain:
-    """ASGI middleware. standing_path: a GET of it is a stream without an end."""
+    """ASGI middleware. stream_path: a GET of this path is a stream without an end."""
 
-    def __init__(self, app: ASGIApp, *, standing_path: str) -> None:
+    def __init__(self, app: ASGIApp, *, stream_path: str) -> None:
         self._app = app
-        self._standing_path = standing_path
+        self._stream_path = stream_path
         self._running: set[_Running] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_standing = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == self._standing_path
-        running = _Running(send, is_standing)
+        is_stream = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == self._stream_path
+        running = _Running(send, is_stream)
         self._running.add(running)
         try:
             with running.scope:
@@ -63,16 +64,16 @@ class Drain:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are being answered, without the standing streams."""
-        return sum(not running.is_standing for running in self._running)
+        """The number of requests that are being answered, without streams."""
+        return sum(not running.is_stream for running in self._running)
 
     def end_streams(self) -> None:
-        """End the standing streams; everything else goes on."""
+        """End the streams. Other requests go on."""
         for running in self._running:
-            if running.is_standing:
+            if running.is_stream:
                 running.scope.cancel()
 
     def end_all(self) -> None:
-        """End every request; one that has no answer yet is told that the hub was stopped."""
+        """End every request. A request without an answer gets the error that the hub was stopped."""
         for running in self._running:
             running.scope.cancel()

@@ -1,12 +1,12 @@
-"""Who may use the hub. Wraps the whole application, so that no route can forget it.
+"""Authentication. It wraps the whole application, so that no route can forget it.
 
-With a token: every request but the health checks must carry it. Without one: the bind is loopback, and a web page must
-not be able to reach it through its visitor's browser. So `Host` must be a loopback name, and a request that a page made
-is refused unless the page's origin is one of `hub.allowed_origins`; browsers say so in `Origin` and `Sec-Fetch-Site`,
-and other clients send neither. The unix socket needs no token: its file mode (0600) is the check.
+With a token, every request except the health checks must carry it. Without a token the hub listens only on loopback,
+and a web page must not reach it through its visitor's browser. So `Host` must be a loopback name, and requests of a web
+page are refused unless its origin is one of `hub.allowed_origins`. Browsers send `Origin` and `Sec-Fetch-Site`; other
+clients send neither. The unix socket needs no token: its file mode (0600) protects it.
 
-A body must be JSON and say so, with a token or without: every other type, or none, is what a page may send to a foreign
-host without asking it first.
+A body must be JSON with the JSON content type, with a token or without. A page may send a body of another type to a
+foreign host without a preflight request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from toolhub.errors import Unauthorized
 from toolhub.wire import error_to_wire
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-# Sec-Fetch-Site of requests that no page of another site made: the address bar, and pages of the hub, which has none.
+# Sec-Fetch-Site of requests that come from no other site: the address bar, and pages of the hub itself (it has none).
 _OWN_SITES = frozenset({"none", "same-origin"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address leads to this machine only. `127.0.0.1.example.org` leads anywhere."""
+    """Whether a name or address always leads to this machine. `127.0.0.1.example.org` does not."""
     if host == "localhost":
         return True
     try:
@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware. `token` None means a loopback bind without one."""
+    """ASGI middleware. token: None: the hub listens on loopback without a token."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, allowed_origins: Collection[str] = ()) -> None:
         self._app = app
@@ -53,7 +53,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, send)
 
     def admits(self, scope: Scope) -> bool:
-        """Whether who asks may see more than that the hub is there."""
+        """Whether the client may use the hub."""
         return self._reason(scope) is None
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -67,7 +67,7 @@ class Guard:
         )
 
     def _reason(self, scope: Scope) -> str | None:
-        """Why a request is refused, in words for the client; None: it is not."""
+        """Return why a request is refused, as a message for the client; None if it is allowed."""
         if _is_unix(scope):
             return None
         headers = Headers(scope=scope)

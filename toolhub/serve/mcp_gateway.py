@@ -1,7 +1,7 @@
-"""The MCP gateway: the hub as an MCP server, so that any MCP client sees the tools of all its servers.
+"""The MCP gateway: the hub as one MCP server. Any MCP client sees the tools of all its servers.
 
-Tool names stay as they are while they are unique among the task's servers; those that collide are offered as
-`server__tool`, a form that is always understood.
+A tool keeps its name while the name is unique among the task's servers. Tools with equal names are listed as
+`server__tool`. Calls may always use that form.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from toolhub.wire import error_to_wire
 SEPARATOR = "__"
 # The limit of several model APIs for a function's name.
 MAX_NAME = 64
-# A client that does not read its notifications must not keep the others from theirs.
+# A client that does not read its notifications must not delay those of the others.
 _ANNOUNCE_S = 5.0
-# Of a call, waiting for a client to read them; what is beyond is dropped, as notices may be.
+# At most this many notices of a call wait for a slow client. Further ones are dropped, which MCP allows.
 _MOST_NOTICES = 4096
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 class Tools(Protocol):
-    """What the front needs of a task; a HubTask or a RemoteTask."""
+    """The part of a task that the gateway uses; a HubTask or a RemoteTask."""
 
     async def tools_by_server(self) -> Mapping[str, list[ToolInfo] | ToolhubError]: ...
 
@@ -60,7 +60,7 @@ class Tools(Protocol):
 
 
 def exposed_names(tools: Iterable[ToolInfo]) -> dict[str, ToolInfo]:
-    """Map the names a client sees to tools: plain while unique, `server__tool` on collision, never over MAX_NAME."""
+    """Map the names that a client sees to tools: `tool` if unique, else `server__tool`; never above MAX_NAME."""
     listed = list(tools)
     owners = Counter(tool.name for tool in listed)
     qualified = {_qualified(tool) for tool in listed if owners[tool.name] > 1}
@@ -93,7 +93,7 @@ class GatewayServer(Server[Any]):
 
 
 class McpGateway:
-    """Answers MCP's tool methods from a task; `task_of` finds the task of a request."""
+    """Answers MCP's tool methods from a task. task_of: finds the task of a request."""
 
     def __init__(self, task_of: Callable[[Context], Awaitable[Tools]], *, version: str) -> None:
         self._task_of = task_of
@@ -120,14 +120,14 @@ class McpGateway:
                     telling.start_soon(connection.send_tool_list_changed)
 
     def end_streams(self) -> None:
-        """End the subscriptions of modern clients, who are told that this is the end."""
+        """End the subscriptions of modern clients, and notify them of it."""
         self._subscriptions.close()
 
     async def _relay(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer the list of tools, and calls of the handshake era, with the server's own objects.
+        """Answer `tools/list`, and calls of the handshake era, with the server's own objects.
 
-        The SDK would drop every field its models do not know, and write the keys of a schema in an order of its own; a
-        relay has no business doing that.
+        The SDK would drop fields that its models do not know, and change the order of a schema's keys. A gateway must
+        pass both on unchanged.
         """
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         if ctx.method == "tools/list":
@@ -146,11 +146,11 @@ class McpGateway:
         return types.CallToolResult.model_validate(await self._result(context, params.name, params.arguments))
 
     async def _exposed(self, task: Tools) -> dict[str, ToolInfo]:
-        """Return the tools by the names that are listed; beside these the qualified ones are understood."""
+        """Return the tools by their listed names. Calls may use the qualified names too."""
         tools: list[ToolInfo] = []
         for server, found in (await task.tools_by_server()).items():
             if isinstance(found, ToolhubError):
-                logger.warning("tools of %r are left out: %s", server, found)
+                logger.warning("the tools of server %r are not listed: %s", server, found)
             else:
                 tools += found
         listed = exposed_names(tools)
@@ -158,20 +158,20 @@ class McpGateway:
         return listed
 
     async def _listing(self, context: Context) -> list[Json]:
-        # The SDK makes a session object per request; what lasts, and can be told of changes, is its connection.
+        # The SDK makes a session object per request. Its connection lasts, so changes are announced on the connection.
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._connections.add(context.session._connection)
         exposed = await self._exposed(await self._task_of(context))
         return [{**tool.raw, "name": name} for name, tool in exposed.items()]
 
     async def _resolve(self, task: Tools, name: str) -> tuple[str, str] | None:
-        """Return (server, tool) of a name; what is not known yet is looked up afresh."""
+        """Return (server, tool) of a name. An unknown name makes it list the tools again."""
         if name not in self._names.get(task, {}):
             await self._exposed(task)
         tool = self._names.get(task, {}).get(name)
         if tool is not None:
             return tool.server, tool.name
-        # A server that could not be listed; its error says more than "unknown tool".
+        # A server whose tools could not be listed. Its own error says more than "unknown tool".
         server, separator, plain = name.partition(SEPARATOR)
         return (server, plain) if separator else None
 
@@ -196,9 +196,9 @@ class McpGateway:
 
 
 class _Notices:
-    """A call's progress and logs on their way to the client: in order, and all of them before the result.
+    """Sends a call's progress and logs to the client, in order and before the result.
 
-    A transport of the modern era takes one at a time and drops what is not out when the result is.
+    A transport of the modern era takes one notice at a time, and drops those that are not sent before the result.
     """
 
     def __init__(self, context: Context) -> None:
@@ -211,7 +211,7 @@ class _Notices:
     async def log(self, params: Json) -> None:
         line = types.LoggingMessageNotificationParams.model_validate({"level": "info", "data": None, **params})
         if line.level not in allowed_log_levels(self._context.protocol_version, self._context.meta):
-            return  # modern clients ask for logs with each request; who did not must not get any
+            return  # modern clients request logs with each call; without that request they must get none
         notice = types.LoggingMessageNotification(params=line)
         self._put(functools.partial(self._context.session.send_notification, notice, self._context.request_id))
 
@@ -219,10 +219,10 @@ class _Notices:
         try:
             self._waiting.send_nowait(notice)
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            logger.debug("a notice was dropped: its client reads too slowly, or has its result already")
+            logger.debug("a notice was dropped: the client reads too slowly, or has the result already")
 
     async def pass_on(self) -> None:
-        """Send what comes, until `end()` and nothing is waiting."""
+        """Send notices until `end()` was called and none waits."""
         with self._next:
             async for notice in self._next:
                 await notice()
@@ -232,7 +232,7 @@ class _Notices:
 
 
 def error_result(text: str, details: Json | None = None) -> Json:
-    """A failure as a tool result, for the model to read."""
+    """Return a failure as a tool result, which the model reads."""
     result: Json = {"content": [{"type": "text", "text": text}], "isError": True}
     if details:
         result["_meta"] = {"toolhub/error": details}

@@ -1,4 +1,4 @@
-"""`/metrics`: what the hub counts, in Prometheus' form."""
+"""`/metrics`: the hub's counters in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class HubCollector:
-    """Reads the hub's statistics at each scrape: nothing is counted twice."""
+    """Reads the hub's statistics at each scrape."""
 
     def __init__(self, hub: Hub, frontends: Sequence[Frontend]) -> None:
         self._hub = hub
@@ -61,7 +61,7 @@ def _of_servers(servers: Sequence[ServerHealth]) -> Iterator[Metric]:
     starts = CounterMetricFamily("toolhub_session_starts", "Sessions started", labels=["server"])
     deaths = CounterMetricFamily("toolhub_session_deaths", "Sessions that died or did not start", labels=["server"])
     broken = GaugeMetricFamily(
-        "toolhub_server_broken", "1: its last start failed, or it was given up", labels=["server", "state"]
+        "toolhub_server_broken", "1: the last start failed, or the server was given up", labels=["server", "state"]
     )
     for server in servers:
         starts.add_metric([server.server], server.starts)
@@ -72,13 +72,13 @@ def _of_servers(servers: Sequence[ServerHealth]) -> Iterator[Metric]:
 
 
 def _of_limiters(statistics: HubStatistics) -> Iterator[Metric]:
-    """What waits where; what waits at the limiters of tasks is counted by run."""
-    limit = GaugeMetricFamily("toolhub_limiter_limit", "May be in at once", labels=["limiter"])
-    in_use = GaugeMetricFamily("toolhub_limiter_in_use", "Are in", labels=["limiter"])
-    waiting = GaugeMetricFamily("toolhub_limiter_waiting", "Wait", labels=["limiter"])
-    refusals = CounterMetricFamily("toolhub_limiter_refusals", "Were refused", labels=["limiter"])
-    waits = CounterMetricFamily("toolhub_limiter_waits", "Had to wait", labels=["limiter"])
-    waited = CounterMetricFamily("toolhub_limiter_wait_seconds", "Spent waiting", labels=["limiter"])
+    """Yield the metrics of the limiters. Calls that wait at the limiters of tasks are counted by run."""
+    limit = GaugeMetricFamily("toolhub_limiter_limit", "Calls that may run at once", labels=["limiter"])
+    in_use = GaugeMetricFamily("toolhub_limiter_in_use", "Calls that run", labels=["limiter"])
+    waiting = GaugeMetricFamily("toolhub_limiter_waiting", "Calls that wait", labels=["limiter"])
+    refusals = CounterMetricFamily("toolhub_limiter_refusals", "Calls refused", labels=["limiter"])
+    waits = CounterMetricFamily("toolhub_limiter_waits", "Calls that had to wait", labels=["limiter"])
+    waited = CounterMetricFamily("toolhub_limiter_wait_seconds", "Seconds that calls waited", labels=["limiter"])
     families: list[GaugeMetricFamily | CounterMetricFamily] = [limit, in_use, waiting, refusals, waits, waited]
     for limiter in statistics.limiters:
         values = (
@@ -104,19 +104,23 @@ def _of_limiters(statistics: HubStatistics) -> Iterator[Metric]:
 def _of_shared_calls(coalescing: CoalesceStatistics, cache: CacheStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("toolhub_coalesced", "Calls that joined an equal one", value=coalescing.coalesced)
     yield CounterMetricFamily(
-        "toolhub_coalesce_executions", "Calls made that others could join", value=coalescing.executions
+        "toolhub_coalesce_executions", "Calls executed that equal ones could join", value=coalescing.executions
     )
-    yield GaugeMetricFamily("toolhub_coalesce_in_flight", "Such calls in flight", value=coalescing.in_flight)
+    yield GaugeMetricFamily(
+        "toolhub_coalesce_in_flight", "Calls in flight that equal ones can join", value=coalescing.in_flight
+    )
     yield CounterMetricFamily("toolhub_cache_hits", "Calls answered from a cache", value=cache.hits)
     yield CounterMetricFamily("toolhub_cache_misses", "Calls that no cache could answer", value=cache.misses)
-    yield CounterMetricFamily("toolhub_cache_evictions", "Answers dropped for want of room", value=cache.evictions)
-    yield GaugeMetricFamily("toolhub_cache_entries", "Answers kept", value=cache.entries)
-    yield GaugeMetricFamily("toolhub_cache_bytes", "Their size", value=cache.bytes)
+    yield CounterMetricFamily("toolhub_cache_evictions", "Answers evicted from full caches", value=cache.evictions)
+    yield GaugeMetricFamily("toolhub_cache_entries", "Answers in caches", value=cache.entries)
+    yield GaugeMetricFamily("toolhub_cache_bytes", "Size of the answers in caches", value=cache.bytes)
 
 
 def _of_budget(budget: BudgetStatistics) -> Iterator[Metric]:
-    used = GaugeMetricFamily("toolhub_budget_used", "What sessions use together", labels=["thing"])
-    limits = GaugeMetricFamily("toolhub_budget_limit", "What they may use; not there: no limit", labels=["thing"])
+    used = GaugeMetricFamily("toolhub_budget_used", "Used by all sessions together", labels=["thing"])
+    limits = GaugeMetricFamily(
+        "toolhub_budget_limit", "Limit for all sessions together; absent without a limit", labels=["thing"]
+    )
     for thing, value, limit in (
         ("processes", budget.processes, budget.processes_limit),
         ("memory_bytes", budget.memory_bytes, budget.memory_limit),
@@ -130,7 +134,7 @@ def _of_budget(budget: BudgetStatistics) -> Iterator[Metric]:
     yield limits
     yield GaugeMetricFamily("toolhub_budget_waiting", "Starts that wait for room", value=budget.waiting)
     yield CounterMetricFamily("toolhub_evictions", "Idle sessions ended to make room", value=budget.evictions)
-    yield CounterMetricFamily("toolhub_budget_refusals", "Starts refused for want of room", value=budget.refusals)
+    yield CounterMetricFamily("toolhub_budget_refusals", "Starts refused because of the budget", value=budget.refusals)
 
 
 def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
@@ -144,7 +148,7 @@ def _of_sandboxes(statistics: SandboxCounts) -> Iterator[Metric]:
 
 
 def _of_shared(statistics: Mapping[str, Mapping[str, float]]) -> Metric:
-    family = GaugeMetricFamily("toolhub_shared", "What builtin servers share, and counts", labels=["thing", "count"])
+    family = GaugeMetricFamily("toolhub_shared", "Counts of resources that builtins share", labels=["thing", "count"])
     for thing, counts in statistics.items():
         for count, value in counts.items():
             family.add_metric([thing, count], value)
@@ -162,8 +166,8 @@ class _CallTimes:
         pass
 
     def ended(self, call: Call, outcome: str, seconds: float) -> None:
-        # A name that the model made up must not become a label: labels live for ever. The config knows which servers
-        # there are; a tool is known to be one once it has answered.
+        # A name that the model made up must not become a label, because labels are never removed. The config lists the
+        # servers. A tool's name becomes a label after its first answer.
         if outcome == "ok":
             self._answered.add((call.server, call.tool))
         server = "" if outcome == "ToolNotFound" else call.server
@@ -172,12 +176,12 @@ class _CallTimes:
 
 
 def metrics_route(hub: Hub, frontends: Sequence[Frontend] = ()) -> Route:
-    """Register the collectors and return the route. frontends: may grow later; each tells its own metrics."""
+    """Register the collectors and return the route. frontends: may grow later; each adds its own metrics."""
     registry = CollectorRegistry()
     registry.register(HubCollector(hub, frontends))
     seconds = Histogram(
         "toolhub_call_seconds",
-        "Duration of tool calls, waiting included",
+        "Duration of tool calls, with the time in queues",
         ["server", "tool", "outcome"],
         buckets=_BUCKETS,
         registry=registry,

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the task API, made from its routes and bodies."""
+"""The OpenAPI document of the task API, generated from its routes and bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR = {
                 "message": {"type": "string"},
                 "sent": {
                     "enum": ["no", "maybe"],
-                    "description": "whether the server may have executed the call",
+                    "description": "no: the call did not reach the server; maybe: the server may have executed it",
                 },
             },
         }

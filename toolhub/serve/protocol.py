@@ -3,12 +3,11 @@
 uvicorn limits neither the size of a request's head nor the time that a client takes to send a request. This class
 counts the bytes that it gives to the parser and keeps one timer per connection:
 
-    HEAD   a request is expected or its head arrives: `head_bytes`, `head_timeout_s`
+    HEAD   waiting for a request, or its head arrives: `head_bytes`, `head_timeout_s`
     BODY   the head is complete, the body arrives: `body_bytes`, `body_timeout_s`
-    IDLE   the request is complete: no timer of ours; uvicorn closes a connection that stays idle after its response
+    IDLE   the request is complete: no timer here; uvicorn closes a connection that stays idle after its response
 
-A response may take as long as it likes. Only a client that stops reading it is cut off, after `write_timeout_s`, and
-that the kernel does.
+A response may take any time. The kernel disconnects a client that reads nothing of it for `write_timeout_s`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from uvicorn.server import ServerState
 
 from toolhub.config.models import HttpLimits
 
-# A small header costs forty times its bytes once it is parsed. Clients and proxies send about 20.
+# A parsed small header needs forty times its bytes. Clients and proxies send about 20 headers.
 MAX_HEADERS = 128
-# Each request that waits behind another one costs memory before anybody has looked at its token.
+# Each request that waits behind another one costs memory before its token is checked.
 MAX_PIPELINED = 16
-# The parser gets no more at once, so that what was counted is never far from what was parsed.
+# The parser gets at most this much at once, so that the counted bytes stay close to the parsed bytes.
 _PIECE_BYTES = 64 * 1024
-# A socket that is closed with unread data sends a reset, and the client may lose the answer that says what was wrong.
+# Closing a socket with unread data sends a reset, which may make the client lose the answer with the reason.
 _LINGER_S = 1.0
-# A client that vanished during a long call is noticed without a byte being sent: first probe after this.
+# The first keep-alive probe. The kernel so notices a client that vanished during a long call.
 _KEEPALIVE_S = 60
-# One line in the log per listener and minute says that connections are being refused.
+# At most one log line per listener and minute reports refused connections.
 _LOG_EVERY_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class ConnectionLimiter:
         return f"<ConnectionLimiter {self._open} of {self._limit}>"
 
     def admit(self, address: str | None, now: float) -> bool:
-        """Count one more connection, or return False. address: None on a unix socket, where clients have none."""
+        """Count one more connection, or return False. address: None on a unix socket, whose clients have none."""
         if self._open >= self._limit:
             self._log(now, "all clients together", self._limit)
             return False
@@ -75,21 +74,23 @@ class ConnectionLimiter:
         return True
 
     def release(self, address: str | None) -> None:
-        """An admitted connection has ended."""
+        """Uncount an admitted connection that has ended."""
         self._open -= 1
         if address is not None:
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def _log(self, now: float, who: str, limit: int) -> None:
+    def _log(self, now: float, client: str, limit: int) -> None:
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
-            logger.warning("connections are refused: %s may have %d; see hub.http in the config", who, limit)
+            logger.warning(
+                "connections of %s are refused: the limit is %d open ones; see hub.http in the config", client, limit
+            )
 
 
 def address_of(host: str) -> str:
-    """The address by which a client is counted: of IPv6 the network of 64 bits, which one client has to itself."""
+    """Return the address by which a client is counted. For IPv6 that is its /64 network, which one client owns."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -134,7 +135,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         """Bytes of a chunked body since its last piece of data: sizes, extensions, trailers."""
         self._current: RequestResponseCycle | None = None
-        """The request whose body arrives."""
+        """The request whose body is arriving."""
         self._refusal: tuple[int, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -148,10 +149,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._address = address_of(self.client[0]) if self.client else None
         self._is_admitted = self._limiter.admit(self._address, self.loop.time())
         if self._is_admitted:
-            _expect_a_reader(transport.get_extra_info("socket"), self._limits.write_timeout_s)
+            _set_write_timeout(transport.get_extra_info("socket"), self._limits.write_timeout_s)
             self._watch()
             return
-        # Closed without lingering: what waits for a client would hold the descriptors that the limit protects.
+        # Closed without lingering, because lingering connections would use the descriptors that the limit protects.
         self._is_cut_off = True
         transport.write(_answer(503, "too many connections; close some, or try again later"))
         transport.close()
@@ -169,7 +170,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_cut_off:
             return
         if self._phase is _Phase.IDLE:
-            # Also an empty line, which the parser skips: whoever sends those would stay for ever.
+            # Also for an empty line, which the parser skips. Else a client could stay connected by sending those.
             self._enter(_Phase.HEAD)
         while data and not self.transport.is_closing():
             room = self._limits.head_bytes - self._head_bytes if self._phase is _Phase.HEAD else _PIECE_BYTES
@@ -213,14 +214,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._current = self.cycle
         if self.parser.should_upgrade():
-            # What follows might be of another protocol; it must not be read as a request.
+            # The next bytes may belong to another protocol. They must not be parsed as a request.
             self.cycle.keep_alive = False
-        # uvicorn would add trailers to the headers of a request that was let in already.
+        # uvicorn would add trailers to the headers of a request that the guard has already admitted.
         self.headers = []
 
     def _check_length(self) -> None:
         for name, value in self.headers:
-            # The parser has refused a length that is no number.
+            # The parser has already refused a length that is not a number.
             if name == b"content-length" and int(value) > self._limits.body_bytes:
                 self._refuse_body()
 
@@ -240,7 +241,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(413, f"the body is larger than {self._limits.body_bytes} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Note why the connection is cut off, once the parser has returned."""
+        """Record why the connection must be cut off. It is cut off when the parser has returned."""
         self._refusal = self._refusal or (status, message)
 
     # --- time ---
@@ -254,7 +255,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _watch(self) -> None:
-        """Start the timer of this phase; a request that came whole never gets one."""
+        """Start the timer of this phase. A request that arrived complete needs none."""
         if self._timer is None and self._phase is not _Phase.IDLE and not self.transport.is_closing():
             is_head = self._phase is _Phase.HEAD
             seconds = self._limits.head_timeout_s if is_head else self._limits.body_timeout_s
@@ -264,13 +265,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = None
         if self._phase is _Phase.HEAD:
             if self._is_answering:
-                self._watch()  # the next request of a client that pipelines must not end the response to the last one
+                self._watch()  # with pipelining, the next request must not end the response to the current one
             elif self._head_bytes:
                 self._cut_off(408, f"the headers did not arrive within {self._limits.head_timeout_s:g} s")
             else:
                 self.transport.close()
         elif self.flow.read_paused:
-            self._watch()  # it is the hub that does not read
+            self._watch()  # the hub itself has paused reading
         else:
             self._cut_off(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s")
 
@@ -281,7 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # --- the end ---
 
     def _cut_off(self, status: int, message: str) -> None:
-        """Answer if no other response would be cut in two, read nothing more, and close."""
+        """Answer, unless that would cut another response in two. Then read nothing more, and close."""
         current, self._is_cut_off = self._current, True
         self._enter(_Phase.IDLE)
         self._unset_keepalive_if_required()
@@ -294,7 +295,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if current is None or not current.response_started:
             self.transport.write(_answer(status, message))
         if current is not None:
-            current.disconnected = True  # for the application, which may wait for the rest of the body
+            current.disconnected = True  # wakes the application, which may wait for the rest of the body
             current.message_event.set()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
@@ -302,8 +303,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_LINGER_S, self.transport.abort)
 
 
-def _expect_a_reader(connection: socket.socket, seconds: float) -> None:
-    """Let the kernel end a connection whose client takes nothing of what was sent for so long, or has vanished."""
+def _set_write_timeout(connection: socket.socket, seconds: float) -> None:
+    """Make the kernel close a connection whose client reads nothing for `seconds`, or has vanished."""
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)

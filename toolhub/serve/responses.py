@@ -1,4 +1,4 @@
-"""From request to answer: reading bodies, mapping errors, streaming, and noticing that the client has left."""
+"""Read request bodies, turn errors into responses, stream calls, and notice when a client disconnects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolhub.wire import NDJSON, error_to_wire, status_of
 # Proxies and clients give up on silent connections after about a minute.
 KEEPALIVE_S = 15.0
 CLIENT_CLOSED_REQUEST = 499
-# A watcher per request costs a fifth of a fast call; nobody hangs up on an answer that comes sooner than this.
+# A watcher per request costs a fifth of a fast call. No client disconnects before an answer that comes this soon.
 _WATCH_AFTER_S = 0.02
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 
 class BadRequest(Exception):
-    """The request cannot be understood; `status` is its HTTP status."""
+    """The request is malformed. `status` is the HTTP status of the answer."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 def error_response(exc: Exception) -> Response:
-    """An error as the API tells it."""
+    """Return the API's response for an error."""
     if isinstance(exc, BadRequest):
         return json_response({"error": {"type": "BadRequest", "message": str(exc)}}, exc.status)
     assert isinstance(exc, ToolhubError)
-    # Whoever got past the guard need not log in: this door does not allow it to anybody.
+    # The client has passed the guard, so credentials would not help: 403 instead of 401.
     status = 403 if isinstance(exc, Unauthorized) else status_of(exc)
     headers = {}
     if isinstance(exc, Overloaded):
@@ -56,9 +56,9 @@ def error_response(exc: Exception) -> Response:
 
 
 async def read_body(request: Request, model: type[BodyT]) -> BodyT:
-    """Return the validated JSON body; an empty one counts as ``{}``.
+    """Return the validated JSON body. An empty body counts as ``{}``.
 
-    Raises BadRequest naming the field, ClientDisconnect when the client leaves before the end of the body.
+    Raises BadRequest with the field's name, ClientDisconnect if the client disconnects before the end of the body.
     """
     try:
         # `LimitedProtocol` bounds its size and its time.
@@ -70,7 +70,7 @@ async def read_body(request: Request, model: type[BodyT]) -> BodyT:
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
-    """Await `work`, or cancel it and return None when the client drops the connection."""
+    """Await `work`. If the client disconnects, cancel it and return None."""
     outcome: list[T] = []
     failure: list[ToolhubError] = []
 
@@ -84,7 +84,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
         try:
             outcome.append(await work)
         except ToolhubError as exc:
-            failure.append(exc)  # kept out of the task group, which would wrap it
+            failure.append(exc)  # raised below, because the task group would wrap it
         finally:
             later.cancel()
         tasks.cancel_scope.cancel()
@@ -97,9 +97,10 @@ Calling = Callable[[ProgressFn, LogFn], Awaitable[Result]]
 
 
 class CallStream(StreamingResponse):
-    """Runs a call and sends its progress, logs and result as lines of JSON; a client that leaves cancels it.
+    """Runs a call and sends its progress, logs and result as lines of JSON. A disconnect of the client cancels it.
 
-    Not a generator: that would be left behind, with the call in it, when its client leaves while a line is being sent.
+    It is no generator, because a generator would stay suspended, with its call, if the client disconnects while a line
+    is sent.
     """
 
     def __init__(self, call: Calling) -> None:
@@ -121,19 +122,19 @@ class CallStream(StreamingResponse):
                 await send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
     async def _work(self, to_client: MemoryObjectSendStream[Json]) -> None:
-        async def tell(line: Json) -> None:
-            # Progress that comes after the result, or after the client has left, has nowhere to go.
+        async def send_line(line: Json) -> None:
+            # Progress that comes after the result, or after the disconnect, is dropped.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await to_client.send(line)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            await tell({"progress": {"progress": progress, "total": total, "message": message}})
+            await send_line({"progress": {"progress": progress, "total": total, "message": message}})
 
         async def on_log(params: Json) -> None:
-            await tell({"log": params})
+            await send_line({"log": params})
 
         try:
             last: Json = {"result": (await self._call(on_progress, on_log)).raw}
         except ToolhubError as exc:
             last = {"error": error_to_wire(exc)}
-        await tell(last)
+        await send_line(last)

@@ -1,4 +1,4 @@
-"""Run a hub as a process: bind, serve, and stop well."""
+"""Run a hub as a process: bind the sockets, serve, and stop in order."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from toolhub.serve.guard import is_loopback
 from toolhub.serve.protocol import ConnectionLimiter, LimitedProtocol
 
 OnReady = Callable[[list[str], list[tuple[str, str]]], None]
-"""Receives the addresses, and (name, path) of every further door."""
+"""Receives the addresses, and (name, path) of every frontend."""
 
-# What is cut short at the end of the drain still gets an answer; this is the time for it.
+# Requests that are ended after the drain time still get an answer. This is the time for it.
 ANSWER_S = 2.0
 # The first generation's threshold. A call makes some hundred objects, and several hundred calls are in flight: with
 # Python's default of 700 they are promoted while they run, and full collections follow that stop every call.
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BindSettings:
-    """Where to listen and who may come in. `host` None means no TCP door."""
+    """Where to listen, and the token that clients need. host: None: no TCP socket."""
 
     host: str | None
     port: int
@@ -53,7 +53,7 @@ class BindSettings:
     is_private: bool = False
 
     def with_token(self, sandbox: SandboxSettings) -> BindSettings:
-        """A TCP bind that others can reach gets a token if it has none: other machines, or code in a sandbox."""
+        """Return settings with a token if other machines, or code in a sandbox, can reach the TCP socket."""
         if self.host is None or self.token or (is_loopback(self.host) and not reaches_loopback(sandbox)):
             return self
         return dataclasses.replace(self, token=secrets.token_urlsafe(24))
@@ -62,13 +62,13 @@ class BindSettings:
 def reaches_loopback(sandbox: SandboxSettings) -> bool:
     """Whether code in a sandbox can connect to this machine's loopback addresses, and so to the hub.
 
-    That is any profile with the host's network; the backend `subprocess` keeps no code from it, whatever the profile.
+    It can in a profile with the host's network. With the backend `subprocess` it can in every profile.
     """
     return sandbox.backend == "subprocess" or any(one.network == "host" for one in sandbox.profiles.values())
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signal handlers: the hub has to end first, and two servers cannot both own Ctrl-C."""
+    """uvicorn without its signal handlers. The hub handles signals itself, once for all its listeners."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -76,7 +76,7 @@ class _UvicornServer(uvicorn.Server):
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises ConfigError with the way out."""
+    """Return a listening socket. Raises ConfigError."""
     listener: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -94,11 +94,11 @@ def bind_tcp(host: str, port: int) -> socket.socket:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """Return a listening socket with mode 0600, replacing a dead one. Raises ConfigError."""
+    """Return a listening socket with mode 0600. Replaces a socket file without a listener. Raises ConfigError."""
     if _is_answering(path):
         raise ConfigError(f"another hub is listening on {path}; use it, or choose another --uds")
     if path.exists() and not path.is_socket():
-        raise ConfigError(f"{path} is there and is no socket, so it is left alone; choose another --uds")
+        raise ConfigError(f"cannot listen on {path}: a file that is not a socket exists there; choose another --uds")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def bind_unix(path: Path) -> socket.socket:
 
 
 def _bind_for_owner(listener: socket.socket, path: Path) -> None:
-    old_mask = os.umask(0o177)  # set before bind: a moment with open permissions would be enough
+    old_mask = os.umask(0o177)  # before bind, so that other users cannot connect even for a moment
     try:
         listener.bind(str(path))
     finally:
@@ -130,14 +130,14 @@ def _is_answering(path: Path) -> bool:
 
 
 async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> None:
-    """Serve until SIGINT or SIGTERM (or, if private, until stdin ends); a second signal ends it at once.
+    """Serve until SIGINT or SIGTERM; a private hub also until stdin ends. A second signal ends the hub at once.
 
-    SIGHUP is ignored, so that a hub outlives the terminal or the ssh connection that it was started from.
+    SIGHUP is ignored, so that a hub outlives the terminal or the ssh connection that started it.
 
-    on_ready: called once connections are accepted.
+    on_ready: called when connections are accepted.
     """
     with contextlib.ExitStack() as closing:
-        # The socket's file goes first when the hub ends, so that it is never a successor's that is removed.
+        # The hub removes its socket file before anything else, so that it never removes the file of a successor.
         socket_file = closing.enter_context(contextlib.ExitStack())
         listeners = _bind_all(bind, closing, socket_file)
         async with Hub(config) as hub:
@@ -149,10 +149,10 @@ async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> Non
             )
             async with application.running():
                 servers = [_UvicornServer(_settings(application, config)) for _ in listeners]
-                ending = _Ending(application, servers, socket_file)
+                shutdown = _Shutdown(application, servers, socket_file)
                 tune_garbage_collector()
-                await _serve_all(listeners, ending, config.hub.drain_s, bind.is_private, on_ready)
-        logger.info("the hub has stopped, and with it every server that it started")
+                await _serve_all(listeners, shutdown, config.hub.drain_s, bind.is_private, on_ready)
+        logger.info("the hub has stopped, and every server that it started has ended")
 
 
 def tune_garbage_collector() -> None:
@@ -171,8 +171,8 @@ def _bind_all(
     listeners: list[tuple[str, socket.socket]] = []
     if bind.host is not None:
         tcp = closing.enter_context(bind_tcp(bind.host, bind.port))
-        shown = f"[{bind.host}]" if ":" in bind.host else bind.host
-        listeners.append((f"http://{shown}:{tcp.getsockname()[1]}", tcp))
+        host = f"[{bind.host}]" if ":" in bind.host else bind.host
+        listeners.append((f"http://{host}:{tcp.getsockname()[1]}", tcp))
     if bind.uds is not None:
         unix = closing.enter_context(bind_unix(bind.uds))
         socket_file.callback(_remove_socket, bind.uds, with_folder=bind.is_private)
@@ -196,8 +196,8 @@ def _settings(application: Application, config: Config) -> uvicorn.Config:
     )
 
 
-class _Ending:
-    """The end of serving: no new requests, time for those that run, then an answer for the rest."""
+class _Shutdown:
+    """The shutdown: accept no new requests, give the running ones time, then answer the rest with an error."""
 
     def __init__(
         self, application: Application, servers: list[_UvicornServer], socket_file: contextlib.ExitStack
@@ -209,7 +209,7 @@ class _Ending:
         self._socket_file = socket_file
 
     def begin(self) -> int:
-        """Accept nothing more; return how many requests are running."""
+        """Accept no more requests; return how many are running."""
         self.has_begun = True
         self._socket_file.close()
         self._application.end_streams()
@@ -221,55 +221,55 @@ class _Ending:
         """Wait `drain` seconds for requests to end by themselves."""
         await anyio.sleep(drain)
         if (left := self._application.requests_in_flight) > 0:
-            logger.warning("%d requests were still running after %g s (hub.drain_s) and are cut short", left, drain)
+            logger.warning("%d requests were still running after %g s (hub.drain_s) and are cancelled", left, drain)
         self._application.end_requests()
 
 
 async def _serve_all(
     listeners: list[tuple[str, socket.socket]],
-    ending: _Ending,
+    shutdown: _Shutdown,
     drain: float,
     is_private: bool,
     on_ready: OnReady,
 ) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, ending, drain, tasks)
+        tasks.start_soon(_stop_on_signal, shutdown, drain, tasks)
         if is_private:
-            tasks.start_soon(_stop_on_stdin_end, ending)
+            tasks.start_soon(_stop_on_stdin_end, shutdown)
         async with anyio.create_task_group() as serving:
-            for server, (_, listener) in zip(ending.servers, listeners, strict=True):
+            for server, (_, listener) in zip(shutdown.servers, listeners, strict=True):
                 serving.start_soon(server.serve, [listener])
-            for server in ending.servers:
+            for server in shutdown.servers:
                 while not server.started:
                     await anyio.sleep(0.005)
-            frontends = [(frontend.announcement(), frontend.path) for frontend in ending.frontends]
+            frontends = [(frontend.announcement(), frontend.path) for frontend in shutdown.frontends]
             on_ready([address for address, _ in listeners], frontends)
             where = ", ".join(address for address, _ in listeners)
             logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
         tasks.cancel_scope.cancel()
 
 
-async def _stop_on_signal(ending: _Ending, drain: float, tasks: anyio.abc.TaskGroup) -> None:
+async def _stop_on_signal(shutdown: _Shutdown, drain: float, tasks: anyio.abc.TaskGroup) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async for number in signals:
             if number == signal.SIGHUP:
                 logger.warning(
-                    "SIGHUP is ignored: the hub goes on without its terminal, and it cannot reload its config. "
-                    "To stop it send SIGTERM; to use a changed config stop it and start it again"
+                    "SIGHUP is ignored: the hub keeps running without its terminal, and it cannot reload its config. "
+                    "To stop it, send SIGTERM. To use a changed config, stop it and start it again"
                 )
                 continue
-            if ending.has_begun:
-                # The supervisor sees our end and kills everything that is left.
-                logger.warning("a second signal: the hub ends at once")
+            if shutdown.has_begun:
+                # The supervisor notices the hub's end and kills everything that is left.
+                logger.warning("got a second signal: the hub ends at once")
                 os._exit(130)
-            running = ending.begin()
+            running = shutdown.begin()
             name = signal.Signals(number).name
-            logger.info("%s: the hub stops; %d requests are running and have up to %g s to end", name, running, drain)
-            tasks.start_soon(ending.finish, drain)
+            logger.info("got %s: the hub stops; %d running requests have %g s to end", name, running, drain)
+            tasks.start_soon(shutdown.finish, drain)
 
 
-async def _stop_on_stdin_end(ending: _Ending) -> None:
-    """A private hub lives exactly as long as somebody holds the other end of its stdin."""
+async def _stop_on_stdin_end(shutdown: _Shutdown) -> None:
+    """Stop a private hub when its stdin ends. Its parent process holds the other end."""
     os.set_blocking(sys.stdin.fileno(), False)
     while True:
         await anyio.wait_readable(sys.stdin.fileno())
@@ -278,12 +278,12 @@ async def _stop_on_stdin_end(ending: _Ending) -> None:
                 break
         except BlockingIOError:
             continue
-    ending.begin()
-    await ending.finish(0)  # its only clients are gone
+    shutdown.begin()
+    await shutdown.finish(0)  # the only client has ended
 
 
 def _remove_socket(path: Path, *, with_folder: bool) -> None:
     path.unlink(missing_ok=True)
     if with_folder:
         with contextlib.suppress(OSError):
-            path.parent.rmdir()  # made for this hub alone; stays if anything else is in it
+            path.parent.rmdir()  # made for this hub; it stays if it holds other files

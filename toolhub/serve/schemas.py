@@ -1,4 +1,4 @@
-"""Request bodies of the task API; the OpenAPI page is made from them."""
+"""Request bodies of the task API. The OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class Body(BaseModel):
 
 
 class OpenTask(Body):
-    """A task to open. It ends by DELETE, by silence longer than its lease, or with the hub."""
+    """A task to open. It ends by DELETE, with the hub, or when its client is silent for longer than its lease."""
 
     id: str | None = None
-    """1 to 128 letters, digits and `._:-`, with neither a dot nor a hyphen first. The same holds for `run` and for
-    labels where the config uses them as `${task.<label>}`."""
+    """1 to 128 letters, digits and `._:-`; the first is no dot and no hyphen. The same rule holds for `run` and for
+    labels that the config uses as `${task.<label>}`."""
     run: str = Field(default="", max_length=200)
     labels: dict[str, str] = Field(default_factory=dict)
     servers: dict[str, dict[str, Any] | None] | None = None
-    """By name: a server of the task's own, in the form of the config's `servers`, or null for the hub's server of that
-    name. Servers of its own need the hub's unix socket or `allow_inline_servers`; null needs neither."""
+    """By name: the task's own server, in the form of the config's `servers`, or null for the hub's server with that
+    name. A server of the task's own needs the hub's unix socket or `allow_inline_servers`; null needs neither."""
     only_these: bool = False
     """Leave out the hub's servers that `servers` does not name."""
     partial: bool = False
-    """Open the task without those of `servers` that cannot be used; the answer tells them under `refused`."""
+    """Open the task without the `servers` that cannot be used. The answer lists them under `refused`."""
     lease_s: Seconds | None = None
     weight: Weight = 1
-    """The task's share of what is scarce, beside the other tasks of its run."""
+    """The task's share of scarce capacity, relative to the other tasks of its run."""
 
 
 class CallTool(Body):
-    """One tool call. `timeout_s` covers everything, waiting included."""
+    """One tool call. `timeout_s` covers everything, also the time in queues."""
 
     server: str
     tool: str

@@ -12,7 +12,7 @@ from toolhub.serve.mcp_gateway import Context, McpGateway, Tools
 
 
 async def serve_stdio(task: Any) -> None:
-    """Answer one MCP client from `task` (a HubTask or a RemoteTask) until its end of stdin."""
+    """Serve one MCP client from `task` (a HubTask or a RemoteTask) until stdin ends."""
 
     async def only_task(context: Context) -> Tools:
         chosen: Tools = task

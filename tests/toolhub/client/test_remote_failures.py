@@ -69,7 +69,7 @@ async def test_a_frozen_hub_is_given_up_after_the_timeout_and_a_margin(
     monkeypatch.setattr(task_module, "MARGIN_S", 0.2)
     await ledger_task.call("echo", "pid")
     own_hub_process.freeze()
-    with pytest.raises(HubClosed, match="was silent for 0.3 s"):
+    with pytest.raises(HubClosed, match="did not answer for 0.3 s"):
         await ledger_task.call("echo", "pid", timeout=0.1)
     own_hub_process.kill()
 
@@ -97,7 +97,7 @@ async def test_something_else_at_the_address_is_not_taken_for_a_hub() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            with pytest.raises(HubClosed, match="is not a toolhub: HTTP 501"):
+            with pytest.raises(HubClosed, match="is not a toolhub hub: HTTP 501"):
                 await toolhub.connect(f"http://127.0.0.1:{server.server_port}").open_task()
         finally:
             server.shutdown()

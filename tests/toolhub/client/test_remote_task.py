@@ -139,5 +139,5 @@ async def test_over_tcp_the_token_is_needed_and_may_come_from_the_environment(
         monkeypatch.setenv("TOOLHUB_TOKEN", "secret")
         async with toolhub.connect(process.url) as hub, hub.task() as task:
             assert (await task.call("echo", "echo", {"text": "hi"})).text == "hi"
-            with pytest.raises(Unauthorized, match="starts no servers for clients that come over TCP"):
+            with pytest.raises(Unauthorized, match="starts no servers of TCP clients"):
                 await hub.open_task(servers={"echo": echo_server()})

@@ -83,6 +83,6 @@ def test_the_hub_says_when_it_is_ready_drains_and_has_stopped(tmp_path: Path) ->
         eventually(lambda: any(slot["in_flight"] for slot in task.show()["slots"]), within=30)
         assert hub.stop(within=30) == 0
         error_of(running.result(), 503)
-        said(hub, r"SIGTERM: the hub stops; 1 requests are running and have up to 1 s to end")
-        said(hub, r"WARNING .*1 requests were still running after 1 s \(hub.drain_s\) and are cut short")
+        said(hub, r"got SIGTERM: the hub stops; 1 running requests have 1 s to end")
+        said(hub, r"WARNING .*1 requests were still running after 1 s \(hub.drain_s\) and are cancelled")
         said(hub, r"the hub has stopped")

@@ -136,7 +136,7 @@ def test_what_cannot_be_listened_on_is_one_clear_line(config: Path, tmp_path: Pa
         expected = {
             f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port": ["--port", port],
             "cannot listen on 192.0.2.1:0": ["--host", "192.0.2.1", "--port", "0"],
-            "precious.txt is there and is no socket": ["--port", "0", "--uds", str(precious)],
+            "precious.txt: a file that is not a socket exists there": ["--port", "0", "--uds", str(precious)],
             "AF_UNIX path too long": ["--port", "0", "--uds", str(tmp_path / ("x" * 120))],
         }
         with ThreadPoolExecutor() as pool:
