@@ -64,7 +64,7 @@ class Hub:
         """open_channel: how servers are reached; only for tests. The default knows every transport."""
         self.config = config or Config()
         self.observers: list[Observer] = []
-        self.on_tools_changed: list[Callable[[str], None]] = []
+        self._tools_listeners: list[Callable[[str], None]] = []
         self.retries = 0
         self._started_at = time.time()
         self._counts = CallCounts()
@@ -106,7 +106,7 @@ class Hub:
                 retry_budget=RetryBudget(),
                 on_retry=self._count_retry,
                 shared_server=self._shared_server,
-                on_tools_changed=self.on_tools_changed,
+                tools_listeners=self._tools_listeners,
                 queue=limits.queue,
                 task_concurrency=limits.task_concurrency,
                 run_weights=limits.run_weights,
@@ -284,6 +284,10 @@ class Hub:
         if self._closing:
             raise HubClosed("the hub is shutting down")
         return self._owners
+
+    def on_tools_changed(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(server)` (without waiting) whenever a server says that its tools changed."""
+        self._tools_listeners.append(callback)
 
     @property
     def sandboxes(self) -> SandboxProvider | None:

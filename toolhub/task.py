@@ -99,7 +99,12 @@ class HubTask:
         return self._limiters[call.server]
 
     @property
-    def servers(self) -> Mapping[str, ServerSpec]:
+    def servers(self) -> tuple[str, ...]:
+        """The names of the task's servers."""
+        return tuple(self._servers)
+
+    @property
+    def specs(self) -> Mapping[str, ServerSpec]:
         """The task's servers by name, with its own variables filled in."""
         return {name: server.spec for name, server in self._servers.items()}
 
@@ -193,7 +198,7 @@ class HubTask:
         a server that cannot be reached is left out (see `tools_by_server`).
         """
         if server is not None:
-            server_named(self.servers, server)
+            server_named(self.specs, server)
             with self.in_use():
                 return await self._servers[server].tools(fresh=fresh)
         by_server = await self.tools_by_server(fresh=fresh)
@@ -261,10 +266,13 @@ class HubTask:
                 callback()
 
         self._listeners.append(listener)
-        self._shared.on_tools_changed.append(listener)
+        self._shared.tools_listeners.append(listener)
 
-    def renew(self) -> None:
-        """A sign of life from the client. Raises TaskClosed."""
+    async def renew(self) -> None:
+        """Renew the lease. Raises TaskClosed."""
+        self._renew()
+
+    def _renew(self) -> None:
         if self._closed:
             raise TaskClosed(f"task {self.id!r} is closed; open a new one")
         self._renewed_at = anyio.current_time()
@@ -272,7 +280,7 @@ class HubTask:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Hold the lease for the length of the block; it runs anew from the block's end. Raises TaskClosed."""
-        self.renew()
+        self._renew()
         self._users += 1
         try:
             yield
@@ -298,7 +306,7 @@ class HubTask:
             call.cancel()
         self._caches.close()
         while self._listeners:
-            self._shared.on_tools_changed.remove(self._listeners.pop())
+            self._shared.tools_listeners.remove(self._listeners.pop())
         async with anyio.create_task_group() as closing:
             for slot in self.own_slots():
                 closing.start_soon(slot.aclose)

@@ -90,7 +90,7 @@ async def examine(config: Config) -> tuple[list[Report], list[Finding]]:
             reports[name] = await _examine_one(hub, task, spec)
 
         async with anyio.create_task_group() as looking:
-            for name, spec in task.servers.items():
+            for name, spec in task.specs.items():
                 looking.start_soon(look, name, spec)
         sandbox = await _examine_sandbox(hub)
     return [reports[name] for name in config.servers], sandbox

@@ -130,7 +130,7 @@ class TaskApi:
     async def renew(self, request: Request) -> Response:
         """Renew the task's lease."""
         scope = self._task(request)
-        scope.renew()
+        await scope.renew()
         return json_response({"lease_s": _finite(scope.lease)})
 
     async def warm(self, request: Request) -> Response:

@@ -63,7 +63,7 @@ class HubGateway:
         self.gateway = McpGateway(_task_of, version=__version__)
         self.gateway.server.middleware.append(self._note_session)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
-        hub.on_tools_changed.append(self._note_change)
+        hub.on_tools_changed(self._note_change)
         self._sessions = StreamableHTTPSessionManager(
             self.gateway.server, session_idle_timeout=lease, max_request_body_size=hub.config.hub.http.body_bytes
         )

@@ -20,7 +20,7 @@ async def serve_stdio(task: Any) -> None:
 
     gateway = McpGateway(only_task, version=__version__)
     async with anyio.create_task_group() as tasks:
-        if hasattr(task, "on_tools_changed"):  # a remote hub does not tell
+        if hasattr(task, "on_tools_changed"):  # a RemoteTask has none
             task.on_tools_changed(lambda: tasks.start_soon(gateway.announce_change))
         async with stdio_server() as (read, write):
             await gateway.server.run(read, write, gateway.server.create_initialization_options())

@@ -47,7 +47,7 @@ class HubResources:
     retry_budget: RetryBudget
     on_retry: Callable[[], None]
     shared_server: Callable[[ServerSpec], SessionPool]
-    on_tools_changed: list[Callable[[str], None]]
+    tools_listeners: list[Callable[[str], None]]
     queue: int
     task_concurrency: int
     run_weights: Mapping[str, float]
@@ -183,7 +183,7 @@ class SessionPool:
         self._tell_change()
 
     def _tell_change(self) -> None:
-        for listener in self.shared.on_tools_changed:
+        for listener in self.shared.tools_listeners:
             listener(self.spec.name)
 
     def lease(self, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:

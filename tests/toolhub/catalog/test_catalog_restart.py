@@ -91,7 +91,7 @@ async def test_what_the_first_start_confirms_is_no_news(hubs: HubFactory, offers
     heard: list[str] = []
     with anyio.fail_after(20):
         async with hubs(offers.spec()) as hub, hub.task() as task:
-            hub.on_tools_changed.append(heard.append)
+            hub.on_tools_changed(heard.append)
             await names(task)
             await task.call("offers", "one")
             await has_verified(hub, task)
@@ -105,7 +105,7 @@ async def test_a_server_that_offers_something_else_by_now_is_announced(hubs: Hub
     heard: list[str] = []
     with anyio.fail_after(20):
         async with hubs(offers.spec()) as hub, hub.task() as task:
-            hub.on_tools_changed.append(heard.append)
+            hub.on_tools_changed(heard.append)
             assert await names(task) == ["one"]
             await task.call("offers", "one")
             await eventually(lambda: heard)

@@ -22,7 +22,7 @@ async def test_calls_are_answered(transport: str, serve: Serve, hubs: HubFactory
     async with hubs.task(server.spec()) as task:
         assert {"echo", "pid", "die", "big", "slow"} == {tool.name for tool in await task.tools()}
         assert (await task.call("remote", "echo", {"text": "grüße"})).text == "grüße"
-        assert task.servers["remote"].transport == transport
+        assert task.specs["remote"].transport == transport
 
 
 @both

@@ -88,7 +88,7 @@ async def test_list_changed_refreshes_the_tools(hubs: HubFactory) -> None:
     changed = anyio.Event()
     with anyio.fail_after(10):
         async with hubs(fixture("echo")) as hub, hub.task("t") as task:
-            hub.on_tools_changed.append(lambda server: changed.set() if server == "echo" else None)
+            hub.on_tools_changed(lambda server: changed.set() if server == "echo" else None)
             assert "later" not in [tool.name for tool in await task.tools()]
             await task.call("echo", "add_tool", {"name": "later"})
             await changed.wait()

@@ -1,0 +1,50 @@
+"""A task is used in the same way whether its hub runs in this process or in another one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from in_memory_hub import a_hub
+
+from toolhub.channel.memory import MemoryServer
+from toolhub.client.address import Address
+from toolhub.client.lease_renewer import lease_renewer
+from toolhub.client.task import RemoteTask
+from toolhub.client.transport import Transport
+
+pytestmark = pytest.mark.anyio
+
+# Only an opening over the network can be partial.
+ONLY_REMOTE = {"refused"}
+
+
+def a_remote_task() -> RemoteTask:
+    """A task of a hub that does not exist; nothing is sent."""
+    opened = {"id": "t1", "run": "r1", "servers": ["memory"], "lease_s": None}
+    task = RemoteTask(Transport(Address(path="/nonexistent/hub.sock"), None), opened, timeout=None)
+    task._dropped.detach()
+    lease_renewer.drop(task._held)
+    return task
+
+
+def public_names(task: object) -> set[str]:
+    return {name for name in dir(task) if not name.startswith("_")}
+
+
+def form_of(task: object, name: str) -> tuple[str, Any]:
+    value = getattr(task, name)
+    if not inspect.ismethod(value):
+        return "attribute", type(value)
+    kind = "coroutine" if inspect.iscoroutinefunction(value) else "method"
+    return kind, inspect.signature(value)
+
+
+async def test_every_attribute_of_a_remote_task_has_the_same_form_on_an_embedded_task() -> None:
+    remote = a_remote_task()
+    async with a_hub(MemoryServer()) as hub, hub.task("t1", run="r1") as embedded:
+        common = public_names(remote) - ONLY_REMOTE
+        assert common <= public_names(embedded)
+        assert {name: form_of(remote, name) for name in common} == {name: form_of(embedded, name) for name in common}
+        assert remote.servers == embedded.servers == ("memory",)
