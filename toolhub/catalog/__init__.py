@@ -1,1 +1,1 @@
-"""What tools each server offers."""
+"""The tools that each server offers."""

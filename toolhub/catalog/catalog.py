@@ -1,8 +1,9 @@
-"""What each server offers, and how sure that is.
+"""The tools of each server, and whether the server itself has confirmed them.
 
-*Verified* is what the server itself said in this hub's life, per (server, environment). *Kept* is what any server of
-the same description said last, in this hub's life or an earlier one's: it answers `tools/list` before a process is up,
-and the server's next start confirms or corrects it. Both are forgotten when the server says that its tools changed.
+*Verified* tools were listed by the server itself since the hub started, per (server, environment). *Saved* tools were
+listed by any server with the same description, perhaps before the hub started. They answer `tools/list` before a
+process has started, and the server's next start confirms or corrects them. Both are removed when the server says that
+its tools changed.
 """
 
 from __future__ import annotations
@@ -15,68 +16,70 @@ from toolhub.catalog.store import CatalogStore
 from toolhub.config import ServerSpec
 from toolhub.model import Json, ToolInfo, ToolPolicy
 
-# Tasks that bring servers of their own come and go; what is dropped here is asked for again.
+# Entries beyond this number are dropped, oldest first. Tasks with servers of their own add entries all the time.
 _MOST = 2000
 
 _Tools = dict[str, ToolInfo]
 
 
 class Catalog:
-    """Tools by server and environment; shared by every task of a hub.
+    """Tools by server and environment, shared by all tasks of a hub.
 
-    key: names a server with one task's values filled in, so that no two environments are mixed up.
-    store: where answers are kept between two lives of the hub; None keeps them for this one.
+    key: identifies a server with one task's values filled in, so that different environments have different entries.
+    store: saves answers for the next start of the hub; None: they are not saved.
     """
 
     def __init__(self, store: CatalogStore | None = None) -> None:
         self._store = store
         self._verified: dict[str, _Tools] = {}
-        self._kept: dict[str, _Tools] = {}
+        self._saved: dict[str, _Tools] = {}
         self._changing: set[str] = set()
 
     def get(self, key: str, spec: ServerSpec | None = None) -> list[ToolInfo] | None:
-        """Return a server's tools in its own order, each reader its own copy, or None when they are not known.
+        """Return a copy of a server's tools in the server's order; None if they are not known.
 
-        spec: the server's, for what is kept; without it only verified tools are returned.
+        spec: the server's spec, to use saved tools too. Without it only verified tools are returned.
         """
         tools = self._known(key, spec)
         return None if tools is None else copy.deepcopy(list(tools.values()))
 
     def put(self, key: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
-        """Remember what `tools/list` answered, as a copy of its own; returns the tools."""
+        """Store a copy of what `tools/list` answered; return the tools."""
         tools = [ToolInfo.from_wire(spec.name, tool) for tool in wire]
-        said = {tool.name: tool for tool in copy.deepcopy(tools)}
-        kept = self._kept_tools(spec)
-        if kept is not None and _alike(kept, said):
-            said = kept  # the order that readers have seen stays: prompts are made from it
+        listed = {tool.name: tool for tool in copy.deepcopy(tools)}
+        saved = self._saved_tools(spec)
+        if saved is not None and _are_equal(saved, listed):
+            listed = saved  # keeps the order that readers have seen, because prompts are made from it
         else:
-            self._keep(spec, said)
-        _remember(self._verified, key, said)
+            self._save(spec, listed)
+        _add(self._verified, key, listed)
         return tools
 
     def is_unverified(self, key: str, spec: ServerSpec) -> bool:
-        """Whether readers are given what is kept, so that the server itself should be asked once it is up."""
-        return key not in self._verified and self._kept_tools(spec) is not None
+        """Whether readers get saved tools, so that the server should be asked when it has started."""
+        return key not in self._verified and self._saved_tools(spec) is not None
 
     def is_outdated_by(self, key: str, spec: ServerSpec, wire: Iterable[Json]) -> bool:
-        """Whether readers were given something else than what `tools/list` answers now."""
+        """Whether readers got other tools than `tools/list` answers now."""
         known = self._known(key, spec)
-        return known is not None and not _alike(known, _by_name(spec, wire))
+        return known is not None and not _are_equal(known, _by_name(spec, wire))
 
     def forget(self, key: str, spec: ServerSpec | None = None) -> None:
-        """The server changed its tools. What a server that does so says in between is not kept: it may hold for one
-        process only."""
+        """Remove a server's tools, because it said that they changed.
+
+        Its later answers are not saved: a server that changes its tools may do so for each process differently.
+        """
         self._verified.pop(key, None)
         if spec is None:
             return
         identity = _identity(spec)
-        self._kept.pop(identity, None)
+        self._saved.pop(identity, None)
         self._changing.add(identity)
         if self._store is not None:
             self._store.remove(spec)
 
     def policy(self, key: str, spec: ServerSpec, tool: str) -> ToolPolicy:
-        """What is declared about a tool: the server's annotations once verified, overruled by the config."""
+        """Return what is declared about a tool: by the config, else by the server's verified annotations."""
         known = self._verified.get(key, {}).get(tool)
         hints = known.annotations if known else {}
         declared = spec.tools.policy.get(tool)
@@ -91,39 +94,39 @@ class Catalog:
 
     def _known(self, key: str, spec: ServerSpec | None) -> _Tools | None:
         verified = self._verified.get(key)
-        return self._kept_tools(spec) if verified is None and spec is not None else verified
+        return self._saved_tools(spec) if verified is None and spec is not None else verified
 
-    def _kept_tools(self, spec: ServerSpec) -> _Tools | None:
+    def _saved_tools(self, spec: ServerSpec) -> _Tools | None:
         identity = _identity(spec)
-        kept = self._kept.get(identity)
-        if kept is None and self._store is not None and identity not in self._changing:
+        saved = self._saved.get(identity)
+        if saved is None and self._store is not None and identity not in self._changing:
             wire = self._store.read(spec)
             if wire is not None:
-                kept = _by_name(spec, wire)
-                _remember(self._kept, identity, kept)
-        return kept
+                saved = _by_name(spec, wire)
+                _add(self._saved, identity, saved)
+        return saved
 
-    def _keep(self, spec: ServerSpec, tools: _Tools) -> None:
+    def _save(self, spec: ServerSpec, tools: _Tools) -> None:
         identity = _identity(spec)
         if identity in self._changing:
             return
-        _remember(self._kept, identity, tools)
+        _add(self._saved, identity, tools)
         if self._store is not None:
             self._store.write(spec, [tool.raw for tool in tools.values()])
 
 
 def with_declarations(spec: ServerSpec, tool: ToolInfo) -> ToolInfo:
-    """The tool with the config's word in place of the server's annotations."""
+    """Return the tool with the config's declarations in place of the server's annotations."""
     declared = spec.tools.policy.get(tool.name)
     if declared is None:
         return tool
-    said = {"readOnlyHint": declared.read_only, "idempotentHint": declared.idempotent}
-    hints = tool.annotations | {name: value for name, value in said.items() if value is not None}
+    overrides = {"readOnlyHint": declared.read_only, "idempotentHint": declared.idempotent}
+    hints = tool.annotations | {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(tool, raw=tool.raw | {"annotations": hints}) if hints else tool
 
 
 def _identity(spec: ServerSpec) -> str:
-    """The same for every task, even when its environment names the task."""
+    """Return the identity of a server. It is the same for all tasks, even if its environment names the task."""
     return f"{spec.name}:{spec.template_fingerprint}"
 
 
@@ -131,12 +134,12 @@ def _by_name(spec: ServerSpec, wire: Iterable[Json]) -> _Tools:
     return {tool["name"]: ToolInfo.from_wire(spec.name, tool) for tool in wire}
 
 
-def _alike(one: _Tools, other: _Tools) -> bool:
-    """In whatever order: some servers list their tools in another one each time."""
+def _are_equal(one: _Tools, other: _Tools) -> bool:
+    """Whether the tools are equal in any order. Some servers list them in a different order each time."""
     return {name: tool.raw for name, tool in one.items()} == {name: tool.raw for name, tool in other.items()}
 
 
-def _remember(known: dict[str, _Tools], name: str, tools: _Tools) -> None:
+def _add(known: dict[str, _Tools], name: str, tools: _Tools) -> None:
     known.pop(name, None)
     known[name] = tools
     if len(known) > _MOST:

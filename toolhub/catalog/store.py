@@ -1,8 +1,8 @@
-"""What servers answered to `tools/list`, kept between two lives of a hub: one small file per server.
+"""Saved answers to `tools/list`, for the next start of the hub: one small file per server.
 
-A kept answer is a guess that the server's next start confirms or corrects, so nothing here ever fails a call: what
-cannot be read is unknown, what cannot be written is not kept. Only tools are written, and not even they when they
-repeat a secret or a value of one task, since every task of the server is shown them.
+The server's next start confirms or corrects a saved answer. A file that cannot be read or written never fails a call.
+Files hold only tools. An answer that contains a secret or a value of one task is not saved, because all tasks of the
+server would see it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolhub.model import Json
 from toolhub.private_files import read_private, write_private
 
 FORMAT = 1
-# Real lists have 2 to 200 KiB; reading what is larger would stop the event loop for longer than a call takes.
+# Real lists have 2 to 200 KiB. Reading a larger file would block the event loop for longer than a call takes.
 MAX_BYTES = 2 * 1024 * 1024
 MAX_FILES = 200
 _SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh")
@@ -32,30 +32,30 @@ logger = logging.getLogger(__name__)
 
 
 class CatalogStore:
-    """The folder of kept answers."""
+    """The folder of saved answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, spec: ServerSpec) -> list[Json] | None:
-        """Return the tools of a server as it last listed them, or None when that is not known."""
+        """Return the tools that a server listed last; None if they are not known."""
         path = self._path(spec)
         try:
             kept = json.loads(read_private(path, limit=MAX_BYTES))
             tools = kept.pop("tools")
             if kept != _head(spec) or not _are_tools(tools):
                 return None
-            os.utime(path)  # what is read stays when the oldest are pruned
+            os.utime(path)  # so that _prune() keeps files that are in use
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as exc:
-            logger.debug("kept tools of %r are not used: %r", spec.name, exc)
+            logger.debug("cannot use the saved tools of server %r: %r", spec.name, exc)
             return None
         found: list[Json] = tools
         return found
 
     def write(self, spec: ServerSpec, tools: Sequence[Json]) -> None:
-        """Keep an answer, or forget the one before it when this one must not be kept."""
+        """Save an answer. If it must not be saved, remove the previous one."""
         try:
             text = json.dumps(tools)
         except (ValueError, TypeError, RecursionError):
@@ -69,22 +69,22 @@ class CatalogStore:
             write_private(path, f'{head[:-1]}, "tools": {text}}}'.encode())
             self._prune()
         except OSError as exc:
-            logger.debug("the tools of %r are not kept: %s", spec.name, exc)
-            self.remove(spec)  # what is there by now is out of date
+            logger.debug("cannot save the tools of server %r: %s", spec.name, exc)
+            self.remove(spec)  # the previous file is out of date
 
     def remove(self, spec: ServerSpec) -> None:
-        """Forget a server's answer."""
+        """Remove a server's saved answer."""
         try:
             self._path(spec).unlink(missing_ok=True)
         except OSError as exc:
-            logger.debug("kept tools of %r cannot be removed: %s", spec.name, exc)
+            logger.debug("cannot remove the saved tools of server %r: %s", spec.name, exc)
 
     def _path(self, spec: ServerSpec) -> Path:
         identity = f"{spec.name}:{spec.template_fingerprint}"
         return self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
 
     def _prune(self) -> None:
-        """Remove the oldest files beyond MAX_FILES, of hubs that died while writing as well."""
+        """Remove the oldest files beyond MAX_FILES, also temporary files of hubs that died while writing."""
         with os.scandir(self.folder) as listing:
             entries = list(listing)
         if len(entries) > MAX_FILES:
@@ -94,10 +94,10 @@ class CatalogStore:
 
 
 def _head(spec: ServerSpec) -> dict[str, Any]:
-    """What must be the same for an answer to be worth showing."""
+    """Return what must be equal for a saved answer to be used."""
     return {
         "format": FORMAT,
-        "toolhub": __version__,  # our own servers come with it
+        "toolhub": __version__,  # the servers of toolhub change with it
         "server": spec.name,
         "fingerprint": spec.template_fingerprint,
         "files": _files(spec),
@@ -105,9 +105,9 @@ def _head(spec: ServerSpec) -> dict[str, Any]:
 
 
 def _files(spec: ServerSpec) -> dict[str, list[int]]:
-    """Size and time of each file that the command line names: a script that was edited may have other tools."""
+    """Return size and time of each file in the command line. A script that was edited may have other tools."""
     if spec.command is None or spec.template_fingerprint != spec.fingerprint():
-        return {}  # what a task's own values name differs from task to task
+        return {}  # the files differ from task to task
     found = {}
     for number, word in enumerate([spec.command, *spec.args]):
         if os.sep in word or word.endswith(_SCRIPTS):

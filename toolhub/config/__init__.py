@@ -1,4 +1,4 @@
-"""The configuration: frozen models, and the only code that reads config files and the environment."""
+"""The configuration: frozen models, and loading them from config files and the environment."""
 
 from toolhub.config.agent import AgentSettings, Sampling, SubAgentSettings
 from toolhub.config.llm import EngineName, HintSettings, LlmSettings

@@ -1,4 +1,4 @@
-"""The `agent` section: how an agent's turns, history and answers work. Times are seconds, sizes tokens unless named."""
+"""The `agent` section: an agent's turns, history and answers. Times are seconds; sizes are tokens unless named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Eager = Literal["none", "read_only", "all"]
 
 
 class Sampling(Section):
-    """Sent with every request of the loop; what is None is left to the server."""
+    """Sent with every request of the loop. None: the server's default."""
 
     temperature: Annotated[float, Field(ge=0)] | None = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = 0.95
@@ -21,7 +21,7 @@ class Sampling(Section):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     max_tokens: Count = 16384
-    """Of one turn."""
+    """For one turn."""
     seed: int | None = None
     extra_body: Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})] = Field(default_factory=dict)
 
@@ -30,47 +30,47 @@ class SubAgentSettings(Section):
     """An agent that the main agent uses as a tool, `agent-<name>/search_and_browse`."""
 
     servers: list[str] = Field(min_length=1)
-    """Of the configured servers, those it may use."""
+    """Names of the configured servers that it may use."""
     max_turns: Count = 20
     description: str = "Searches and browses for one subtask and reports what it found."
 
 
 class AgentSettings(Section):
-    """One agent. The defaults are MiroThinker 1.7's where it has a value."""
+    """One agent. The defaults are those of MiroThinker 1.7 where it has one."""
 
     protocol: Protocol = "xml"
     """How the model calls tools: MiroFlow's XML in its text, or the API's own tool calls."""
     servers: list[str] | None = None
-    """Which of the configured servers the main agent sees; None: all."""
+    """Names of the configured servers that the main agent sees; None: all."""
     hidden_tools: list[str] = Field(default_factory=list)
-    """`server/tool`; neither shown nor called."""
+    """`server/tool`. These are neither listed nor called."""
     read_only_tools: list[str] = Field(default_factory=list)
-    """`server/tool` that may start before the turn ends, beside those that say so themselves."""
+    """`server/tool` that may start before the turn ends, besides those whose annotations say read-only."""
     max_turns: Count = 300
     max_context_tokens: Count = 262_144
     sampling: Sampling = Field(default_factory=Sampling)
     keep_tool_result: int = Field(default=5, ge=-1)
     """Turns whose tool results stay in the prompt; -1: all."""
     trim_every: Length = 0
-    """Let this many more turns grow before cutting back to `keep_tool_result`; 0: cut at every turn."""
+    """Trim to `keep_tool_result` only after this many further turns; 0: at every turn."""
     eager: Eager = "read_only"
-    """Which calls may start while the model still writes."""
+    """Which calls may start while the model still writes its turn."""
     parallel_calls: Count = 8
-    """Calls of one turn at once."""
+    """Calls of one turn that may run at once."""
     tool_timeout_s: Seconds = 1200
     result_chars: Count = 100_000
-    """Of a tool's result in the prompt; the rest is cut with a note."""
+    """Characters of a tool's result in the prompt. The rest is cut, with a note."""
     max_rollbacks: Length = 5
-    """In a row; the turn after that stands as it is."""
+    """Rollbacks in a row. The turn after them is kept as it is."""
     discard_retries: Length = 0
-    """Fresh starts (`discard-all`) of a task that ran out of turns or context without an answer."""
+    """Restarts from scratch (`discard-all`) of a task that ran out of turns or context without an answer."""
     answer_attempts: Count = 3
     pause_after_failure_s: Pause = 5
     boxed_answer: bool = True
     """The final answer must stand in \\boxed{}."""
     sub_agents: dict[str, SubAgentSettings] = Field(default_factory=dict)
     system_prompt: str | None = Field(default=None, min_length=1)
-    """Instead of the built-in objective; the description of the tools is added to either."""
+    """Replaces the built-in objective. The description of the tools is added to both."""
 
     @field_validator("hidden_tools", "read_only_tools")
     @classmethod

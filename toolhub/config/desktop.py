@@ -1,7 +1,7 @@
-"""Server entries as other programs write them, turned into ours.
+"""Translate server entries of other programs into toolhub's keys.
 
-Desktop clients and editors keep their servers under `mcpServers`: their keys for a user interface are
-ignored, those which mean something here are translated. A toolhub key written beside a translated one wins.
+Desktop clients and editors list their servers under `mcpServers`. Keys for their user interface are ignored. Keys with
+a meaning here are translated. If an entry also has toolhub's own key, that key is used.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from toolhub.config.server import ServerSpec
 _IGNORED = {"autoApprove", "alwaysAllow", "icon", "name"}
 _TRANSLATED = {"enabled", "timeout", "transportType", "disabledTools", "enabledTools"}
 _TRANSPORT_KEYS = ("transport", "type", "transportType")
-# Some clients write seconds, some milliseconds; nobody means a thousand seconds, or a few milliseconds.
+# Some clients write seconds, others milliseconds. A larger number is taken as milliseconds.
 _LARGEST_SECONDS = 1000
 
 
 @dataclass(slots=True)
 class Entry:
-    """One server in our keys, what was wrong with it, and which of our keys the file calls differently."""
+    """One server in toolhub's keys, its problems, and the file's names of the translated keys."""
 
     data: dict[Any, Any]
     problems: list[Problem] = field(default_factory=list)
     renamed: dict[Key, Key] = field(default_factory=dict)
 
-    def spelled(self, key: Key) -> Key:
-        """A key as the file has it."""
+    def key_in_file(self, key: Key) -> Key:
+        """Return a key as the file has it."""
         if key == ("name",):
             return ()
         matches = (old + key[len(new) :] for new, old in self.renamed.items() if key[: len(new)] == new)
         return next(matches, key)
 
     def set_default(self, new: Key, old: str, value: Any) -> None:
-        """Set what the file calls `old`, unless the file also has our own key for it."""
+        """Set the key `new` from the file's key `old`, unless the file has `new` too."""
         section = self.data
         for part in new[:-1]:
             section[part] = section = dict(section.get(part) or {})
@@ -48,7 +48,7 @@ class Entry:
 
 
 def read_entry(raw: Mapping[Any, Any], *, is_desktop: bool) -> Entry:
-    """One server's entry. `type` is another word for `transport` everywhere."""
+    """Read one server's entry. `type` is accepted for `transport` everywhere."""
     entry = Entry(dict(raw))
     _refuse_unknown(entry, {"type"} | (_IGNORED | _TRANSLATED if is_desktop else set()))
     _settle_transport(entry)

@@ -1,7 +1,7 @@
-"""A config file read into plain data, with the line every key stands on.
+"""Read a config file into plain data, with the line of each key.
 
-YAML is composed into nodes first: they know their lines, and only there can duplicate keys be seen. JSON is
-parsed as JSON and then composed as YAML for its lines and duplicates.
+YAML is composed into nodes first, because only nodes have lines and duplicate keys. JSON is parsed as JSON, and then
+composed as YAML for its lines and duplicates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader for which a date is a text: nothing in a configuration is a date."""
+    """A safe loader that reads dates as text, because no config value is a date."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_document(path: Path) -> Document:
-    """The file's data and lines. Raises ConfigError when it cannot be read or is not well formed."""
+    """Return the file's data and lines. Raises ConfigError if it cannot be read or is malformed."""
     text = _read_text(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"expected a file ending in {', '.join(_SUFFIXES)}", path=str(path))
@@ -77,7 +77,7 @@ def _read_json(text: str, path: str) -> tuple[Any, SourceFile]:
     except ValueError:
         raise ConfigError("not valid JSON: a number has too many digits", path=path) from None
     try:
-        # Same length, so every position stays: YAML allows neither tabs nor some characters that JSON does.
+        # YAML allows neither tabs nor some characters of JSON. The replacements keep every position.
         root = _Loader(Reader.NON_PRINTABLE.sub("?", text.replace("\t", " "))).get_single_node()
     except yaml.YAMLError:
         return data, SourceFile(path)  # JSON that YAML cannot read: errors go without lines

@@ -1,4 +1,4 @@
-"""pydantic's errors in our words: what was expected, what kind of thing was found, never the value."""
+"""Turn pydantic's errors into messages: what was expected, and which kind of value was found. Never the value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOUNDS = {
 
 
 def validate(model: type[Model], data: Mapping[str, Any], context: object = None) -> tuple[Model | None, list[Problem]]:
-    """The model, or None and what is wrong; the problems' keys are relative to `data`."""
+    """Return the model, or None and the problems. Their keys are relative to `data`."""
     try:
         return model.model_validate(data, context=context), []
     except ValidationError as error:
@@ -69,12 +69,12 @@ def _wrong_choice(expected: str, found: object) -> str:
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:
-    """The keys a section reads. A server's name is not one: it is the key the server stands under."""
+    """Return the keys of a section. A server's name is the key of its mapping, so it is not among them."""
     return [name for name in model.model_fields if name != "name"]
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The section a location lies in: names of servers and tools lead to no field and are stepped over."""
+    """Return the section of a location. Parts that are no field, such as a server's name, are skipped."""
     for part in location:
         field = model.model_fields.get(str(part))
         model = (field and _section_in(field.annotation)) or model

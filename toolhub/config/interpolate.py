@@ -5,8 +5,8 @@
     ${task.<label>}    kept for `fill`; its value comes from a client, so `is_task_value` bounds what it may be
     $${                a literal `${`
 
-A string with task variables becomes a `Template`: its parts, not its text, are what is filled in later, so
-that a value from the environment which happens to look like a reference is never read as one.
+A string with task variables becomes a `Template`, a list of parts. Its variables are filled in later. So a value from
+the environment that looks like a reference is never read as one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMS = "write ${NAME}, ${NAME:-default} (no braces in the default), ${task.<la
 
 @dataclass(frozen=True, slots=True)
 class TaskVariable:
-    """`${task.<name>}`, to be filled in when a task begins."""
+    """`${task.<name>}`, filled in when a task begins."""
 
     name: str
 
@@ -37,7 +37,7 @@ class TaskVariable:
 
 @dataclass(frozen=True, slots=True)
 class FromEnvironment:
-    """What a variable, or the default written beside it, put into a string."""
+    """The value of a variable, or its default, within a string."""
 
     text: str
     is_default: bool = False
@@ -50,11 +50,11 @@ Template = tuple[str | TaskVariable, ...]
 
 
 class BadReference(ValueError):
-    """A reference cannot be read, or its variable is not set or has a value that is not allowed."""
+    """A reference is malformed, or its variable is not set or has a value that is not allowed."""
 
 
 def parse(text: str, environ: Mapping[str, str]) -> list[str | FromEnvironment | TaskVariable]:
-    """The parts of a string with its environment references looked up. Raises BadReference."""
+    """Return the parts of a string, with its environment references replaced. Raises BadReference."""
     parts: list[str | FromEnvironment | TaskVariable] = []
     end = 0
     for match in _REFERENCE.finditer(text):
@@ -83,29 +83,29 @@ def _look_up(body: str | None, environ: Mapping[str, str]) -> FromEnvironment | 
 
 
 def template_of(text: str) -> Template:
-    """The parts of a string in which only `${task.*}` means anything."""
+    """Return the parts of a string in which only `${task.*}` is a reference."""
     pieces = re.split(r"\$\{task\.([\w.-]+)\}", text)
     return tuple(TaskVariable(piece) if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def fill(template: Template, values: Mapping[str, str]) -> str:
-    """The text of a template. Raises BadReference for a variable the task does not have, or with a value it may not."""
+    """Return the text of a template. Raises BadReference for a variable that is unknown or has a forbidden value."""
     for part in template:
         if not isinstance(part, TaskVariable):
             continue
         if part.name not in values:
             known = ", ".join(f"task.{name}" for name in sorted(values)) or "none"
             raise BadReference(f"unknown task variable 'task.{part.name}'; known ones: {known}")
-        if not is_task_value(values[part.name]):  # the message leaves the value out: a label may be a secret
+        if not is_task_value(values[part.name]):  # the message does not show the value, because it may be a secret
             raise BadReference(f"the value of 'task.{part.name}' is not allowed here: {TASK_VALUE_RULE}")
     return "".join(values[part.name] if isinstance(part, TaskVariable) else part for part in template)
 
 
 @dataclass(slots=True)
 class Expander:
-    """Replaces the references in one section and remembers what came from where; keys are relative to it.
+    """Replaces the references in one section and records where values came from. Keys are relative to the section.
 
-    task_fields: the fields in which task variables may stand.
+    task_fields: the fields that may contain task variables.
     """
 
     environ: Mapping[str, str]
@@ -115,7 +115,7 @@ class Expander:
     templates: dict[Key, Template] = field(default_factory=dict)
 
     def expand(self, value: Any, key: Key = ()) -> Any:
-        """A copy of the tree without references; an entry that is only an unset, optional variable goes."""
+        """Return a copy of the tree without references. An entry that is only an unset optional variable is dropped."""
         if isinstance(value, str):
             return self._expand_text(value, key) or ""
         if isinstance(value, list | tuple):
@@ -134,7 +134,7 @@ class Expander:
         return expanded
 
     def _expand_text(self, text: str, key: Key) -> str | None:
-        """None for an optional, unset variable on its own; the text as it was when it has a problem."""
+        """Return None for an unset optional variable alone; the text unchanged if it has a problem."""
         try:
             parts = parse(text, self.environ)
         except BadReference as error:
@@ -142,10 +142,10 @@ class Expander:
             return text
         if parts == [FromEnvironment("", is_default=True)]:
             return None
-        self._remember(parts, key)
+        self._record(parts, key)
         return "".join(map(str, parts))
 
-    def _remember(self, parts: list[str | FromEnvironment | TaskVariable], key: Key) -> None:
+    def _record(self, parts: list[str | FromEnvironment | TaskVariable], key: Key) -> None:
         found = [part for part in parts if isinstance(part, FromEnvironment) and not part.is_default]
         self.inserted += [(key, part.text) for part in found]
         if not any(isinstance(part, TaskVariable) for part in parts):
@@ -158,7 +158,7 @@ class Expander:
 
 
 def map_texts(value: Any, change: Callable[[Key, str], str], key: Key = ()) -> Any:
-    """A copy of the tree with every string changed."""
+    """Return a copy of the tree with every string changed."""
     if isinstance(value, str):
         return change(key, value)
     if isinstance(value, Mapping):
@@ -169,7 +169,7 @@ def map_texts(value: Any, change: Callable[[Key, str], str], key: Key = ()) -> A
 
 
 def texts(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
-    """Every string of the tree with its key."""
+    """Yield every string of the tree with its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

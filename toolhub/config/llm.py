@@ -1,4 +1,4 @@
-"""The `llm` section: the model servers, how many requests they take, what is told to them. Times are seconds."""
+"""The `llm` section: the model servers, their request limits, and hints to them. Times are seconds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EngineName = Literal["auto", "vllm", "sglang", "dynamo", "llamacpp", "generic"]
 
 
 def check_url(url: str) -> str:
-    """An http(s) address without a trailing slash; ValueError otherwise."""
+    """Return an http(s) address without a trailing slash. Raises ValueError for other texts."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8000/v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a password does not belong into an address; use api_key")
+        raise ValueError("an address must not contain a user name or password; use api_key")
     return url.rstrip("/")
 
 
@@ -55,7 +55,7 @@ class LlmSettings(Section):
     endpoints: list[Url] = Field(min_length=1)
     """Base addresses, e.g. http://127.0.0.1:8000/v1."""
     model: str | None = Field(default=None, min_length=1)
-    """None: the only one the first endpoint serves."""
+    """None: the only model of the first endpoint."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
     headers: Annotated[dict[str, Text], BeforeValidator(lambda value: value or {})] = Field(
         default_factory=dict, repr=False
@@ -68,18 +68,18 @@ class LlmSettings(Section):
     attempt_timeout_s: Seconds = 600
     """For one request, from sending it to its last token."""
     total_timeout_s: Seconds = 1800
-    """For a turn: all attempts, the pauses between them and the wait for a slot."""
+    """For a turn: all attempts, the pauses between them, and the wait for a place at the endpoint."""
     max_in_flight: Count | None = None
     """Requests at once per endpoint; None: as many as the engine runs without a queue, else 64."""
     target_waiting: Length = 2
-    """Requests that may wait inside an engine; more of them lower the number of slots."""
+    """Requests that may wait inside an engine. If more wait, the endpoint gets fewer at once."""
     metrics_interval_s: Seconds = 1
     load_imbalance_threshold: Count = 16
-    """A conversation leaves its endpoint for a new one only when it is this many requests busier."""
+    """A conversation moves to another endpoint only if its own has this many more requests."""
     hints: HintSettings = Field(default_factory=HintSettings)
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The key, and the headers that are named like one."""
+        """The key, and the values of headers whose names contain KEY, TOKEN or the like."""
         key = [self.api_key.get_secret_value()] if self.api_key else []
         return long_enough([*key, *named_secrets(self.headers)])

@@ -1,7 +1,7 @@
-"""From a file or a mapping to frozen models, or to one `ConfigError` that lists everything wrong.
+"""Load a configuration from a file or a mapping. A `ConfigError` lists all its problems.
 
-For each section: expand the references, validate, and collect problems; a server's entry is first brought
-into our keys. Only a configuration without any problem becomes a `Config`.
+For each section: expand the references, validate, and collect problems. A server's entry is first translated into
+toolhub's keys. Only a configuration without any problem becomes a `Config`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOP_LEVEL = (*_SECTIONS, "mcpServers")
 
 
 def load_config(path: str | Path, *, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration in a YAML or JSON file; `environ` stands in for the process environment.
+    """Load the configuration from a YAML or JSON file. environ: replaces the process environment.
 
     Raises ConfigError with the file's name and line.
     """
@@ -41,14 +41,14 @@ def load_config(path: str | Path, *, environ: Mapping[str, str] | None = None) -
 def parse_config(
     data: Mapping[str, Any], *, path: str = "<inline>", environ: Mapping[str, str] | None = None
 ) -> Config:
-    """The configuration in a mapping; `path` is what errors call it."""
+    """Load the configuration from a mapping. path: its name in errors."""
     return _Reader(SourceFile(path), os.environ if environ is None else environ).config(data)
 
 
 def parse_server(
     name: str, data: Mapping[str, Any], *, path: str = "<inline>", environ: Mapping[str, str] | None = None
 ) -> ServerSpec:
-    """One server on its own; a disabled one is returned too."""
+    """Load one server. A disabled one is returned too."""
     reader = _Reader(SourceFile(path), os.environ if environ is None else environ)
     spec = reader.server(name, data, ("servers", name))
     if spec is None or reader.problems:
@@ -58,7 +58,7 @@ def parse_server(
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns plain data into models, noting problems on the way."""
+    """Turns plain data into models and collects problems."""
 
     source: SourceFile
     environ: Mapping[str, str]
@@ -80,7 +80,7 @@ class _Reader:
         if not isinstance(data, Mapping):
             raise self.source.error([Problem((), f"expected a mapping of sections, found {kind_of(data)}")])
         if is_json and "mcpServers" in data and not any(name in data for name in _SECTIONS):
-            return {"mcpServers": data["mcpServers"]}  # a desktop client's own file; its other keys are not ours
+            return {"mcpServers": data["mcpServers"]}  # a desktop client's file, whose other keys have no meaning here
         known = {*_TOP_LEVEL, "inputs"} if is_json else {*_TOP_LEVEL}
         for name in data:
             if name not in known:
@@ -92,7 +92,7 @@ class _Reader:
             return None
         expander = Expander(self.environ)
         section, problems = validate(model, expander.expand(data or {}), self.environ)
-        self._note(first_of_each_key([*expander.problems, *problems]), key)
+        self._add(first_of_each_key([*expander.problems, *problems]), key)
         return section
 
     def _servers(self, top: Mapping[str, Any]) -> dict[str, ServerSpec]:
@@ -111,19 +111,19 @@ class _Reader:
         return specs
 
     def server(self, name: str, data: Any, key: Key, *, drop_disabled: bool = False) -> ServerSpec | None:
-        """The server, or None if it is to be dropped or has problems."""
+        """Return the server; None if it is disabled and dropped, or has problems."""
         if not self._is_mapping(data, key):
             return None
         entry = read_entry(data or {}, is_desktop=key[0] == "mcpServers")
         if drop_disabled and self._is_disabled(entry):
             return None
         spec, problems = self._validate_server(name, entry)
-        spelled = (Problem(entry.spelled(problem.key), problem.message) for problem in problems)
-        self._note([*entry.problems, *spelled], key)
+        in_file = (Problem(entry.key_in_file(problem.key), problem.message) for problem in problems)
+        self._add([*entry.problems, *in_file], key)
         return spec
 
     def _is_disabled(self, entry: Entry) -> bool:
-        """Decided before anything else: nobody sets the variables of a server that is switched off."""
+        """Decided first, because the variables of a disabled server may be unset."""
         disabled = Expander(self.environ).expand(entry.data.get("disabled"))
         return disabled is True or str(disabled).lower() in ("true", "1", "yes", "on")
 
@@ -133,19 +133,19 @@ class _Reader:
         inserted = frozenset(text for key, text in expander.inserted if key[0] in SECRET_FIELDS)
         spec, problems = validate(ServerSpec, {**data, "name": name}, Origin(inserted, expander.templates))
         if spec is None:
-            # pydantic checks rules across fields only when every field is right; say everything at once.
+            # pydantic checks rules across fields only if every field is valid. Report both at once.
             found = {problem.key for problem in problems}
             rules = broken_rules(data, has_task_variables=bool(expander.templates))
             problems += [problem for problem in rules if problem.key not in found]
         return spec, first_of_each_key([*expander.problems, *problems])
 
     def _is_mapping(self, data: Any, key: Key) -> bool:
-        """Whether it can be read on; nothing at all counts as an empty mapping."""
+        """Whether the data is a mapping. None counts as an empty mapping."""
         if data is None or isinstance(data, Mapping):
             return True
         self.problems.append(Problem(key, f"expected a mapping, found {kind_of(data)}"))
         return False
 
-    def _note(self, problems: list[Problem], key: Key) -> None:
-        # Problems of a section know only where in the section they are.
+    def _add(self, problems: list[Problem], key: Key) -> None:
+        # The keys of a section's problems are relative to the section.
         self.problems += [Problem((*key, *problem.key), problem.message) for problem in problems]

@@ -1,4 +1,4 @@
-"""The root of the configuration and the sections that are not servers. Times are seconds, sizes bytes."""
+"""The whole configuration, and the sections `hub` and `limits`. Times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Port = Annotated[Length, Field(le=65535)]
 
 
 class HttpLimits(Section):
-    """What a client may send, and how long it may take. They bound what strangers cost before they show a token."""
+    """Limits on the size and time of requests. They also bound clients that have not shown a token yet."""
 
     head_bytes: Annotated[Count, Field(ge=1024)] = 64 * 1024
     """The request line and the headers of one request."""
@@ -34,19 +34,19 @@ class HttpLimits(Section):
     body_timeout_s: Seconds = 120
     """From the end of the headers to the end of the body."""
     write_timeout_s: Seconds = 300
-    """A TCP client that reads nothing of a response for so long is disconnected."""
+    """A TCP client that reads nothing of a response for this time is disconnected."""
     connections: Count = 2048
     """Open at once, per listener; at most a quarter of the descriptors that the system allows."""
     connections_per_address: Count = 1024
 
 
 class HubSettings(Section):
-    """The hub process itself: where it listens, where it keeps its files, how hard it may work."""
+    """The hub process: its addresses, its state directory, its log, its shutdown."""
 
     max_starts: Count | None = None
-    """Processes and connections that may be starting at once; None: two per core."""
+    """Servers that may start at once; None: two per core."""
     state_dir: HomePath | None = None
-    """Journal and catalogue; None: see `state_path`."""
+    """The folder of journal and catalog; None: see `state_path`."""
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 8765
     """0 takes any free port."""
@@ -70,13 +70,13 @@ class HubSettings(Section):
 
     @property
     def state_path(self) -> Path:
-        """`state_dir`, or what the XDG base directory specification says for the environment at load."""
+        """`state_dir`, or the folder of the XDG base directory specification."""
         return self.state_dir or self._default_state
 
 
 def _state_path(environ: Mapping[str, str]) -> Path:
     base = environ.get("XDG_STATE_HOME", "")
-    # The specification: a relative path is invalid and must be ignored.
+    # The specification says that a relative path is invalid and must be ignored.
     if os.path.isabs(base):
         return Path(base, "toolhub")
     home = environ.get("HOME") or os.path.expanduser("~")
@@ -84,34 +84,34 @@ def _state_path(environ: Mapping[str, str]) -> Path:
 
 
 def _cores() -> int:
-    # A container or batch job may own fewer cores than the machine has.
+    # A container or a batch job may have fewer cores than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Limits(Section):
-    """What the whole hub may hold at once."""
+    """Limits of the whole hub."""
 
     task_lease_s: Seconds = 900
     concurrency: Count = 256
     """Calls in flight."""
     queue: Length = 1024
-    """Calls waiting; 0 refuses what cannot run at once."""
+    """Calls that may wait; 0 refuses every call that cannot run at once."""
     task_concurrency: Count = 64
     """Calls in flight per task."""
     run_weights: dict[str, Weight] = Field(default_factory=dict)
-    """Shares of runs beside each other, by their label; 1 for those not named."""
+    """Shares of runs, by the run's label. A run that is not listed has 1."""
     processes: Count | None = None
-    """Servers' processes; idle ones are ended to make room."""
+    """Processes of servers. Idle ones are ended to make room."""
     memory_bytes: Count | None = None
-    """Of everything below the hub, shared pages counted once."""
+    """Memory of all processes below the hub. Shared pages count once."""
     open_files: Count | None = None
-    """Descriptors of the hub's process; None: nine tenths of what the system allows."""
+    """Descriptors of the hub's process; None: nine tenths of the system's limit."""
     max_tasks: Count = 1000
     max_result_bytes: Count = 64 * 1024 * 1024
 
 
 class Config(Section):
-    """A whole configuration; disabled servers are not in it."""
+    """A whole configuration, without disabled servers."""
 
     hub: HubSettings = Field(default_factory=HubSettings)
     servers: dict[str, ServerSpec] = Field(default_factory=dict)
@@ -123,10 +123,7 @@ class Config(Section):
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Texts to keep out of everything people read: what is called a key, a token, a password or the like.
-
-        Of the hub, its servers, its model servers and its sandboxes; see `redact`.
-        """
+        """The secrets of the hub, its servers, model servers and sandboxes. `redact` removes them from texts."""
         found: set[str] = set().union(*(server.secrets for server in self.servers.values()))
         found.update(*(named_secrets(profile.env) for profile in self.sandbox.profiles.values()))
         found.update(self.llm.secrets if self.llm is not None else ())

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: collected first, then raised together as one `ConfigError`."""
+"""Problems of a configuration. They are collected, and raised together as one `ConfigError`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from toolhub.errors import ConfigError
 
 Key = tuple[str | int, ...]
-"""Where a value stands: `("servers", "search", "args", 1)`."""
+"""The path of a value: `("servers", "search", "args", 1)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One complaint about one key. The message never contains a value of the file or the environment."""
+    """One problem of one key. The message never contains a value of the file or the environment."""
 
     key: Key
     message: str
@@ -22,19 +22,19 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """The name of a config file, and the lines (from 1) its keys stand on."""
+    """The name of a config file, and the line of each key (from 1)."""
 
     path: str
     lines: Mapping[Key, int] = field(default_factory=dict)
 
     def line(self, key: Key) -> int | None:
-        """Line of the key, or of the nearest key above it that the file has."""
+        """Return the line of the key, or of the nearest key above it that the file has."""
         while key and key not in self.lines:
             key = key[:-1]
         return self.lines.get(key)
 
     def error(self, problems: Iterable[Problem]) -> ConfigError:
-        """All problems as one error, one per line in the order of the file; its fields are the first's."""
+        """Return one error with one line per problem, in the order of the file. Its fields are those of the first."""
         errors = sorted((self._one(problem) for problem in problems), key=lambda error: error.line or 0)
         first, *others = errors
         message = "\n".join([first.reason, *map(str, others)])
@@ -47,7 +47,7 @@ class SourceFile:
 
 
 def first_of_each_key(problems: Iterable[Problem]) -> list[Problem]:
-    """Later problems of the same key only follow from the first."""
+    """Return the first problem of each key. Later problems of the same key only follow from it."""
     first: dict[Key, Problem] = {}
     for problem in problems:
         first.setdefault(problem.key, problem)
@@ -61,20 +61,20 @@ def format_key_path(key: Key) -> str:
 
 
 def unknown_key(name: object, known: Sequence[str]) -> str:
-    """Message for a key nobody reads, with the nearest one that is read."""
+    """Return the message for an unknown key, with the most similar known one."""
     known_keys = ", ".join(sorted(known)) or "none yet"
     return f"unknown key {str(name)!r};{did_you_mean(str(name), known)} known keys: {known_keys}"
 
 
 def did_you_mean(text: str, choices: Sequence[str]) -> str:
-    """` did you mean 'x'?`, or nothing when no choice is near."""
+    """Return ` did you mean 'x'?`, or "" if no choice is similar."""
     by_folded = {choice.casefold(): choice for choice in choices}
     near = difflib.get_close_matches(text.casefold(), by_folded, n=1)
     return f" did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
 def kind_of(value: object) -> str:
-    """What sort of thing a value is, without saying the value: it may be a secret."""
+    """Return the kind of a value. The value itself may be a secret."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

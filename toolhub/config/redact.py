@@ -1,4 +1,4 @@
-"""Keeping secrets out of what people read: messages, `repr`, the stderr lines of a server."""
+"""Remove secrets from texts that people read: messages, `repr`, the stderr lines of a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from toolhub.config.interpolate import texts
 
-# Anything shorter would blank out ordinary words and numbers in messages.
+# Redacting a shorter secret would also remove ordinary words and numbers from messages.
 SHORTEST_SECRET = 6
 
 _SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|AUTH|CREDENTIAL", re.IGNORECASE)
@@ -24,25 +24,25 @@ _SECRET_ARGUMENT = re.compile(
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret replaced by `***`."""
+    """Return the text with every secret replaced by `***`."""
     pattern = _pattern(frozenset(secrets))
     return pattern.sub("***", text) if pattern else text
 
 
 @functools.lru_cache  # a log redacts every text with the same secrets
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
-    # Longest first: a secret may begin with another one, and its tail must go too.
+    # Longest first: a secret may begin with another secret, and all of it must be removed.
     longest_first = sorted(filter(None, secrets), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def long_enough(values: Iterable[str]) -> frozenset[str]:
-    """Those values that can be told from ordinary text."""
+    """Return the values that are long enough to be redacted."""
     return frozenset(value for value in values if len(value) >= SHORTEST_SECRET)
 
 
 def named_secrets(mapping: Mapping[str, Any]) -> Iterator[str]:
-    """Values under names that say what they are; of `Bearer x` also the bare `x`."""
+    """Yield values whose names contain KEY, TOKEN, SECRET or the like; for `Bearer x` also `x`."""
     for key, text in texts(mapping):
         if any(_SECRET_NAME.search(str(part)) for part in key):
             yield text
@@ -51,7 +51,7 @@ def named_secrets(mapping: Mapping[str, Any]) -> Iterator[str]:
 
 
 def secret_arguments(args: Sequence[str]) -> Iterator[str]:
-    """Values that a command line gives to options such as `--api-key`, `--token`, `--secret` and `--password`."""
+    """Yield the values of options such as `--api-key`, `--token`, `--secret` and `--password`."""
     for value in filter(None, (secret for _, secret in _secrets_by_position(args))):
         yield value
         if scheme := _SCHEME.fullmatch(value):
@@ -59,12 +59,12 @@ def secret_arguments(args: Sequence[str]) -> Iterator[str]:
 
 
 def redacted_arguments(args: Sequence[str]) -> list[str]:
-    """The command line for people, with `***` for what `secret_arguments` finds, however short it is."""
+    """Return the arguments with `***` for every secret that `secret_arguments` finds, of any length."""
     return [before + "***" if secret is not None else before for before, secret in _secrets_by_position(args)]
 
 
 def _secrets_by_position(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Of every argument what may be shown, and the secret that follows it in the same argument, if any."""
+    """Yield for each argument its public part, and the secret after it in the same argument, if any."""
     is_value = False
     for argument in args:
         match = None if is_value else _SECRET_ARGUMENT.fullmatch(argument)

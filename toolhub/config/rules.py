@@ -1,7 +1,7 @@
-"""What a server's entry must satisfy beyond the types of its fields. Messages never contain a value.
+"""Rules for a server's entry beyond the types of its fields. Messages never contain a value.
 
-The rules across fields take the raw entry as well as the finished one, so that they can be reported together
-with wrong types; hence they look at which keys are there, and compare only with known values.
+The rules across fields accept the raw entry and the validated one, so that they can be reported together with wrong
+types. So they check only which keys exist, and compare only with known values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ONLY_WITH = {"args": "command", "headers": "url", "options": "builtin"}
 
 
 def transport_of(entry: Mapping[str, Any]) -> Any:
-    """The transport an entry names, in our spelling, or the one its keys imply."""
+    """Return the transport that an entry names, in its canonical form, or the one that its keys imply."""
     named = entry.get("transport")
     if named is not None:
         return _SPELLINGS.get(named, named) if isinstance(named, str) else named
@@ -40,7 +40,7 @@ def _url_path(url: object) -> str:
 
 
 def broken_rules(entry: Mapping[str, Any], *, has_task_variables: bool) -> Iterator[Problem]:
-    """What an entry's keys say against each other."""
+    """Yield the contradictions between an entry's keys."""
     yield from _reach_rules(entry)
     for name, needed in _ONLY_WITH.items():
         if entry.get(name) and entry.get(needed) is None:
@@ -64,7 +64,9 @@ def _sharing_rules(entry: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in ((("cache", "scope"), scope), (("coalesce",), entry.get("coalesce"))):
         if is_stateful and value == "hub":
             yield Problem(
-                key, "would show one task what another's session keeps; say 'stateful: false' if it keeps nothing"
+                key,
+                "'hub' shares answers between tasks, but this server keeps state for each task; set 'stateful: false' "
+                "if it keeps none",
             )
 
 
@@ -93,14 +95,14 @@ def check_variable(name: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """An address that begins with a task variable is known only later."""
+    """Check a server's URL. One that begins with a task variable is not complete yet and is accepted."""
     if not re.match(r"https?://[^/]|\$\{task\.", url, re.IGNORECASE):
         raise ValueError("expected a URL beginning with http:// or https://")
     return url
 
 
 def check_origin(origin: str) -> str:
-    """Browsers send it in this form, and it is compared as it is."""
+    """Check that an origin has the form in which browsers send it, because it is compared unchanged."""
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s*?#@A-Z]+", origin):
         raise ValueError("expected an origin such as http://localhost:3000: scheme, host and port, without a path")
     return origin

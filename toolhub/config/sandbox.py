@@ -1,4 +1,4 @@
-"""The `sandbox` section: which backend, which profiles, how many, how much. Times are seconds, sizes bytes."""
+"""The `sandbox` section: backend, profiles and limits. Times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _check_folder(path: str) -> str:
 
 
 def _read_network(value: Any) -> Any:
-    """Settle which kind it is here: a union would complain about each of them, under keys that nobody wrote."""
+    """Choose the kind here. A union's errors would name every kind, under keys that are not in the file."""
     if isinstance(value, Mapping) and value:
         return AllowedHosts.model_validate(value)
     if value in ("none", "host") or isinstance(value, AllowedHosts):
@@ -56,7 +56,7 @@ def _read_network(value: Any) -> Any:
 def _check_uids(text: str) -> str:
     found = _UIDS.fullmatch(text)
     if found is None or not 0 < int(found[1]) <= int(found[2]) < _NO_UID:
-        raise ValueError(f"{text!r} is no range of uids: write FIRST-LAST, without root, such as 60578-60986")
+        raise ValueError(f"{text!r} is not a range of uids: write FIRST-LAST, without root, such as 60578-60986")
     return text
 
 
@@ -68,32 +68,32 @@ Positive = Seconds  # the same rules, whatever is counted
 
 
 class AllowedHosts(Section):
-    """Only these hosts, through a proxy that the variables HTTP_PROXY and HTTPS_PROXY name."""
+    """Only these hosts can be reached, through a proxy in the variables HTTP_PROXY and HTTPS_PROXY."""
 
     allow: list[Host] = Field(default_factory=list, min_length=1, validate_default=True)
-    """`example.org`, `*.example.org` (any depth below), each with an optional `:port`; without one 80 and 443."""
+    """`example.org` or `*.example.org` (all hosts below it), with an optional `:port`; default: 80 and 443."""
 
 
 class SandboxProfile(Section):
-    """One kind of sandbox: what is loaded in it, and what it may use."""
+    """One kind of sandbox: its preloaded modules, its network and its limits."""
 
     preload: list[Module] = Field(default_factory=list)
-    """Imported once; every sandbox of the profile shares the memory."""
+    """Modules that are imported once. All sandboxes of the profile share their memory."""
     pool: Length = 4
-    """Sandboxes kept ready, once the profile has been used."""
+    """Sandboxes kept ready after the first use of the profile."""
     network: Annotated[Literal["none", "host"] | AllowedHosts, BeforeValidator(_read_network)] = "none"
     env: Annotated[dict[Variable, Text], BeforeValidator(lambda value: value or {})] = Field(
         default_factory=dict, repr=False
     )
     read_only: list[Folder] = Field(default_factory=list)
-    """Host folders that can be read inside, under the same path."""
+    """Folders of the host that can be read inside, with the same path."""
     memory_bytes: Count = 1024 * MIB
     processes: Count = 128
     cpus: Annotated[Positive, Field(le=1024)] | None = None
     home_bytes: Count = 512 * MIB
     tmp_bytes: Count = 256 * MIB
     output_bytes: Count = MIB
-    """Kept of each stream of one execution or command; the rest is counted and dropped."""
+    """Bytes kept of each output stream of one execution or command. The rest is counted and dropped."""
     file_bytes: Count = 256 * MIB
     """The largest file that put() and get() move."""
     exec_timeout_s: Seconds = 300
@@ -101,12 +101,12 @@ class SandboxProfile(Section):
 
 
 class E2BSettings(Section):
-    """The hosted service; the key also comes from E2B_API_KEY."""
+    """The hosted service E2B. The key may also be in the variable E2B_API_KEY."""
 
     api_key: SecretStr | None = Field(default=None, min_length=1)
     template: str | None = Field(default=None, min_length=1)
     lease_s: Seconds = 600
-    """Renewed while the task lives: what a crashed hub leaves behind ends after this."""
+    """Renewed while the task lives. Sandboxes of a crashed hub end after this time."""
     creates_per_second: Positive = 1
     """The service's published limit: 1 on the free plan, 5 on the next."""
     request_timeout_s: Seconds = 30
@@ -119,23 +119,23 @@ PROFILES: Mapping[str, SandboxProfile] = {
 
 
 class SandboxSettings(Section):
-    """Where code of a model runs, and how much of it at once."""
+    """Where a model's code runs, and the limits of all sandboxes."""
 
     backend: Backend = "local"
     """`subprocess` limits but does not isolate."""
     python: Folder | None = None
-    """The interpreter inside; None: the hub's own. Needs Python 3.11."""
+    """The Python 3.11 interpreter inside; None: the hub's own."""
     user: Annotated[str, Field(min_length=1)] | None = None
-    """A hub that runs as root gives all its sandboxes to this account; None: each has one of `uids`."""
+    """If the hub runs as root: the account of all sandboxes; None: each has its own uid out of `uids`."""
     uids: Annotated[str, AfterValidator(_check_uids)] = "60578-60986"
-    """If the hub is root and `user` is null: every live sandbox has one of these, so what the kernel counts per uid
-    (epoll, pipes, files in flight) is counted per sandbox. The default is unused on systems with systemd."""
+    """If the hub is root and `user` is null: each live sandbox has one of these uids. So limits that the kernel counts
+    per uid (epoll, pipes, files in flight) apply per sandbox. Systems with systemd do not use the default range."""
     profiles: dict[str, SandboxProfile] = Field(default_factory=dict)
     default_profile: str = "bare"
     max_sandboxes: Count = 256
     max_per_task: Count = 16
     memory_budget_bytes: Count | None = None
-    """Used by all sandboxes together before new ones are refused; None: half of the machine's memory."""
+    """Memory of all sandboxes above which new ones are refused; None: half of the machine's memory."""
     e2b: E2BSettings = Field(default_factory=E2BSettings)
 
     @property

@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common, and the kinds of numbers and text in them."""
+"""The base class of all config sections, and the types of numbers and text in them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Count = Annotated[int, _refuse_boolean("int_type"), Field(ge=1)]
 Length = Annotated[int, _refuse_boolean("int_type"), Field(ge=0)]
 Weight = Annotated[float, _refuse_boolean("float_type"), Field(ge=0.01, le=100, allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(_as_text)]
-"""A string; numbers and booleans are taken as they are written."""
+"""A string. Numbers and booleans become their text."""
 
 
 class Section(BaseModel):
-    """Frozen, without unknown keys, and silent about values when something is wrong."""
+    """A frozen model that refuses unknown keys. Its errors do not show values, which may be secrets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _drop_empty_sections(cls, data: Any) -> Any:
-        """`env:` with nothing behind it is null in YAML and means an empty one."""
+        """Treat an empty section, such as `env:` without a value (null in YAML), as an empty mapping or list."""
         if not isinstance(data, dict):
             return data
         fields = cls.model_fields

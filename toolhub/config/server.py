@@ -1,4 +1,4 @@
-"""One server as the configuration describes it."""
+"""One server of the configuration."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from toolhub.errors import ConfigError
 Transport = Literal["stdio", "http", "sse", "builtin"]
 
 TASK_FIELDS = frozenset({"env", "args", "headers", "url", "cwd"})
-"""Where `${task.*}` may stand."""
+"""The fields that may contain `${task.*}`."""
 SECRET_FIELDS = frozenset({"env", "args", "headers", "url", "options"})
-"""Where a value from the environment counts as a secret; `${HOME}` in a `cwd` should stay readable."""
+"""In these fields a value from the environment counts as a secret. `${HOME}` in a `cwd` stays readable."""
 _IDENTITY = (
     "transport",
     "command",
@@ -46,7 +46,7 @@ _IDENTITY = (
 
 
 def _drop_nulls(value: Any) -> Any:
-    """An unset key arrives as null from programs that build configs; it must not become the text "None"."""
+    """Drop null values: programs write null for an unset key, and it must not become the text "None"."""
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
@@ -56,7 +56,7 @@ Headers = Annotated[dict[str, Text], BeforeValidator(_drop_nulls)]
 
 
 class RestartSettings(Section):
-    """After more than `max_deaths` in `window_s` the server is given up, for `cooldown_s` or for good."""
+    """After more than `max_deaths` in `window_s` the server is given up for `cooldown_s` (None: for ever)."""
 
     max_deaths: Count = 3
     window_s: Seconds = 60
@@ -66,7 +66,7 @@ class RestartSettings(Section):
 
 
 class ToolSettings(Section):
-    """What the config declares about one tool; None leaves it to the server's annotations."""
+    """Declarations about one tool. None: the server's annotations decide."""
 
     read_only: bool | None = None
     idempotent: bool | None = None
@@ -74,7 +74,7 @@ class ToolSettings(Section):
 
 
 class ToolRules(Section):
-    """Which tools of a server are shown (None: all), and what is known about them."""
+    """Which tools of a server are listed (None: all), and declarations about them."""
 
     allow: list[str] | None = None
     deny: list[str] = Field(default_factory=list)
@@ -82,9 +82,9 @@ class ToolRules(Section):
 
 
 class CacheSettings(Section):
-    """Answers of read-only tools, kept for `ttl_s`. Errors are never kept.
+    """Cache the answers of read-only tools for `ttl_s`. Errors are never cached.
 
-    scope: who may be given an answer that somebody else's call brought: nobody, or every task of the hub.
+    scope: `task`: each task has its own answers. `hub`: all tasks of the hub share answers.
     """
 
     ttl_s: Seconds = 300
@@ -94,16 +94,16 @@ class CacheSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What only the loader knows about the texts of a server; travels as the validation context."""
+    """Which texts of a server came from references. The loader passes it as validation context."""
 
     inserted: frozenset[str] = frozenset()
     templates: Mapping[Key, Template] = field(default_factory=dict)
 
 
 class ServerSpec(Section):
-    """How to reach a server, how to share it, and how long to wait for it.
+    """How to reach a server, how to share it, and its timeouts.
 
-    Neither `repr` nor an error shows what came from the environment.
+    Neither `repr` nor errors show values from the environment.
     """
 
     name: Annotated[str, AfterValidator(check_name)]
@@ -113,7 +113,7 @@ class ServerSpec(Section):
     env: Variables = Field(default_factory=dict, repr=False)
     cwd: str | None = Field(default=None, min_length=1)
     inherit_env: list[Variable] = Field(default_factory=list)
-    """More variables to pass on from the hub's own environment."""
+    """Further variables that the server gets from the hub's environment."""
     url: Annotated[str, AfterValidator(check_url)] | None = None
     headers: Headers = Field(default_factory=dict, repr=False)
     builtin: Annotated[str, AfterValidator(check_builtin)] | None = None
@@ -121,13 +121,13 @@ class ServerSpec(Section):
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
     share: Literal["task", "hub", "call"] = "task"
     instances: Count = 1
-    """Processes behind one name, for servers that answer one call at a time."""
+    """Number of processes, for servers that answer one call at a time."""
     stateful: bool | None = None
     keep_warm: bool = False
     spawn: Literal["exec", "fork"] = "exec"
-    """How a process is made: `fork` takes it from an interpreter that has the libraries of the server loaded."""
+    """How a process starts. `fork`: from an interpreter that has loaded the server's libraries."""
     preload: list[str] = Field(default_factory=list)
-    """With `spawn: fork`: modules to load before the fork, beside those that it finds out by itself."""
+    """With `spawn: fork`: modules to load before the fork, besides those that the hub has observed."""
     protocol: Literal["legacy", "auto"] = "legacy"
     start_timeout_s: Seconds = 30
     call_timeout_s: Seconds = 300
@@ -136,11 +136,11 @@ class ServerSpec(Section):
     concurrency: Count = 64
     """Calls in flight per session."""
     hub_concurrency: Count | None = None
-    """Calls in flight to this server by all tasks together, whatever their sessions; None: the hub's limit only."""
+    """Calls in flight to this server by all tasks together; None: only the hub's limit."""
     adaptive: bool = False
     """Find `hub_concurrency` by measuring: fewer calls at once when answers get slower, or at a 429 or 503."""
     coalesce: Literal["off", "task", "hub"] | None = None
-    """Whose equal calls in flight are one call, for tools declared safe; None: `hub`, or `task` if stateful."""
+    """Execute equal calls in flight once, within a task or the hub, for safe tools; None: `hub`, `task` if stateful."""
     cache: CacheSettings | None = None
     restart: RestartSettings = Field(default_factory=RestartSettings)
     tools: ToolRules = Field(default_factory=ToolRules)
@@ -170,12 +170,12 @@ class ServerSpec(Section):
 
     @property
     def is_stateful(self) -> bool:
-        """Whether a new process has forgotten something; what is not shared is assumed to remember."""
+        """Whether the server keeps state in its process. A server with `share: task` does unless it says otherwise."""
         return self.share == "task" if self.stateful is None else self.stateful
 
     @property
     def sharing(self) -> Literal["off", "task", "hub"]:
-        """Whose equal calls may be one call: `coalesce`, or what follows from the state the server keeps."""
+        """Between which calls answers may be shared: `coalesce`, or a default that depends on `is_stateful`."""
         return self.coalesce or ("task" if self.is_stateful else "hub")
 
     @property
@@ -189,22 +189,22 @@ class ServerSpec(Section):
 
     @property
     def template_fingerprint(self) -> str:
-        """`fingerprint()` before the task's values were filled in: the same for every task."""
+        """`fingerprint()` before the task's values were filled in. It is the same for all tasks."""
         return self._template_fingerprint or self.fingerprint()
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Texts to keep out of everything people read (see `redact`)."""
+        """The secrets of this server. `redact` removes them from texts."""
         named = (*named_secrets(self.env), *named_secrets(self.headers), *named_secrets(self.options))
         return long_enough(self._inserted.union(named, secret_arguments(self.args)))
 
     @property
     def command_line(self) -> str:
-        """The command for people: without secrets."""
+        """The command without secrets."""
         return redact(" ".join([self.command or "", *redacted_arguments(self.args)]).strip(), self.secrets)
 
     def for_task(self, values: Mapping[str, str]) -> ServerSpec:
-        """The spec with `${task.<name>}` replaced; itself when there is nothing to replace.
+        """Return the spec with `${task.<name>}` replaced; the spec itself if there is nothing to replace.
 
         Raises ConfigError for a variable that is not in `values`.
         """
@@ -213,7 +213,7 @@ class ServerSpec(Section):
 
         def replace(key: Key, text: str) -> str:
             template = self._templates.get(key)
-            return self._fill(template, values, key) if template and text == _spelled(template) else text
+            return self._fill(template, values, key) if template and text == _text_of(template) else text
 
         filled = self.model_copy(update=map_texts(self._task_texts(), replace))
         filled._templates = {}
@@ -222,7 +222,7 @@ class ServerSpec(Section):
         return filled
 
     def fingerprint(self) -> str:
-        """16 hex digits over what the process or connection is made from; equal ones may share a session."""
+        """Return 16 hex digits over all that defines the process or connection. Equal ones may share a session."""
         identity = {name: getattr(self, name) for name in _IDENTITY}
         canonical = json.dumps(identity, sort_keys=True, default=str)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -237,18 +237,18 @@ class ServerSpec(Section):
         return {name: getattr(self, name) for name in TASK_FIELDS}
 
     def _find_templates(self) -> dict[Key, Template]:
-        """For a spec built in code rather than loaded: every `${task.*}` in it counts."""
+        """Find every `${task.*}`. Used for a spec that was built in code."""
         found = ((key, template_of(text)) for key, text in texts(self._task_texts()))
         return {key: template for key, template in found if len(template) > 1}
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         secrets = self.secrets
         for name, value in super().__repr_args__():
-            shown = redacted_arguments(value) if name == "args" else value
-            yield name, map_texts(shown, lambda _, text: redact(text, secrets))
+            public = redacted_arguments(value) if name == "args" else value
+            yield name, map_texts(public, lambda _, text: redact(text, secrets))
 
 
-def _spelled(template: Template) -> str:
+def _text_of(template: Template) -> str:
     return "".join(map(str, template))
 
 
