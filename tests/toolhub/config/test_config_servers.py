@@ -83,7 +83,7 @@ def test_the_transport_follows_from_the_keys(keys: dict[str, Any], transport: st
         ({"url": "http://h", "spawn": "fork"}, "s.spawn: can only be used with 'command'"),
         ({"command": "x", "preload": ["json"]}, "s.preload: can only be used with 'spawn: fork'"),
         ({"command": "x", "coalesce": "hub"}, "s.coalesce: 'hub' shares answers between tasks"),
-        ({"command": "x", "cache": {"scope": "hub"}}, "s.cache.scope: would show one task what another's"),
+        ({"command": "x", "cache": {"scope": "hub"}}, "s.cache.scope: 'hub' shares answers between"),
         ({"command": "x", "name": "y"}, "s.name: unknown key 'name'"),
         ({"command": "x", "enabled": False}, "s.enabled: unknown key 'enabled'"),
         ({"command": "x", "tools": {"policy": {"t": {"readonly": True}}}}, "did you mean 'read_only'?"),
