@@ -5,8 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+# Folders whose every test is slow: a Chromium, environments with the wheel in them, and code that attacks its sandbox.
+SLOW_FOLDERS = frozenset({"browser", "packaging", "sandbox_hostile"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    home = Path(__file__).parent
+    for item in items:
+        if not SLOW_FOLDERS.isdisjoint(item.path.relative_to(home).parts):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
