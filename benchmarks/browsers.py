@@ -71,7 +71,7 @@ async def open_pages(way: str, host: str) -> AsyncIterator[Act]:
 async def _shared(host: str) -> AsyncIterator[Browse]:
     """The builtin server, a session per task."""
     options = {"allow_private": [host], "snapshots": "none"}
-    server = {"builtin": "toolhub_servers.browser:create_server", "options": options}
+    server = {"builtin": "browser", "options": options}
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config({"browser": server}, Path(state))) as hub:
 

@@ -178,7 +178,7 @@ def _notes(scale: Scale) -> list[str]:
     names = ", ".join(builtin.name for builtin in scale.servers)
     return [
         f"The servers are {names}, with keys that do not work: nothing is called, so that no sandbox is started. As "
-        "processes they are `python -m toolhub_servers.NAME`. A task is open once each of its servers has itself "
+        "processes they are `python -m toolhub_servers NAME`. A task is open once each of its servers has itself "
         "answered `tools/list`.",
         "Memory is PSS (shared pages are split among their users) of the hub and of everything below it, supervisor, "
         "keepers and zygotes included. `Each` is the difference between two looks at the same hub, by the tasks opened "

@@ -34,7 +34,7 @@ from toolhub.config import AgentSettings, HintSettings
 
 # A short name: what the model has to write costs the engine more here than on an accelerator, beside a tool as slow.
 SERVER, TOOL = "web", "google_search"
-BUILTIN = "toolhub_servers.search_and_scrape_webpage:create_server"
+BUILTIN = "search_and_scrape_webpage"
 _LAST_WORD = "Done."
 _KEY = "none is needed here"
 _PATIENCE_S = 600.0

@@ -79,8 +79,8 @@ def _servers(search_url: str) -> dict[str, Json]:
             "options": {"serper": {"api_key": "none", "base_url": search_url}},
             "tools": {"deny": ["sogou_search"], "policy": {TOOL: {"read_only": True}}},
         },
-        PYTHON: {"builtin": "toolhub_servers.python:create_server"},
-        CLOCK: {"builtin": "toolhub_servers.clock:create_server"},
+        PYTHON: {"builtin": "python"},
+        CLOCK: {"builtin": "clock"},
     }
 
 

@@ -40,11 +40,11 @@ class Builtin:
 
     def entry(self, *, shared: bool) -> Json:
         share = "hub" if shared and self.is_shared else "task"
-        return {"builtin": f"toolhub_servers.{self.name}:create_server", "options": self.options, "share": share}
+        return {"builtin": self.name, "options": self.options, "share": share}
 
     @property
     def program(self) -> Json:
-        return {"argv": [sys.executable, "-m", f"toolhub_servers.{self.name}"], "env": self.environment}
+        return {"argv": [sys.executable, "-m", "toolhub_servers", self.name], "env": self.environment}
 
 
 # Nothing is asked of a service here, so that no key is looked at.

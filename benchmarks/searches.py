@@ -68,7 +68,7 @@ Trust = Callable[[], ssl.SSLContext]
 async def _through_hub(url: str, trust: Trust) -> AsyncIterator[Search]:
     """The builtin server of a task, with the options that it comes with."""
     server = {
-        "builtin": f"toolhub_servers.{SERVER}:create_server",
+        "builtin": SERVER,
         "options": {"serper": {"api_key": _KEY, "base_url": url}},
     }
     with tempfile.TemporaryDirectory() as state, patch.object(httpx2, "create_ssl_context", trust):

@@ -62,13 +62,13 @@ def _echo(name: str, argv: list[str]) -> ServerCommand:
 
 def own_clock() -> ServerCommand:
     """One of toolhub's own servers, over its own stdio transport."""
-    argv = [sys.executable, "-m", "toolhub_servers.clock"]
+    argv = [sys.executable, "-m", "toolhub_servers", "clock"]
     return ServerCommand("clock", argv, "get_current_time", {"timezone": "UTC"}, expected='"UTC"')
 
 
 def builtin_clock() -> ServerCommand:
     """The same server in the hub's process."""
-    return replace(own_clock(), name="builtin clock", builtin="toolhub_servers.clock:create_server")
+    return replace(own_clock(), name="builtin clock", builtin="clock")
 
 
 def third_party(directory: Path) -> list[ServerCommand]:

@@ -193,7 +193,7 @@ class _Storm:
 
     def _arguments(self, way: Way) -> Json:
         if way.is_builtin:
-            builtin = {name: {"builtin": f"toolhub_servers.{name}:create_server"} for name in _BUILTIN}
+            builtin = {name: {"builtin": name} for name in _BUILTIN}
             return {"servers": [{"name": name} for name in builtin], "entries": builtin}
         entries = None if way.fields is None else {s.name: s.config(**way.fields) for s in self.servers}
         return {"servers": [server.to_json() for server in self.servers], "entries": entries}

@@ -79,9 +79,9 @@ def servers(folder: Path, pace: Pace) -> dict[str, Json]:
     own = lean_echo()
     read_only = {"read_only": True}
     return {
-        "clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"},
+        "clock": {"builtin": "clock", "share": "hub"},
         "planner": {
-            "builtin": "toolhub_servers.task_planner:create_server",
+            "builtin": "task_planner",
             "options": {"data_dir": str(folder / "plans")},
             "tools": {"policy": {"list_todos": read_only}},
         },

@@ -1,4 +1,4 @@
-"""How other packages plug into a hub, by entry points: sandboxes, HTTP frontends, extensions of commands.
+"""How other packages plug into a hub, by entry points: builtin servers, sandboxes, frontends, command extensions.
 
 The protocols here are all that the hub knows of them. `BuiltinContext` is what a builtin server gets from its hub.
 """
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from toolhub.shared_resources import SharedResources
 
+SERVERS = "toolhub.servers"
 SANDBOXES = "toolhub.sandboxes"
 FRONTENDS = "toolhub.frontends"
 EXTENSIONS = "toolhub.extensions"
@@ -66,10 +67,10 @@ SandboxOpener = Callable[..., AbstractAsyncContextManager[SandboxProvider]]
 
 @dataclass(frozen=True, slots=True)
 class BuiltinContext:
-    """Given to a builtin's factory as the keyword `host`, if it has one; a server that runs alone gets none.
+    """Given to the factory of a builtin server as the keyword `context`, if it has that parameter.
 
-    The factory's module may also have `lacks(**options)`, for what a server was not given though its tools need it:
-    `toolhub doctor` calls it. See `toolhub_servers._lacks.Lack`.
+    The factory's module may also have `missing_options(**options)`. It returns the options that are not set although
+    tools need them, and `toolhub doctor` calls it. See `toolhub_servers.serving.options.MissingOption`.
 
     owner: the task's id, or "hub" for a server that all tasks share.
     sandboxes: the owner's `OwnerSandboxes`; the hub closes it when the owner ends. None where no sandbox package is
@@ -80,6 +81,27 @@ class BuiltinContext:
     owner: str
     sandboxes: Any = None
     resources: SharedResources | None = None
+
+
+def builtin_servers() -> dict[str, str]:
+    """The installed builtin servers: `package.module:factory` by short name, such as `clock`."""
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=SERVERS)}
+
+
+def find_builtin(target: str) -> tuple[str, str]:
+    """Return module and factory of a builtin server, given its short name or `package.module:factory`.
+
+    Raises LookupError for a short name that no installed package has.
+    """
+    if ":" not in target:
+        try:
+            target = builtin_servers()[target]
+        except KeyError:
+            raise LookupError(
+                f"no installed package has a server called {target!r}; `toolhub servers` lists those that there are"
+            ) from None
+    module, _, factory = target.partition(":")
+    return module, factory
 
 
 def find_sandboxes() -> SandboxOpener | None:

@@ -13,8 +13,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
-from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_server, make_tool
+from toolhub_servers.serving.program import make_parser, serve
+from toolhub_servers.serving.tools import make_server, make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -116,8 +116,4 @@ def local_time(moment: datetime) -> LocalTime:
 
 
 def main() -> None:
-    serve(command("clock", "Tells the time in any time zone."), create_server)
-
-
-if __name__ == "__main__":
-    main()
+    serve(make_parser("clock", "Tells the time in any time zone."), create_server)

@@ -21,8 +21,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_server, make_tool
+from toolhub_servers.serving.program import make_parser, serve
+from toolhub_servers.serving.tools import make_server, make_tool
 
 # Enough for source files and notes; what is bigger would not fit a model's context either.
 MAX_WRITE_BYTES = 1 << 20
@@ -236,10 +236,6 @@ def _search_notes(found: int, skipped: int, visited: int) -> list[str]:
 
 
 def main() -> None:
-    parser = command("files", "Lists, reads, writes and searches files below one directory.")
+    parser = make_parser("files", "Lists, reads, writes and searches files below one directory.")
     parser.add_argument("--root", default=".", help="the directory; nothing outside it can be reached")
     serve(parser, create_server)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,8 +22,8 @@ from anyio import to_thread
 from mcp.server import MCPServer
 
 from toolhub.extensions import BuiltinContext
-from toolhub_servers._command import command, serve
-from toolhub_servers._tools import make_server, make_tool
+from toolhub_servers.serving.program import make_parser, serve
+from toolhub_servers.serving.tools import make_server, make_tool
 
 SHOWN_ID = 8
 # Of 255 bytes that a file name may have; drafts and locks have longer endings.
@@ -39,19 +39,19 @@ class Todo:
     completed: bool = False
 
 
-class Broken(Exception):
+class PlanError(Exception):
     """The text is for the model."""
 
 
 def create_server(
-    *, host: BuiltinContext | None = None, data_dir: str | None = None, task_id: str | None = None
+    *, context: BuiltinContext | None = None, data_dir: str | None = None, task_id: str | None = None
 ) -> MCPServer:
     """Return the server. Raises ValueError if the folder cannot be made.
 
     data_dir: where the lists are kept; None: `todo_lists` in the user's state folder. task_id: whose list it is; None:
     the task that the hub runs this for.
     """
-    owner = task_id or (host.owner if host is not None else "default")
+    owner = task_id or (context.owner if context is not None else "default")
     plan = Plan(Path(data_dir) if data_dir else default_folder(), owner)
 
     async def add_todo(titles: list[str]) -> str:
@@ -114,9 +114,9 @@ class Plan:
         def change(todos: list[Todo]) -> str:
             wanted = [title.strip()[:MAX_TITLE] for title in titles if title.strip()]
             if not wanted:
-                raise Broken("no titles were given")
+                raise PlanError("no titles were given")
             if len(todos) + len(wanted) > MAX_TODOS:
-                raise Broken(f"a plan has at most {MAX_TODOS} todos; delete some first")
+                raise PlanError(f"a plan has at most {MAX_TODOS} todos; delete some first")
             todos += [Todo(str(uuid.uuid4()), title) for title in wanted]
             return f"✅ Added {len(wanted)} todo(s)"
 
@@ -149,11 +149,11 @@ class Plan:
                 before = [asdict(todo) for todo in todos]
                 try:
                     message = change(todos)
-                except Broken as problem:
+                except PlanError as problem:
                     todos, message = [Todo(**todo) for todo in before], f"❌ Error: {problem}"
                 if [asdict(todo) for todo in todos] != before:
                     self._save(todos)
-        except Broken as problem:
+        except PlanError as problem:
             todos, message = [], f"❌ Error: {problem}"
         except OSError as exc:
             return f"❌ Error: the plan cannot be kept in {self.file.parent}: {exc.strerror}"
@@ -167,7 +167,7 @@ class Plan:
         except (ValueError, TypeError) as exc:
             aside = self.file.with_suffix(f".broken-{uuid.uuid4().hex[:8]}")
             self.file.rename(aside)
-            raise Broken(f"the saved plan could not be read and was set aside as {aside.name}; plan anew") from exc
+            raise PlanError(f"the saved plan could not be read and was set aside as {aside.name}; plan anew") from exc
 
     def _save(self, todos: list[Todo]) -> None:
         draft = self.file.with_suffix(f".{os.getpid()}.draft")
@@ -188,16 +188,19 @@ class Plan:
 
 
 def found(todos: list[Todo], todo_ids: list[str]) -> list[Todo]:
-    """Return the todos with these ids or beginnings of ids. Raises Broken for one that is unknown or fits several."""
+    """Return the todos with these ids or beginnings of ids.
+
+    Raises PlanError for one that is unknown or fits several.
+    """
     chosen: list[Todo] = []
     for wanted in todo_ids:
         fitting = [todo for todo in todos if wanted.strip() and todo.id.startswith(wanted.strip())]
         if len(fitting) != 1:
             what = "no todo has" if not fitting else f"{len(fitting)} todos have"
-            raise Broken(f"{what} an id that begins with {wanted!r}")
+            raise PlanError(f"{what} an id that begins with {wanted!r}")
         chosen += fitting
     if not chosen:
-        raise Broken("no ids were given")
+        raise PlanError("no ids were given")
     return chosen
 
 
@@ -224,13 +227,9 @@ def default_folder() -> Path:
 
 
 def main() -> None:
-    parser = command("task_planner", "Keeps the plan of a task as a list of todos.")
+    parser = make_parser("task_planner", "Keeps the plan of a task as a list of todos.")
     parser.add_argument(
         "--data-dir", metavar="DIR", default=os.environ.get("TODO_DATA_DIR"), help="where lists are kept"
     )
     parser.add_argument("--task-id", metavar="ID", default=os.environ.get("TASK_ID"), help="whose list it is")
     serve(parser, create_server)
-
-
-if __name__ == "__main__":
-    main()

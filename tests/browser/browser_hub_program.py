@@ -12,7 +12,7 @@ from toolhub import Hub, parse_config
 
 async def main(host: str, url: str) -> None:
     options = {"allow_private": [host], "action_s": 0.5, "snapshots": "none"}
-    server = {"builtin": "toolhub_servers.browser:create_server", "options": options}
+    server = {"builtin": "browser", "options": options}
     async with Hub(parse_config({"servers": {"browser": server}})) as hub, hub.task("one") as task:
         result = await task.call("browser", "browser_navigate", {"url": url})
         assert "Endless" in str(result.text), result.text

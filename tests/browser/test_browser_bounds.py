@@ -9,7 +9,7 @@ import pytest
 from browser_site import Website
 from browsing import Open, Task
 from toolhub_servers.browser import BrowserSettings, downloads, open_renderer
-from toolhub_servers.web import Unreachable
+from toolhub_servers.web.errors import Unreachable
 
 from toolhub.shared_resources import SharedResources
 

@@ -103,7 +103,7 @@ async def test_a_hub_that_is_asked_to_end_ends_with_an_endless_page(site: Websit
 
 
 async def test_the_program_browses_over_stdio_and_leaves_nothing(site: Website) -> None:
-    arguments = ["-m", "toolhub_servers.browser", "--allow-private", site.host]
+    arguments = ["-m", "toolhub_servers", "browser", "--allow-private", site.host]
     with anyio.fail_after(PATIENCE):
         async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
             result = await client.call_tool("browser_navigate", {"url": site.url()})
@@ -118,12 +118,12 @@ async def test_the_program_browses_over_stdio_and_leaves_nothing(site: Website) 
 async def test_the_killed_program_leaves_no_process_and_its_files_go_with_the_next_start(
     site: Website, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["-m", "toolhub_servers.browser", "--allow-private", site.host]
+    arguments = ["-m", "toolhub_servers", "browser", "--allow-private", site.host]
     env = {**os.environ, "TMPDIR": str(short_tmp)}
     with anyio.fail_after(PATIENCE):
         async with Client(StdioServerParameters(command=sys.executable, args=arguments, env=env)) as client:
             await client.call_tool("browser_navigate", {"url": site.url("/report.csv")})
-            (program,) = [p for p in psutil.Process().children() if "toolhub_servers.browser" in p.cmdline()]
+            (program,) = [p for p in psutil.Process().children() if "toolhub_servers" in p.cmdline()]
             started = program.children(recursive=True)
             assert len(started) > 3 and list(short_tmp.rglob("*.csv"))
             program.kill()

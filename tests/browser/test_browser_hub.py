@@ -21,7 +21,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 async def test_tasks_of_a_hub_have_browsers_of_their_own(site: Website) -> None:
-    server = {"builtin": "toolhub_servers.browser:create_server", "options": {"allow_private": [site.host]}}
+    server = {"builtin": "browser", "options": {"allow_private": [site.host]}}
     storage = {"url": site.url("/storage")}
     with anyio.fail_after(PATIENCE):
         async with Hub(parse_config({"servers": {"browser": server}})) as hub:

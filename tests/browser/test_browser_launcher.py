@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 from browsing import Open, browser_processes, chromium_roots
-from toolhub_servers._unprivileged import BROWSER_UID
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.browser import chromium as chromium_module
 from toolhub_servers.browser import launcher as launcher_module
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import NEEDLESS, Launcher
+from toolhub_servers.confined.users import BROWSER_UID
 
 PATIENCE = 45
 

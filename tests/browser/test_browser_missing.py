@@ -11,12 +11,12 @@ import anyio
 import pytest
 from browser_site import Website
 from browsing import open_task
-from toolhub_servers._unprivileged import BROWSER_UID
 from toolhub_servers.browser import create_server, open_renderer
-from toolhub_servers.browser.chromium import environment, find_chromium, last_words
+from toolhub_servers.browser.chromium import environment, failure_reason, find_chromium
 from toolhub_servers.browser.downloads import _copy, fit_name, folder_name
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
+from toolhub_servers.confined.users import BROWSER_UID
 
 from toolhub.errors import MissingExtra
 from toolhub.shared_resources import open_shared_resources
@@ -81,7 +81,7 @@ async def test_a_chromium_that_does_not_start_is_told_to_the_model(site: Website
     ],
 )
 def test_of_all_that_chromium_said_the_reason_is_told(message: str, told: str) -> None:
-    assert last_words(message) == told
+    assert failure_reason(message) == told
 
 
 def test_secrets_of_the_hub_are_not_chromiums(short_tmp: Path) -> None:

@@ -58,9 +58,9 @@ def tools_config(folder: Path) -> dict[str, Any]:
     return {
         "hub": {"state_dir": str(folder / "state")},
         "servers": {
-            "tool-google-search": {"builtin": "toolhub_servers.google_search:create_server", "options": search},
-            "tool-python": {"builtin": "toolhub_servers.python:create_server"},
-            "clock": {"builtin": "toolhub_servers.clock:create_server"},
+            "tool-google-search": {"builtin": "google_search", "options": search},
+            "tool-python": {"builtin": "python"},
+            "clock": {"builtin": "clock"},
         },
     }
 

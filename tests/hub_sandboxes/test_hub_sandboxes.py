@@ -17,7 +17,7 @@ from toolhub.task import HubTask
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 20.0
-SERVERS = {"tool-python": {"builtin": "toolhub_servers.python:create_server"}}
+SERVERS = {"tool-python": {"builtin": "python"}}
 
 
 @pytest.fixture(params=["asyncio", "trio"])

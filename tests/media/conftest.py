@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from media_standins import Service, serve_standin
-from toolhub_servers import _model_api
+from toolhub_servers.models import api as _model_api
 
 
 @pytest.fixture(scope="module")

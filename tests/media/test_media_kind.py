@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from media_standins import jpeg, mp3, png, wav
-from toolhub_servers._media_kind import by_extension, sniff, suffix_of
-from toolhub_servers._media_length import seconds_of
+from toolhub_servers.models.duration import duration_s
+from toolhub_servers.models.media_types import by_extension, sniff, suffix_of
 
 pytestmark = pytest.mark.quick
 
@@ -65,7 +65,7 @@ def test_a_kind_has_the_extension_that_is_usual() -> None:
 
 @pytest.mark.parametrize("seconds", [0.25, 1.5, 12.0])
 def test_the_length_of_a_wave_file_is_that_of_its_samples(seconds: float) -> None:
-    assert seconds_of(wav(seconds)) == seconds
+    assert duration_s(wav(seconds)) == seconds
 
 
 def test_a_wave_file_that_was_written_into_a_pipe_is_as_long_as_what_is_there() -> None:
@@ -73,26 +73,26 @@ def test_a_wave_file_that_was_written_into_a_pipe_is_as_long_as_what_is_there() 
     at = recording.index(b"data") + 4
     recording[4:8] = recording[at : at + 4] = b"\xff\xff\xff\xff"
     # The header is taken for samples: 44 bytes of 16000 in a second.
-    assert seconds_of(bytes(recording)) == pytest.approx(1.5, abs=0.003)
+    assert duration_s(bytes(recording)) == pytest.approx(1.5, abs=0.003)
 
 
 @pytest.mark.parametrize("tag", [b"", bytes(200_000), mp3(3)], ids=["none", "a picture", "like frames"])
 def test_the_length_of_an_mp3_is_that_of_its_frames(tag: bytes) -> None:
-    assert seconds_of(mp3(100, tag=tag)) == round(100 * 1152 / 44100, 3)
+    assert duration_s(mp3(100, tag=tag)) == round(100 * 1152 / 44100, 3)
 
 
 def test_frames_of_a_changing_bit_rate_are_each_measured() -> None:
     slower = (b"\xff\xfb\x50\x00" + bytes(204)) * 50  # 64 kbit/s: 208 bytes
-    assert seconds_of(mp3(50) + slower) == round(100 * 1152 / 44100, 3)
+    assert duration_s(mp3(50) + slower) == round(100 * 1152 / 44100, 3)
 
 
 def test_mpeg_2_has_half_the_samples_in_a_frame() -> None:
     frame = b"\xff\xf3\x80\xc0" + bytes(204)  # layer III, 64 kbit/s, 22.05 kHz: 208 bytes, 576 samples
-    assert seconds_of(frame * 10) == round(10 * 576 / 22050, 3)
+    assert duration_s(frame * 10) == round(10 * 576 / 22050, 3)
 
 
 def test_a_tag_between_frames_is_stepped_over() -> None:
-    assert seconds_of(mp3(10) + b"APETAGEX" + bytes(100) + mp3(10)) == round(20 * 1152 / 44100, 3)
+    assert duration_s(mp3(10) + b"APETAGEX" + bytes(100) + mp3(10)) == round(20 * 1152 / 44100, 3)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_a_tag_between_frames_is_stepped_over() -> None:
     [b"", b"fLaC" + bytes(5000), png(), b"RIFF", wav()[:30], mp3(1), b"ID3\x04\0\0\x7f\x7f\x7f\x7f", bytes(200_000)],
 )
 def test_what_cannot_be_measured_has_no_length(data: bytes) -> None:
-    assert seconds_of(data) is None
+    assert duration_s(data) is None

@@ -7,7 +7,7 @@ from mcp import Client
 from mcp.types import CallToolResult
 from media_standins import KEY, Service
 from starlette.responses import PlainTextResponse
-from toolhub_servers import reasoning_os
+from toolhub_servers.models import reasoning_os
 
 from toolhub.overload import OverloadSignal, overload_in
 

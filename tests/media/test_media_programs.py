@@ -12,13 +12,13 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from media_standins import KEY, PATIENCE_S, Service, answer, png, wav
-from toolhub_servers._media import READ_TIMEOUT, MediaSettings
-from toolhub_servers.reasoning import ReasoningSettings
-from toolhub_servers.reasoning_os import ReasoningOsSettings
-from toolhub_servers.transcribe import TranscribeSettings
-from toolhub_servers.transcribe_os import TranscribeOsSettings
-from toolhub_servers.vqa import VqaSettings
-from toolhub_servers.vqa_os import VqaOsSettings
+from toolhub_servers.models.media import READ_TIMEOUT, MediaSettings
+from toolhub_servers.models.reasoning import ReasoningSettings
+from toolhub_servers.models.reasoning_os import ReasoningOsSettings
+from toolhub_servers.models.transcribe import TranscribeSettings
+from toolhub_servers.models.transcribe_os import TranscribeOsSettings
+from toolhub_servers.models.vqa import VqaSettings
+from toolhub_servers.models.vqa_os import VqaOsSettings
 from toolhub_servers.web.guard import LOOK_UP_S
 
 from toolhub import Hub, parse_config
@@ -63,7 +63,7 @@ async def test_a_hub_runs_them_with_options_for_several_tasks(service: Service, 
         options: dict[str, Any] = {"api_key": KEY, "base_url": service.url + path}
         options |= {"model": "some-model"} if name.endswith("_os") else {}
         options |= {"local_dirs": [str(folder)]} if takes_files(name) else {}
-        entries[name] = {"builtin": f"toolhub_servers.{name}:create_server", "options": options}
+        entries[name] = {"builtin": name, "options": options}
     config = parse_config({"hub": {"state_dir": str(folder / "state")}, "servers": entries})
     with anyio.fail_after(PATIENCE_S):
         async with Hub(config) as hub, hub.task("a") as first, hub.task("b") as second:
@@ -81,7 +81,7 @@ async def test_one_answers_over_stdio_with_what_the_environment_says(service: Se
     environment |= {f"{prefix}_MODEL_NAME": "some-model"} if name.endswith("_os") else {}
     folders = ["--local-dir", str(folder)] if takes_files(name) else []
     program = StdioServerParameters(
-        command=sys.executable, args=["-m", f"toolhub_servers.{name}", *folders], cwd=folder, env=environment
+        command=sys.executable, args=["-m", "toolhub_servers", name, *folders], cwd=folder, env=environment
     )
     with anyio.fail_after(30):
         async with Client(program) as client:
@@ -93,7 +93,7 @@ async def test_one_answers_over_stdio_with_what_the_environment_says(service: Se
 @pytest.mark.anyio
 async def test_one_answers_over_stdio_what_it_lacks(folder: Path) -> None:
     """Without any key it lists its tools all the same, as MiroFlow wants for its prompt."""
-    program = StdioServerParameters(command=sys.executable, args=["-m", "toolhub_servers.reasoning_os"], cwd=folder)
+    program = StdioServerParameters(command=sys.executable, args=["-m", "toolhub_servers", "reasoning_os"], cwd=folder)
     with anyio.fail_after(30):
         async with Client(program) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["reasoning"]
@@ -102,7 +102,7 @@ async def test_one_answers_over_stdio_what_it_lacks(folder: Path) -> None:
 
 def test_by_default_a_call_ends_by_itself_before_a_hub_would_end_it() -> None:
     """Reading or downloading, and then the model's answer with all tries."""
-    entry = {"builtin": "toolhub_servers.vqa:create_server"}
+    entry = {"builtin": "vqa"}
     given = parse_config({"servers": {"x": entry}}).servers["x"].call_timeout_s
     files = max(READ_TIMEOUT, LOOK_UP_S, MediaSettings().web.total_s)
     for settings in (VqaSettings(), VqaOsSettings(), TranscribeSettings(), TranscribeOsSettings()):
@@ -112,7 +112,7 @@ def test_by_default_a_call_ends_by_itself_before_a_hub_would_end_it() -> None:
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"toolhub_servers.{name}", *arguments]
+    command = [sys.executable, "-m", "toolhub_servers", name, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
 
 
@@ -121,7 +121,7 @@ def test_a_server_explains_itself_its_options_and_its_variables(name: str) -> No
     done = run(name, "--help")
     assert done.returncode == 0, done.stderr
     help_text = " ".join(done.stdout.split())
-    assert f"python -m toolhub_servers.{name}" in help_text and "MCP over stdio" in help_text
+    assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
     assert f"{SERVERS[name][0]}_API_KEY" in help_text
     assert ("--local-dir" in help_text) == takes_files(name)
 

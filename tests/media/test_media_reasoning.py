@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 from media_standins import KEY, Service, answer
 from starlette.responses import JSONResponse, PlainTextResponse
-from toolhub_servers import reasoning, reasoning_os
+from toolhub_servers.models import reasoning, reasoning_os
 
 pytestmark = pytest.mark.anyio
 

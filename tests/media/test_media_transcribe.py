@@ -14,8 +14,8 @@ import pytest
 from mcp import Client
 from media_standins import KEY, Service, answer, mp3, png, wav
 from starlette.responses import JSONResponse, PlainTextResponse
-from toolhub_servers import transcribe, transcribe_os
-from toolhub_servers._media import MIB
+from toolhub_servers.models import transcribe, transcribe_os
+from toolhub_servers.models.media import MIB
 
 pytestmark = pytest.mark.anyio
 

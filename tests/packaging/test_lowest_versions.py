@@ -23,9 +23,9 @@ servers:
   time:
     command: {time}
   clock:
-    builtin: toolhub_servers.clock:create_server
+    builtin: clock
   python:
-    builtin: toolhub_servers.python:create_server
+    builtin: python
     options:
       profile: bare
 """

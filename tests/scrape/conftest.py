@@ -7,7 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
-from toolhub_servers.scrape import Pages, PageSettings, Renderer, convert, open_pages, website
+from toolhub_servers.scrape import converter as convert
+from toolhub_servers.scrape import website
+from toolhub_servers.scrape.model import PageRenderer
+from toolhub_servers.scrape.pages import Pages, open_pages
+from toolhub_servers.scrape.settings import PageSettings
 from website.site import Site, site
 from website.standins import JINA_KEY
 
@@ -42,7 +46,7 @@ async def resources() -> AsyncIterator[SharedResources]:
 def opened(site: Site, resources: SharedResources) -> Open:
     """Open pages that may reach the website; Jina Reader is its stand-in, with the right key."""
 
-    async def open_(*, renderer: Renderer | None = None, **options: Any) -> Pages:
+    async def open_(*, renderer: PageRenderer | None = None, **options: Any) -> Pages:
         return await open_pages(resources, PageSettings.model_validate(page_options(site, **options)), renderer)
 
     return open_

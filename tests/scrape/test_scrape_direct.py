@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-from toolhub_servers.scrape import Page, Pages, Unreadable
-from toolhub_servers.web import BadStatus, Forbidden, Unreachable, WebTimeout
+from toolhub_servers.scrape.model import Page, PageUnreadable
+from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebTimeout
 from website.pages import CHINESE, JAPANESE
 from website.site import Site
 
@@ -101,7 +102,7 @@ async def test_the_right_character_set_is_found(read: Read, path: str, text: str
     ],
 )
 async def test_what_has_no_text_is_told_with_the_reason(read: Read, path: str, reason: str) -> None:
-    with pytest.raises(Unreadable, match=reason):
+    with pytest.raises(PageUnreadable, match=reason):
         await read(path)
 
 
@@ -169,7 +170,7 @@ async def test_headers_of_a_caller_are_sent_but_not_those_that_steer_the_message
 
 @pytest.mark.parametrize("headers", [{"X-A": "1\r\nHost: x"}, {"X A": "1"}, {"": "1"}, {"X:": "1"}])
 async def test_headers_that_are_none_are_refused(opened: Open, site: Site, headers: dict[str, str]) -> None:
-    with pytest.raises(Unreadable, match="custom_headers"):
+    with pytest.raises(PageUnreadable, match="custom_headers"):
         await (await opened(readers=["direct"])).read(f"{site.url}/echo", headers)
     assert site.seen == []
 

@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from toolhub_servers.scrape import Pages, PageSettings, Unreadable, scrape_website
-from toolhub_servers.scrape.convert import Converter
+from toolhub_servers.scrape.converter import Converter
+from toolhub_servers.scrape.model import PageUnreadable
+from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.scrape.settings import PageSettings
+from toolhub_servers.scrape.website import scrape_website
 from website import documents, standins
 from website.site import Site
 
@@ -61,7 +64,7 @@ async def test_losing_the_links_of_a_long_page_does_not_block_the_loop(opened: O
 async def test_a_document_that_never_ends_is_given_up_in_time() -> None:
     converter = Converter(PageSettings(convert_s=3))
     async with responsive():
-        with pytest.raises(Unreadable, match="not done within 3 s|memory|took the process down"):
+        with pytest.raises(PageUnreadable, match="not done within 3 s|memory|took the process down"):
             await converter.page(documents.hostile_pdf(), "application/pdf", "http://a/b.pdf")
 
 
@@ -69,12 +72,12 @@ async def test_a_document_that_takes_all_memory_is_given_up() -> None:
     body = documents.zip_bomb(600 << 20)
     converter = Converter(PageSettings(convert_bytes=300 << 20))
     async with responsive():
-        with pytest.raises(Unreadable, match="memory|MemoryError|bad_alloc|error code: 12|took the process down"):
+        with pytest.raises(PageUnreadable, match="memory|MemoryError|bad_alloc|error code: 12|took the process down"):
             await converter.page(body, "application/zip", "http://a/b.zip")
 
 
 async def test_after_a_hostile_document_the_next_is_read(opened: Open, site: Site) -> None:
     converter = Converter(PageSettings(convert_s=0.2))
-    with anyio.fail_after(30), pytest.raises(Unreadable):
+    with anyio.fail_after(30), pytest.raises(PageUnreadable):
         await converter.page(documents.hostile_pdf(), "application/pdf", "http://a/b.pdf")
     assert "17 million" in (await (await opened(readers=["direct"])).read(f"{site.url}/report.pdf")).text

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 from toolhub_servers.browser import BrowserSettings
-from toolhub_servers.scrape import DATASET_REFUSAL, DatasetRefused, Pages, PageSettings, Unreadable, open_pages
 from toolhub_servers.scrape import pages as pages_module
-from toolhub_servers.web import BadStatus, Forbidden, WebTimeout
+from toolhub_servers.scrape.model import DATASET_REFUSAL, DatasetRefused, PageUnreadable
+from toolhub_servers.scrape.pages import Pages, open_pages
+from toolhub_servers.scrape.settings import PageSettings
+from toolhub_servers.web.errors import BadStatus, Forbidden, WebTimeout
 from website import standins
 from website.pages import ARTICLE, SCRIPTED
 from website.site import Site
@@ -106,7 +108,7 @@ async def test_a_failure_of_the_last_reader_is_what_is_raised(
     opened: Open, site: Site, answer: standins.Answer, reason: str
 ) -> None:
     site.jina.then(answer)
-    with pytest.raises(Unreadable, match=reason):
+    with pytest.raises(PageUnreadable, match=reason):
         await (await opened(readers=["jina"])).read(f"{site.url}/article")
 
 
@@ -240,7 +242,7 @@ async def test_a_browser_that_is_not_there_is_told(opened: Open, site: Site, mon
         raise MissingExtra("browser", "the browser server")
 
     monkeypatch.setattr(pages_module, "open_renderer", open_renderer)
-    with pytest.raises(Unreadable, match="there is no browser here: .*browser"):
+    with pytest.raises(PageUnreadable, match="there is no browser here: .*browser"):
         await (await opened(readers=["browser"])).read(f"{site.url}/article")
 
 

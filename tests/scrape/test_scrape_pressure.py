@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 from scrape_stage import hosted, serving, summary_options
-from toolhub_servers import google_search, jina_scrape_llm_summary
+from toolhub_servers.scrape import jina_scrape_llm_summary
+from toolhub_servers.search import google_search
 from website import standins
 from website.site import Site
 from website.standins import JINA_KEY
@@ -26,7 +27,7 @@ def said(result: CallToolResult) -> OverloadSignal | None:
 
 
 async def summarised(site: Site, resources: SharedResources, **options: Any) -> CallToolResult:
-    server = jina_scrape_llm_summary.create_server(host=hosted(resources), **summary_options(site, **options))
+    server = jina_scrape_llm_summary.create_server(context=hosted(resources), **summary_options(site, **options))
     async with serving(server) as client:
         return await client.call_tool(
             "scrape_and_extract_info", {"url": f"{site.url}/article", "info_to_extract": "How deep?"}
@@ -36,7 +37,7 @@ async def summarised(site: Site, resources: SharedResources, **options: Any) -> 
 async def scraped(site: Site, resources: SharedResources, path: str = "/article", **options: Any) -> CallToolResult:
     usual = {"jina_api_key": JINA_KEY, "jina_base_url": site.jina_url, "web": {"allow_private": [site.authority]}}
     pages = {**usual, **options}
-    server = google_search.create_server(host=hosted(resources), backends=[], pages=pages)
+    server = google_search.create_server(context=hosted(resources), backends=[], pages=pages)
     async with serving(server) as client:
         return await client.call_tool("scrape_website", {"url": f"{site.url}{path}"})
 

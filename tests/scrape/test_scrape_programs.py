@@ -32,11 +32,11 @@ def config_of(site: Site, **options: Any) -> Any:
         {
             "servers": {
                 "jina_scrape_llm_summary": {
-                    "builtin": "toolhub_servers.jina_scrape_llm_summary:create_server",
+                    "builtin": "jina_scrape_llm_summary",
                     "options": summary_options(site),
                 },
-                "tool-reading": {"builtin": "toolhub_servers.reading:create_server", "options": reading},
-                "tool-reader": {"builtin": "toolhub_servers.reader:create_server", "options": reading},
+                "tool-reading": {"builtin": "reading", "options": reading},
+                "tool-reader": {"builtin": "reader", "options": reading},
             }
         }
     )
@@ -82,7 +82,15 @@ async def test_a_page_that_needs_javascript_is_read_through_the_browser_of_the_h
 async def test_the_summary_program_answers_over_stdio_and_leaves_no_process(site: Site) -> None:
     program = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "toolhub_servers.jina_scrape_llm_summary", "--reader", "direct", "--allow-private", site.authority],
+        args=[
+            "-m",
+            "toolhub_servers",
+            "jina_scrape_llm_summary",
+            "--reader",
+            "direct",
+            "--allow-private",
+            site.authority,
+        ],
         env={
             "SUMMARY_LLM_BASE_URL": site.chat_url,
             "SUMMARY_LLM_MODEL_NAME": "qwen3-14b",
@@ -100,7 +108,7 @@ async def test_the_summary_program_answers_over_stdio_and_leaves_no_process(site
 @pytest.mark.parametrize("name", ["reading", "reader"])
 async def test_a_reading_program_answers_over_stdio(site: Site, name: str) -> None:
     program = StdioServerParameters(
-        command=sys.executable, args=["-m", f"toolhub_servers.{name}", "--allow-private", site.authority]
+        command=sys.executable, args=["-m", "toolhub_servers", name, "--allow-private", site.authority]
     )
     with anyio.fail_after(60):
         async with Client(program) as client:

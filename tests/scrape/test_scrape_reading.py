@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mcp import Client
 from scrape_stage import answer, hosted, refusal, serving
-from toolhub_servers import reader, reading
-from toolhub_servers.scrape import DATASET_REFUSAL
+from toolhub_servers.scrape import reader, reading
+from toolhub_servers.scrape.model import DATASET_REFUSAL
 from website import documents, standins
 from website.site import Site
 
@@ -54,7 +54,7 @@ def _serve(module: Any, site: Site, resources: SharedResources) -> Serve:
     @asynccontextmanager
     async def serve_(**options: Any) -> AsyncIterator[Client]:
         usual = {"web": {"allow_private": [site.authority]}, **options}
-        async with serving(module.create_server(host=hosted(resources), **usual)) as client:
+        async with serving(module.create_server(context=hosted(resources), **usual)) as client:
             yield client
 
     return serve_
@@ -197,7 +197,7 @@ async def test_a_file_beyond_the_limit_is_cut_and_says_so(serve: Serve, site: Si
 async def test_what_is_not_installed_is_told_as_a_server_that_is_not_there(
     serve_reading: Serve, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolhub_servers.scrape import convert
+    from toolhub_servers.scrape import converter as convert
     from toolhub_servers.scrape.conversion import NOT_INSTALLED, NoText
 
     async def offload(*_: Any, **__: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 from mcp import Client
 from scrape_stage import extracted, hosted, serving, summary_options
 from starlette.responses import JSONResponse
-from toolhub_servers import jina_scrape_llm_summary
-from toolhub_servers.scrape import DATASET_REFUSAL
+from toolhub_servers.scrape import jina_scrape_llm_summary
+from toolhub_servers.scrape.model import DATASET_REFUSAL
 from website import standins
 from website.site import Site
 
@@ -38,7 +38,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Client]]
 def serve(site: Site, resources: SharedResources) -> Serve:
     @asynccontextmanager
     async def serve_(**options: Any) -> AsyncIterator[Client]:
-        server = jina_scrape_llm_summary.create_server(host=hosted(resources), **summary_options(site, **options))
+        server = jina_scrape_llm_summary.create_server(context=hosted(resources), **summary_options(site, **options))
         async with serving(server) as client:
             yield client
 

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-from toolhub_servers.scrape import DATASET_REFUSAL, Pages, scrape_website
+from toolhub_servers.scrape.model import DATASET_REFUSAL
+from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.scrape.website import scrape_website
 from website import standins
 from website.site import Site
 

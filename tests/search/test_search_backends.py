@@ -10,11 +10,12 @@ import pytest
 from mcp.server import MCPServer
 from search_stage import calling, told, told_json
 from search_standins import Answer, Request, StandIn
-from toolhub_servers import search_and_scrape_webpage
-from toolhub_servers.search import Query, SearchSettings
-from toolhub_servers.search.exa import HINTS, Exa
-from toolhub_servers.search.searxng import MAX_PAGES
-from toolhub_servers.search.service import open_service
+from toolhub_servers.search import search_and_scrape_webpage
+from toolhub_servers.search.backends.exa import HINTS, Exa
+from toolhub_servers.search.backends.searxng import MAX_PAGES
+from toolhub_servers.search.http_service import open_service
+from toolhub_servers.search.model import Query
+from toolhub_servers.search.settings import SearchSettings
 
 from toolhub.shared_resources import open_shared_resources
 

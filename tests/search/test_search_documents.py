@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toolhub_servers.search import documents
-from toolhub_servers.search.documents import Document, Unreadable, read_documents
+from toolhub_servers.search.local import documents
+from toolhub_servers.search.local.documents import Document, DocumentUnreadable, read_documents
 
 
 def read(folder: Path, name: str, content: str | bytes) -> list[Document]:
@@ -81,13 +81,13 @@ def test_each_line_is_a_document_and_a_broken_one_is_left_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize("content", ["{", "", "[" * 100_000])
 def test_what_is_no_json_is_named(tmp_path: Path, content: str) -> None:
-    with pytest.raises(Unreadable, match=r"a\.json is not JSON"):
+    with pytest.raises(DocumentUnreadable, match=r"a\.json is not JSON"):
         read(tmp_path, "a.json", content)
 
 
 def test_a_file_that_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_FILE_BYTES", 3)
-    with pytest.raises(Unreadable, match="has 4 bytes"):
+    with pytest.raises(DocumentUnreadable, match="has 4 bytes"):
         read(tmp_path, "a.txt", "1234")
     assert len(read(tmp_path, "a.jsonl", '"1"\n"2"')) == 2
 

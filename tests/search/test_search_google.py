@@ -10,7 +10,7 @@ import pytest
 from mcp.server import MCPServer
 from search_stage import calling, error_object, told, told_json
 from search_standins import DROPPED, NEVER, ORGANIC, Answer, Request, StandIn
-from toolhub_servers import search_and_scrape_webpage
+from toolhub_servers.search import search_and_scrape_webpage
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from toolhub.errors import StartError
 
 pytestmark = pytest.mark.anyio
 
-BUILTIN = "toolhub_servers.{}:create_server"
+BUILTIN = "{}"
 
 
 def config_for(google: StandIn, folder: Path, **search: Any) -> Any:

@@ -16,11 +16,12 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 from search_stage import calling, told_json
-from toolhub_servers import search_and_scrape_webpage
-from toolhub_servers.search import Hit, Query, Results, SearchFailed, SearchSettings
-from toolhub_servers.search import index as index_module
-from toolhub_servers.search.index import Index, Progress
-from toolhub_servers.search.local import Local, open_local
+from toolhub_servers.search import search_and_scrape_webpage
+from toolhub_servers.search.local import index as index_module
+from toolhub_servers.search.local.backend import Local, open_local
+from toolhub_servers.search.local.index import Index, Progress
+from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
+from toolhub_servers.search.settings import SearchSettings
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
@@ -367,7 +368,9 @@ async def test_all_servers_of_a_hub_share_one_index(folder: Path) -> None:
     options = settings(folder).model_dump(include={"backends", "local"})
     async with open_shared_resources() as resources:
         for task in ("one", "two"):
-            server = search_and_scrape_webpage.create_server(host=BuiltinContext(task, resources=resources), **options)
+            server = search_and_scrape_webpage.create_server(
+                context=BuiltinContext(task, resources=resources), **options
+            )
             async with calling(server) as client:
                 answer = await told_json(client, "google_search", q='"birds fly"')
                 assert [hit["title"] for hit in answer["organic"]] == ["Birds"]
@@ -380,7 +383,7 @@ async def test_the_index_is_begun_when_the_server_starts(folder: Path) -> None:
     options = settings(folder).model_dump(include={"backends", "local"})
     async with open_shared_resources() as resources:
         async with calling(
-            search_and_scrape_webpage.create_server(host=BuiltinContext("t", resources=resources), **options)
+            search_and_scrape_webpage.create_server(context=BuiltinContext("t", resources=resources), **options)
         ):
             built = lambda: any(of.get("is_built") for of in resources.statistics().values())  # noqa: E731
             while not built():

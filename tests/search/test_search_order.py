@@ -12,9 +12,10 @@ import pytest
 from mcp import Client
 from search_stage import calling, text_of, told_json
 from search_standins import NEVER, Answer, StandIn, serper
-from toolhub_servers import google_search, search_and_scrape_webpage, sogou_search
-from toolhub_servers.search import Query, Results, Search, SearchFailed, read_settings
-from toolhub_servers.search.chain import first_answer
+from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
+from toolhub_servers.search.chain import Search, first_results
+from toolhub_servers.search.model import Query, Results, SearchFailed
+from toolhub_servers.search.settings import read_settings
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
@@ -105,7 +106,7 @@ async def test_a_mistake_of_ours_is_an_error_of_the_tool_with_its_reason(monkeyp
 
 async def test_without_any_backend_a_search_fails() -> None:
     with pytest.raises(SearchFailed, match="no search backend is configured"):
-        await first_answer(Query("a"), [], timeout=5)
+        await first_results(Query("a"), [], timeout=5)
 
 
 async def test_only_failures_of_a_search_lead_to_the_next_backend() -> None:
@@ -113,7 +114,7 @@ async def test_only_failures_of_a_search_lead_to_the_next_backend() -> None:
         raise KeyError("a mistake in the backend is not to be hidden")
 
     with pytest.raises(KeyError):
-        await first_answer(Query("a"), [("broken", broken), ("next", broken)], timeout=5)
+        await first_results(Query("a"), [("broken", broken), ("next", broken)], timeout=5)
 
 
 async def test_servers_of_a_hub_share_answers_and_connections(google: StandIn, neural: StandIn) -> None:
@@ -122,7 +123,7 @@ async def test_servers_of_a_hub_share_answers_and_connections(google: StandIn, n
         for task in ("one", "two", "three"):
             for module, backends in orders.items():
                 options = both(google, neural, backends=backends if task == "one" else ["serper"])
-                server = module.create_server(host=BuiltinContext(task, resources=resources), **options)
+                server = module.create_server(context=BuiltinContext(task, resources=resources), **options)
                 async with calling(server) as client:
                     await told_json(client, "google_search", q="a", page=1)
     # The two servers ask in different ways, tasks do not.
@@ -135,7 +136,7 @@ async def test_other_keys_are_other_questions(google: StandIn, neural: StandIn) 
         for key in ("k-1", "k-2"):
             serper = {"api_key": key, "base_url": google.url}
             server = search_and_scrape_webpage.create_server(
-                host=BuiltinContext("task", resources=resources), serper=serper
+                context=BuiltinContext("task", resources=resources), serper=serper
             )
             async with calling(server) as client:
                 await told_json(client, "google_search", q="a")
@@ -154,7 +155,7 @@ async def test_a_cancelled_search_takes_nothing_from_those_who_wait_for_the_same
 
     async with open_shared_resources() as resources:
         server = search_and_scrape_webpage.create_server(
-            host=BuiltinContext("task", resources=resources), **both(google, neural)
+            context=BuiltinContext("task", resources=resources), **both(google, neural)
         )
         async with calling(server) as client, anyio.create_task_group() as patient:
             async with anyio.create_task_group() as hasty:

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.types import CallToolResult
 from search_stage import calling, text_of, told_json
 from search_standins import SECRET_ID, SECRET_KEY, Answer, StandIn, busy
-from toolhub_servers import google_search, search_and_scrape_webpage, sogou_search
+from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
 
 from toolhub import Hub, parse_config
 from toolhub.overload import META, OverloadSignal, overload_in
@@ -111,7 +111,7 @@ async def test_sogou_says_it_by_a_code(cloud: StandIn, code: str, expected: Over
 
 async def test_the_mark_reaches_the_hub(google: StandIn) -> None:
     google.reply = lambda _: REFUSED
-    server = {"builtin": "toolhub_servers.google_search:create_server", "options": at(google)}
+    server = {"builtin": "google_search", "options": at(google)}
     with anyio.fail_after(60):
         async with Hub(parse_config({"servers": {"search": server}})) as hub, hub.task("t") as task:
             result = await task.call("search", "google_search", {"q": "a"})

@@ -1,4 +1,4 @@
-"""The search servers as users start them alone: `python -m toolhub_servers.<name>`, with keys in the environment."""
+"""The search servers as users start them alone: `python -m toolhub_servers NAME`, with keys in the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = ["search_and_scrape_webpage", "google_search", "sogou_search"]
 
 
 def program(name: str, *arguments: str, **env: str) -> StdioServerParameters:
-    return StdioServerParameters(command=sys.executable, args=["-m", f"toolhub_servers.{name}", *arguments], env=env)
+    return StdioServerParameters(command=sys.executable, args=["-m", "toolhub_servers", name, *arguments], env=env)
 
 
 @pytest.mark.anyio
@@ -84,10 +84,10 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_explains_itself_its_options_and_its_environment(name: str) -> None:
-    done = run(f"toolhub_servers.{name}", "--help")
+    done = run("toolhub_servers", name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
-    assert f"python -m toolhub_servers.{name}" in help_text and "MCP over stdio" in help_text
+    assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
     assert "TENCENTCLOUD_SECRET_KEY" in help_text
 
 
@@ -100,7 +100,7 @@ def test_a_program_explains_itself_its_options_and_its_environment(name: str) ->
     ],
 )
 def test_an_unusable_option_ends_the_program_with_one_sentence(arguments: list[str], reason: str) -> None:
-    done = run("toolhub_servers.google_search", *arguments)
+    done = run("toolhub_servers", "google_search", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from search_stage import calling, text_of
-from toolhub_servers import google_search, search_and_scrape_webpage, sogou_search
+from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub_servers.search.tencent import Credentials, signed_headers
+from toolhub_servers.search.backends.tencent_signing import Credentials, signed_headers
 
 BODY = rb'{"Limit": 1, "Filters": [{"Values": ["\u672a\u547d\u540d"], "Name": "instance-name"}]}'
 

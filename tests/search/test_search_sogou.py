@@ -9,7 +9,7 @@ import pytest
 from mcp.server import MCPServer
 from search_stage import calling, error_object, told, told_json
 from search_standins import DROPPED, SECRET_ID, SECRET_KEY, Answer, StandIn, busy
-from toolhub_servers import search_and_scrape_webpage, sogou_search
+from toolhub_servers.search import search_and_scrape_webpage, sogou_search
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolhub_servers.search.words import MAX_TERMS, apart, match_of, together
+from toolhub_servers.search.local.words import MAX_TERMS, join_ideographs, match_of, separate_ideographs
 
 BUSY = settings(deadline=None)  # a busy machine is no failure
 TEXTS = {
@@ -27,7 +27,9 @@ def found(query: str) -> list[str]:
         database.execute(
             'CREATE VIRTUAL TABLE t USING fts5(name, body, tokenize = "porter unicode61 remove_diacritics 2")'
         )
-        database.executemany("INSERT INTO t VALUES (?, ?)", [(name, apart(text)) for name, text in TEXTS.items()])
+        database.executemany(
+            "INSERT INTO t VALUES (?, ?)", [(name, separate_ideographs(text)) for name, text in TEXTS.items()]
+        )
         rows = database.execute("SELECT name FROM t WHERE t MATCH ? ORDER BY rank", (f"body : ({match})",))
         return [name for (name,) in rows]
 
@@ -103,7 +105,7 @@ def test_no_mixture_of_words_and_operators_is_a_syntax_error(pieces: list[str]) 
 @BUSY
 @given(st.text(st.characters(exclude_characters="\u200b", exclude_categories=["Cs"])))
 def test_a_text_is_shown_as_it_was_on_one_line(text: str) -> None:
-    assert together(apart(text)) == " ".join(text.split())
+    assert join_ideographs(separate_ideographs(text)) == " ".join(text.split())
 
 
 def test_of_a_page_that_is_pasted_as_a_query_the_first_words_count() -> None:

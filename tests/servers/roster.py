@@ -1,15 +1,17 @@
-"""Every server that comes with toolhub, found where it is, so that none is forgotten by a test."""
+"""Every server that comes with toolhub, by its entry point."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import toolhub_servers
 from mcp.server import MCPServer
+
+from toolhub.extensions import builtin_servers, find_builtin
 
 SERVERS = Path(toolhub_servers.__file__).parent
 # Without these a factory refuses to make the server.
@@ -18,18 +20,15 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
-def _names() -> Iterator[str]:
-    for module in pkgutil.iter_modules([str(SERVERS)]):
-        if not module.name.startswith("_"):
-            if hasattr(importlib.import_module(f"toolhub_servers.{module.name}"), "create_server"):
-                yield module.name
+ALL = sorted(name for name, target in builtin_servers().items() if target.startswith("toolhub_servers."))
 
 
-ALL = list(_names())
+def module_of(name: str) -> ModuleType:
+    return importlib.import_module(find_builtin(name)[0])
 
 
 def factory(name: str) -> Callable[..., MCPServer]:
-    create: Callable[..., MCPServer] = importlib.import_module(f"toolhub_servers.{name}").create_server
+    create: Callable[..., MCPServer] = module_of(name).create_server
     return create
 
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 from mcp.server import MCPServer
-from toolhub_servers import _stdio
-from toolhub_servers._command import command, serve
+from toolhub_servers.serving import stdio as _stdio
+from toolhub_servers.serving.program import make_parser, serve
 
 
 def say(word: str) -> None:
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     if "--uvloop" in sys.argv:
         anyio.run(functools.partial(_stdio.serve_stdio, server), backend_options={"use_uvloop": True})
     else:
-        serve(command("subject", "Is looked at."), lambda: server)
+        serve(make_parser("subject", "Is looked at."), lambda: server)

@@ -50,7 +50,7 @@ def options_of(server: str, site: Site, allowed: list[str]) -> dict[str, Any]:
 
 
 async def told(server: str, tool: str, arguments: dict[str, Any], options: dict[str, Any], folder: Path) -> str:
-    entry = {"builtin": f"toolhub_servers.{server}:create_server", "options": options}
+    entry = {"builtin": server, "options": options}
     with anyio.fail_after(60):
         config = parse_config({"hub": {"state_dir": str(folder)}, "servers": {server: entry}})
         async with Hub(config) as hub, hub.task("t") as task:

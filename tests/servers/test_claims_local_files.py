@@ -24,7 +24,7 @@ async def test_a_link_out_of_the_folder_is_not_searched(tmp_path: Path) -> None:
     (folder / "link.txt").symlink_to(tmp_path / "private.txt")
     local = {"folder": str(folder), "cache_dir": str(tmp_path / "cache")}
     entry = {
-        "builtin": "toolhub_servers.search_and_scrape_webpage:create_server",
+        "builtin": "search_and_scrape_webpage",
         "options": {"backends": ["local"], "local": local},
     }
     config = parse_config({"hub": {"state_dir": str(tmp_path / "state")}, "servers": {"search": entry}})
@@ -36,7 +36,7 @@ async def test_a_link_out_of_the_folder_is_not_searched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("server", ["reading", "reader"])
 async def test_a_file_that_is_not_there_is_said_not_to_exist(server: str, tmp_path: Path) -> None:
-    entry = {"builtin": f"toolhub_servers.{server}:create_server", "options": {"local_dirs": [str(tmp_path)]}}
+    entry = {"builtin": server, "options": {"local_dirs": [str(tmp_path)]}}
     config = parse_config({"hub": {"state_dir": str(tmp_path / "state")}, "servers": {server: entry}})
     with anyio.fail_after(60):
         async with Hub(config) as hub, hub.task("t") as task:

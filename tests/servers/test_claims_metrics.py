@@ -29,7 +29,7 @@ def counted(hub: ServedHub, thing: str) -> dict[str, float]:
 
 def test_pages_of_many_tasks_come_over_one_connection_and_the_metrics_say_so(site: Site, tmp_path: Path) -> None:
     pages = {"readers": ["direct"], "web": {"allow_private": [site.authority]}}
-    entry = {"builtin": "toolhub_servers.google_search:create_server", "options": {"backends": [], "pages": pages}}
+    entry = {"builtin": "google_search", "options": {"backends": [], "pages": pages}}
     config = write_config(tmp_path, servers={"tool-google-search": entry})
     with served(config) as hub, hub.client() as client:
         for path in (*PAGES, *PAGES):  # each by a task of its own, the second time from what is kept

@@ -36,7 +36,7 @@ async def hosting(name: str, folder: Path) -> AsyncIterator[HubTask]:
     if name == "browser":
         (chromium := folder / "chromium").touch(0o755)
         options["executable"] = str(chromium)
-    entry = {"builtin": f"toolhub_servers.{name}:create_server", "options": options}
+    entry = {"builtin": name, "options": options}
     with anyio.fail_after(60):
         config = parse_config({"hub": {"state_dir": str(folder / "state")}, "servers": {name: entry}})
         async with Hub(config) as hub, hub.task("t") as task:
@@ -78,7 +78,7 @@ async def published_by(name: str, folder: Path) -> dict[str, str]:
 
 def program(name: str, folder: Path) -> dict[str, Any]:
     flags = ["--backend", "local", "--folder", str(folder)] if name == "google_search" else []
-    return {"command": sys.executable, "args": ["-m", f"toolhub_servers.{name}", *flags]}
+    return {"command": sys.executable, "args": ["-m", "toolhub_servers", name, *flags]}
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -94,9 +94,7 @@ async def test_a_program_publishes_the_same_letters(name: str, folder: Path) -> 
 @pytest.fixture
 def front(folder: Path) -> Iterator[ServedHub]:
     """A served hub with both of them."""
-    servers = {
-        name: {"builtin": f"toolhub_servers.{name}:create_server", "options": NEEDED.get(name, {})} for name in TWO
-    }
+    servers = {name: {"builtin": name, "options": NEEDED.get(name, {})} for name in TWO}
     with served(write_config(folder, servers=servers), "--uds", str(folder / "hub.sock")) as hub:
         yield hub
 

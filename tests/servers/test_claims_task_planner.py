@@ -46,7 +46,7 @@ def test_long_ids_of_tasks_that_begin_alike_are_still_two_tasks(tmp_path: Path) 
 async def test_a_plan_survives_the_death_of_its_server_process_and_of_the_hub(tmp_path: Path) -> None:
     entry = {
         "command": sys.executable,
-        "args": ["-m", "toolhub_servers.task_planner", "--data-dir", str(tmp_path / "plans")],
+        "args": ["-m", "toolhub_servers", "task_planner", "--data-dir", str(tmp_path / "plans")],
         "env": {"TASK_ID": "${task.id}"},
     }
     config = parse_config({"hub": {"state_dir": str(tmp_path)}, "servers": {"task_planner": entry}})

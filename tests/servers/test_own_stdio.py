@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 import pytest
-from toolhub_servers._stdio_lines import LineReader, LineWriter
+from toolhub_servers.serving.stdio_lines import LineReader, LineWriter
 
 from toolhub import Hub, parse_config
 

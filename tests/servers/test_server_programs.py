@@ -1,4 +1,4 @@
-"""Each server as users start it: `python -m toolhub_servers.<name>`, over stdio."""
+"""Each server as users start it: `python -m toolhub_servers NAME`, over stdio."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def program(name: str, folder: Path) -> StdioServerParameters:
     (folder / "chromium").touch(0o755)  # never started
     return StdioServerParameters(
         command=sys.executable,
-        args=["-m", f"toolhub_servers.{name}", *FLAGS.get(name, [])],
+        args=["-m", "toolhub_servers", name, *FLAGS.get(name, [])],
         env={"XDG_STATE_HOME": str(folder), **VARIABLES.get(name, {})},
         cwd=folder,
     )
@@ -75,13 +75,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_server_explains_itself_and_its_options(name: str) -> None:
-    done = run(f"toolhub_servers.{name}", "--help")
+    done = run("toolhub_servers", name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
-    assert f"python -m toolhub_servers.{name}" in help_text and "MCP over stdio" in help_text
+    assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
 
 
 def test_an_unusable_option_ends_the_program_with_one_sentence() -> None:
-    done = run("toolhub_servers.files", "--root", "/no/such/place")
+    done = run("toolhub_servers", "files", "--root", "/no/such/place")
     assert (done.returncode, done.stdout) == (2, "")
     assert "root '/no/such/place' is not a directory" in done.stderr

@@ -17,39 +17,19 @@ import yaml
 from mcp.server import MCPServer
 from mcp.types import Tool
 from pydantic import BaseModel
-from roster import ALL, SERVERS, factory, make
-from toolhub_servers._model_api import ModelSettings
+from roster import ALL, SERVERS, factory, make, module_of
 from toolhub_servers.browser import BrowserSettings
-from toolhub_servers.reasoning import ReasoningSettings
-from toolhub_servers.reasoning_os import ReasoningOsSettings
-from toolhub_servers.scrape import PageSettings
-from toolhub_servers.scrape.summary import SummarySettings
-from toolhub_servers.scrape.uris import UriSettings
+from toolhub_servers.models.api import ModelSettings
+from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.search.settings import SearchSettings
-from toolhub_servers.transcribe import TranscribeSettings
-from toolhub_servers.transcribe_os import TranscribeOsSettings
-from toolhub_servers.vqa import VqaSettings
-from toolhub_servers.vqa_os import VqaOsSettings
-from toolhub_servers.web import WebSettings
+from toolhub_servers.web.settings import WebSettings
 
 TEXT = (SERVERS.parent / "README.md").read_text()
 SECTIONS = dict(re.findall(r"^##+ (\S.*?)\n(.*?)(?=^#+ |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 
 # What `**options` of a factory are.
 SETTINGS: Mapping[str, type[BaseModel]] = {
-    "browser": BrowserSettings,
-    "google_search": SearchSettings,
-    "jina_scrape_llm_summary": SummarySettings,
-    "reader": UriSettings,
-    "reading": UriSettings,
-    "reasoning": ReasoningSettings,
-    "reasoning_os": ReasoningOsSettings,
-    "search_and_scrape_webpage": SearchSettings,
-    "sogou_search": SearchSettings,
-    "transcribe": TranscribeSettings,
-    "transcribe_os": TranscribeOsSettings,
-    "vqa": VqaSettings,
-    "vqa_os": VqaOsSettings,
+    name: module_of(name).OPTIONS for name in ALL if hasattr(module_of(name), "OPTIONS")
 }
 # Sections that several servers link to.
 SHARED: Mapping[str, type[BaseModel]] = {
@@ -61,7 +41,7 @@ SHARED: Mapping[str, type[BaseModel]] = {
 # Options that are explained in a section of their own.
 ELSEWHERE = {"The web": WebSettings, "browser": BrowserSettings}
 # Objects, for programs that make a server themselves.
-NOT_IN_A_CONFIG = {"host", "renderer", "settings", "now", "options"}
+NOT_IN_A_CONFIG = {"context", "renderer", "settings", "now", "options"}
 # Variables that say how any program shows and places things.
 GENERAL = re.compile(r"HOME|PATH|LANG(UAGE)?|LC_\w+|COLUMNS|LINES|XDG_\w+|TMPDIR|TEMP|TMP|(PYTHON|PYDANTIC)\w*")
 
@@ -201,9 +181,8 @@ def test_a_section_has_the_flags_and_the_variables_of_its_program(name: str, mon
             except (ValueError, OSError):
                 pass  # a key that is missing has been asked for all the same
 
-    suffix = ".__main__" if (SERVERS / name).is_dir() else ""
-    module = importlib.import_module(f"toolhub_servers.{name}{suffix}")
-    runner = importlib.import_module("toolhub_servers._model_api_server") if not hasattr(module, "serve") else module
+    module = importlib.import_module("toolhub_servers.browser.program") if name == "browser" else module_of(name)
+    runner = importlib.import_module("toolhub_servers.models.program") if not hasattr(module, "serve") else module
     monkeypatch.setattr(runner, "serve", serve)
     monkeypatch.setattr(os, "environ", recorder := Recorder())
     module.main()

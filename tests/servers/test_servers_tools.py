@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.server import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from roster import ALL, make
-from toolhub_servers._tools import make_tool
+from toolhub_servers.serving.tools import make_tool
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ import sqlite_exploit
 from anyio import to_thread
 from calling import answer, refusal
 from mcp import Client
-from toolhub_servers import sqlite
-from toolhub_servers._confined import ConfinedProcess, ProcessDied, Raised, folder_of_code
+from toolhub_servers.confined.process import ConfinedProcess, FunctionRaised, ProcessDied, folder_of_code
+from toolhub_servers.sqlite import server as sqlite
 
 from toolhub import Hub, parse_config
 
@@ -316,7 +316,7 @@ async def test_a_crash_of_sqlite_costs_its_process_and_is_told(tmp_path: Path, p
 async def test_the_exploit_itself_ends_only_the_process_that_it_runs_in() -> None:
     """Without the authorizer: some builds of SQLite have the function, and then it is a jump to any address."""
     process = ConfinedProcess(code=folder_of_code(sqlite_exploit.jump_anywhere))
-    with pytest.raises((ProcessDied, Raised)) as told:
+    with pytest.raises((ProcessDied, FunctionRaised)) as told:
         await to_thread.run_sync(
             partial(process.call, sqlite_exploit.jump_anywhere, timeout=30, memory_bytes=256 << 20)
         )

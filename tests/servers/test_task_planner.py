@@ -108,12 +108,12 @@ def test_a_task_id_cannot_leave_the_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="data_dir .* cannot be made"):
-        create_server(data_dir=str(tmp_path / "file" / "x"), host=BuiltinContext("t"))
+        create_server(data_dir=str(tmp_path / "file" / "x"), context=BuiltinContext("t"))
 
 
 @pytest.mark.anyio
 async def test_each_task_of_a_hub_has_its_own_plan(tmp_path: Path) -> None:
-    entry = {"builtin": "toolhub_servers.task_planner:create_server", "options": {"data_dir": str(tmp_path)}}
+    entry = {"builtin": "task_planner", "options": {"data_dir": str(tmp_path)}}
     async with Hub(parse_config({"hub": {"state_dir": str(tmp_path)}, "servers": {"task_planner": entry}})) as hub:
         async with hub.task("a") as first, hub.task("b") as second:
             await first.call("task_planner", "add_todo", {"titles": ["mine"]})

@@ -15,8 +15,9 @@ import pytest
 from calling import answer, created
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from toolhub_servers import python, stateless_python
-from toolhub_servers._python_scope import Lender
+from toolhub_servers.python import server as python
+from toolhub_servers.python import stateless as stateless_python
+from toolhub_servers.python.sandboxes import TaskSandboxes
 
 from toolhub.config import SandboxSettings
 from toolhub.extensions import BuiltinContext
@@ -56,7 +57,7 @@ async def test_the_program_answers_over_stdio_and_leaves_no_process(tmp_path: Pa
     arguments = ["--config", "hub.yaml", "--profile", "tiny", "--local-dir", "."]
     program = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "toolhub_servers.python", *arguments],
+        args=["-m", "toolhub_servers", "python", *arguments],
         cwd=tmp_path,
         env={"LOGS_DIR": str(tmp_path / "logs")},
     )
@@ -74,7 +75,7 @@ async def test_the_program_answers_over_stdio_and_leaves_no_process(tmp_path: Pa
 
 @pytest.mark.anyio
 async def test_the_stateless_program_answers_over_stdio_and_leaves_no_process() -> None:
-    program = StdioServerParameters(command=sys.executable, args=["-m", "toolhub_servers.stateless_python"])
+    program = StdioServerParameters(command=sys.executable, args=["-m", "toolhub_servers", "stateless_python"])
     async with leaving_no_process(), Client(program) as client:
         told = await answer(client, "python", code="print(6 * 7)")
         assert told == "Execution(Results: [], Logs: Logs(stdout: ['42\\n'], stderr: []), Error: None)"
@@ -94,7 +95,7 @@ async def test_stateless_code_keeps_nothing_and_its_sandbox_is_gone_whatever_hap
 
 @pytest.mark.anyio
 async def test_the_sandbox_of_a_cancelled_stateless_run_is_gone() -> None:
-    lender = Lender(None, None, ONE)
+    lender = TaskSandboxes(None, None, ONE)
     with anyio.fail_after(60):
         async with lender.lifespan(None):
             with anyio.move_on_after(0.5) as limit:
@@ -105,7 +106,7 @@ async def test_the_sandbox_of_a_cancelled_stateless_run_is_gone() -> None:
 
 @pytest.mark.anyio
 async def test_the_stateless_tool_has_the_schema_that_the_models_know() -> None:
-    (tool,) = await stateless_python.create_server(host=BuiltinContext("task")).list_tools()
+    (tool,) = await stateless_python.create_server(context=BuiltinContext("task")).list_tools()
     assert tool.name == "python"
     assert json.dumps(tool.input_schema) == (
         '{"properties": {"code": {"title": "Code", "type": "string"}}, "required": ["code"], '
@@ -121,10 +122,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["python", "stateless_python"])
 def test_a_program_explains_itself_and_its_options(name: str) -> None:
-    done = run(f"toolhub_servers.{name}", "--help")
+    done = run("toolhub_servers", name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
-    assert f"python -m toolhub_servers.{name}" in help_text and "MCP over stdio" in help_text
+    assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
     assert "--config FILE" in help_text and "--profile NAME" in help_text
 
 
@@ -137,7 +138,7 @@ def test_a_program_explains_itself_and_its_options(name: str) -> None:
     ],
 )
 def test_an_unusable_option_ends_the_program_with_one_sentence(options: list[str], reason: str) -> None:
-    done = run("toolhub_servers.python", *options)
+    done = run("toolhub_servers", "python", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 from toolhub_sandbox import CommandResult, Display, Execution, Failure
-from toolhub_servers import _python_text as text
+from toolhub_servers.python import texts as text
 
 e2b = pytest.importorskip("e2b_code_interpreter", reason="needs the extra 'e2b'")
 commands = pytest.importorskip("e2b.sandbox.commands.command_handle")
@@ -72,7 +72,7 @@ EXECUTIONS = {
 @pytest.mark.parametrize("case", EXECUTIONS)
 def test_an_execution_reads_as_the_sdk_prints_it(case: str) -> None:
     ours, theirs = EXECUTIONS[case]
-    assert text.told_execution(ours, "sbx") == str(theirs)
+    assert text.format_execution(ours, "sbx") == str(theirs)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_an_execution_reads_as_the_sdk_prints_it(case: str) -> None:
 )
 def test_a_command_reads_as_the_sdk_prints_it(ours: CommandResult, error: str) -> None:
     theirs = commands.CommandResult(stderr=ours.stderr, stdout=ours.stdout, exit_code=ours.exit_code, error=error)
-    assert text.told_command(ours) == str(theirs)
+    assert text.format_command(ours) == str(theirs)
 
 
 def test_a_cut_result_begins_as_the_sdk_prints_it() -> None:
     printed = str(e2b.Execution(logs=e2b.Logs(stdout=["x" * 30_000])))
-    told = text.told_execution(Execution(stdout="x" * 30_000))
+    told = text.format_execution(Execution(stdout="x" * 30_000))
     assert told == printed[:20_000] + " [Result truncated due to length limit]"

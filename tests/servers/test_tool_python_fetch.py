@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from toolhub_servers._python_fetch import check_url, is_offline, script, target_of
+from toolhub_servers.python.download import check_url, is_offline, script, target_of
 
 BODY = b"\x00\x01 body\n" * 1000
 

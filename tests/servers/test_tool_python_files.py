@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from toolhub_servers import _python_files as files
-from toolhub_servers._python_files import Drop, Sources, saved_name
+from toolhub_servers.serving import local_files as files
+from toolhub_servers.serving.local_files import OutputDir, ReadableFolders, saved_name
 
 pytestmark = pytest.mark.quick
 
@@ -25,25 +25,25 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def content(sources: Sources, path: str | Path) -> bytes:
+def content(sources: ReadableFolders, path: str | Path) -> bytes:
     with sources.open(str(path)) as stream:
         return stream.read()
 
 
 def test_a_file_below_a_folder_is_read_by_its_absolute_or_relative_path(root: Path) -> None:
-    sources = Sources([str(root.parent / "root-2"), str(root)])
+    sources = ReadableFolders([str(root.parent / "root-2"), str(root)])
     for path in (root / "deep" / "a.txt", "deep/a.txt", "deep/../deep/./a.txt", f"{root}/deep//a.txt"):
         assert content(sources, path) == b"data"
 
 
 def test_a_link_to_a_file_below_the_same_folder_is_followed(root: Path) -> None:
     (root / "link").symlink_to("deep")
-    assert content(Sources([str(root)]), "link/a.txt") == b"data"
+    assert content(ReadableFolders([str(root)]), "link/a.txt") == b"data"
 
 
 def test_a_folder_given_by_a_link_is_the_folder_that_it_leads_to(root: Path) -> None:
     (root.parent / "alias").symlink_to("root")
-    sources = Sources([str(root.parent / "alias")])
+    sources = ReadableFolders([str(root.parent / "alias")])
     assert content(sources, root.parent / "alias" / "deep" / "a.txt") == b"data"
 
 
@@ -54,11 +54,11 @@ def test_no_path_leads_out_of_the_folders(root: Path, path: str) -> None:
     (root / "file-link").symlink_to("../outside.txt")
     (root / "folder-link").symlink_to("..")
     with pytest.raises(PermissionError, match="outside the directories that may be read"):
-        Sources([str(root)]).open(path)
+        ReadableFolders([str(root)]).open(path)
 
 
 def test_whether_a_file_outside_exists_cannot_be_found_out(root: Path) -> None:
-    sources = Sources([str(root)])
+    sources = ReadableFolders([str(root)])
     for path in ("/etc/passwd", "/etc/no-such-file"):
         with pytest.raises(PermissionError, match="outside the directories"):
             sources.open(path)
@@ -68,7 +68,7 @@ def test_whether_a_file_outside_exists_cannot_be_found_out(root: Path) -> None:
 def test_what_is_not_there_is_missing(root: Path, path: str) -> None:
     (root / "dangling").symlink_to("nothing")
     with pytest.raises(FileNotFoundError):
-        Sources([str(root)]).open(path)
+        ReadableFolders([str(root)]).open(path)
 
 
 @pytest.mark.parametrize("path", ["pipe", "deep", ".", "", "zero"])
@@ -80,7 +80,7 @@ def test_only_regular_files_are_read_and_nothing_else_is_waited_for(root: Path, 
         except PermissionError:
             pytest.skip("device nodes need root")
     with pytest.raises(IsADirectoryError):
-        Sources([str(root)]).open(path)
+        ReadableFolders([str(root)]).open(path)
 
 
 @pytest.mark.parametrize("swapped", ["deep", "deep/a.txt"])
@@ -97,7 +97,7 @@ def test_a_link_that_appears_after_the_check_is_not_followed(
         (root / swapped).symlink_to(root.parent if swapped == "deep" else root.parent / "a.txt")
         return real
 
-    sources = Sources([str(root)])
+    sources = ReadableFolders([str(root)])
     monkeypatch.setattr(os.path, "realpath", resolve_then_swap)
     with pytest.raises((PermissionError, FileNotFoundError)):
         sources.open("deep/a.txt")
@@ -105,12 +105,12 @@ def test_a_link_that_appears_after_the_check_is_not_followed(
 
 def test_without_folders_nothing_is_read_and_the_option_is_named() -> None:
     with pytest.raises(PermissionError, match="'local_dirs' of this server is not set"):
-        Sources([]).open("/etc/passwd")
+        ReadableFolders([]).open("/etc/passwd")
 
 
 def test_a_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="local_dirs: .*nowhere' is not a directory"):
-        Sources([str(tmp_path / "nowhere")])
+        ReadableFolders([str(tmp_path / "nowhere")])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def pieces(*given: bytes | Exception) -> AsyncIterator[bytes]:
 
 @pytest.mark.anyio
 async def test_a_file_is_saved_in_tmpfiles_replacing_an_older_one(tmp_path: Path) -> None:
-    drop = Drop(str(tmp_path / "logs"))
+    drop = OutputDir(str(tmp_path / "logs"))
     await drop.save("a", pieces(b"older and longer"))
     assert await drop.save("a", pieces(b"new", b"er")) == str(tmp_path / "logs" / "tmpfiles" / "a")
     assert (tmp_path / "logs" / "tmpfiles" / "a").read_bytes() == b"newer"
@@ -162,7 +162,7 @@ async def test_a_link_under_the_name_is_replaced_and_not_followed(tmp_path: Path
     (tmp_path / "tmpfiles").mkdir()
     (tmp_path / "victim").write_text("untouched")
     (tmp_path / "tmpfiles" / "a").symlink_to("../victim")
-    await Drop(str(tmp_path)).save("a", pieces(b"new"))
+    await OutputDir(str(tmp_path)).save("a", pieces(b"new"))
     assert (tmp_path / "victim").read_text() == "untouched"
     assert (tmp_path / "tmpfiles" / "a").read_bytes() == b"new"
 
@@ -172,13 +172,13 @@ async def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "tmpfiles").symlink_to("elsewhere")
     with pytest.raises(OSError):
-        await Drop(str(tmp_path)).save("a", pieces(b"new"))
+        await OutputDir(str(tmp_path)).save("a", pieces(b"new"))
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
 @pytest.mark.anyio
 async def test_a_file_that_breaks_off_leaves_nothing_and_the_older_one_in_place(tmp_path: Path) -> None:
-    drop = Drop(str(tmp_path))
+    drop = OutputDir(str(tmp_path))
     await drop.save("a", pieces(b"older"))
     with pytest.raises(RuntimeError, match="broke off"):
         await drop.save("a", pieces(b"half", RuntimeError("broke off")))
@@ -197,7 +197,7 @@ async def test_a_cancelled_save_leaves_nothing(tmp_path: Path) -> None:
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Drop(str(tmp_path)).save, "a", endless())
+            tasks.start_soon(OutputDir(str(tmp_path)).save, "a", endless())
             await half_way.wait()
             tasks.cancel_scope.cancel()
     assert os.listdir(tmp_path / "tmpfiles") == []
@@ -206,10 +206,10 @@ async def test_a_cancelled_save_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_file_is_read_in_pieces(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PIECE_BYTES", 3)
-    with Sources([str(root)]).open("deep/a.txt") as stream:
-        assert [piece async for piece in files.pieces_of(stream)] == [b"dat", b"a"]
+    with ReadableFolders([str(root)]).open("deep/a.txt") as stream:
+        assert [piece async for piece in files.read_pieces(stream)] == [b"dat", b"a"]
 
 
 def test_an_empty_folder_name_never_means_the_working_directory() -> None:
     with pytest.raises(ValueError, match="an entry is empty"):
-        Sources([""])
+        ReadableFolders([""])

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 CONFIG = parse_config(
     {
         "servers": {
-            "tool-python": {"builtin": "toolhub_servers.python:create_server", "options": {"profile": "tiny"}},
-            "stateless_python": {"builtin": "toolhub_servers.stateless_python:create_server"},
+            "tool-python": {"builtin": "python", "options": {"profile": "tiny"}},
+            "stateless_python": {"builtin": "stateless_python"},
         },
         "sandbox": {"max_sandboxes": 2, "profiles": {"tiny": {"pool": 0}, "bare": {"pool": 0}}},
     }

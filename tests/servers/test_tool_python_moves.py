@@ -16,7 +16,7 @@ import pytest
 from calling import answer, created
 from mcp import Client
 from toolhub_sandbox import OwnerSandboxes
-from toolhub_servers import python
+from toolhub_servers.python import server as python
 
 from toolhub.extensions import BuiltinContext
 
@@ -42,7 +42,7 @@ def local(tmp_path: Path) -> Path:
 async def serving(scope: OwnerSandboxes, **options: Any) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the id of a sandbox."""
     with anyio.fail_after(60):
-        async with Client(python.create_server(host=BuiltinContext("task", scope), **options)) as client:
+        async with Client(python.create_server(context=BuiltinContext("task", scope), **options)) as client:
             yield client, await created(client)
 
 

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from calling import answer, created, refusal
 from mcp import Client
-from toolhub_sandbox import OwnerSandboxes, Sandboxes
-from toolhub_servers import python
-from toolhub_servers._python_text import INVALID_IDS
+from toolhub_sandbox import Sandboxes, OwnerSandboxes
+from toolhub_servers.python import server as python
+from toolhub_servers.python.texts import INVALID_IDS
 
 from toolhub.config import SandboxSettings
 from toolhub.extensions import BuiltinContext
@@ -54,7 +54,7 @@ NEED_A_SANDBOX = {
 @asynccontextmanager
 async def serving(scope: OwnerSandboxes | None, **options: Any) -> AsyncIterator[Client]:
     with anyio.fail_after(60):
-        async with Client(python.create_server(host=BuiltinContext("task", scope), **options)) as client:
+        async with Client(python.create_server(context=BuiltinContext("task", scope), **options)) as client:
             yield client
 
 
@@ -77,7 +77,7 @@ def not_found(sandbox_id: str) -> str:
 
 
 async def test_the_tools_have_the_schemas_that_the_models_know() -> None:
-    listed = await python.create_server(host=BuiltinContext("task")).list_tools()
+    listed = await python.create_server(context=BuiltinContext("task")).list_tools()
     assert {tool.name: json.dumps(tool.input_schema) for tool in listed} == SCHEMAS
     assert [tool.name for tool in listed] == list(SCHEMAS)
 
@@ -91,7 +91,7 @@ async def test_a_client_gets_the_schemas_with_the_parameters_in_order() -> None:
 
 
 async def test_every_description_explains_every_parameter() -> None:
-    for tool in await python.create_server(host=BuiltinContext("task")).list_tools():
+    for tool in await python.create_server(context=BuiltinContext("task")).list_tools():
         assert tool.description and not tool.description.startswith((" ", "\n"))
         assert [name for name in tool.input_schema["properties"] if f"    {name}: " not in tool.description] == []
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from toolhub_sandbox import CommandResult, Display, Execution, Failure, SandboxLimit, SandboxLost, SandboxNotFound
-from toolhub_servers import _python_text as text
+from toolhub_servers.python import texts as text
 
 pytestmark = pytest.mark.quick
 
 
 def test_an_execution_shows_results_output_and_error() -> None:
     execution = Execution("out\n", "", (Display({"text/plain": "4"}, True),), Failure("NameError", "x", "..."))
-    assert text.told_execution(execution) == (
+    assert text.format_execution(execution) == (
         "Execution(Results: [Result(4)], Logs: Logs(stdout: ['out\\n'], stderr: []), "
         "Error: ExecutionError(name='NameError', value='x', traceback='...'))"
     )
@@ -19,51 +19,51 @@ def test_an_execution_shows_results_output_and_error() -> None:
 
 def test_a_picture_shows_as_its_format() -> None:
     execution = Execution(displays=(Display({"image/png": "iVBO"}),))
-    assert text.told_execution(execution) == (
+    assert text.format_execution(execution) == (
         "Execution(Results: [Result(Formats: png)], Logs: Logs(stdout: [], stderr: []), Error: None)"
     )
 
 
 def test_a_command_that_failed_shows_all_it_printed_and_its_status() -> None:
-    assert text.told_command(CommandResult("out\n", "why\n", 3)) == (
+    assert text.format_command(CommandResult("out\n", "why\n", 3)) == (
         "CommandResult(stderr='why\\n', stdout='out\\n', exit_code=3, error='exit status 3')"
     )
 
 
 def test_a_command_that_timed_out_says_so_beside_what_it_printed() -> None:
-    told = text.told_command(CommandResult("half\n", "", 124, timed_out=True))
+    told = text.format_command(CommandResult("half\n", "", 124, timed_out=True))
     assert told.startswith("CommandResult(stderr='', stdout='half\\n', exit_code=124, error='timed out;")
 
 
 def test_a_result_is_cut_at_20_000_characters_and_says_so() -> None:
-    told = text.told_execution(Execution(stdout="x" * 30_000))
+    told = text.format_execution(Execution(stdout="x" * 30_000))
     assert (told[20_000:], told[:20_000][-1]) == (" [Result truncated due to length limit]", "x")
     assert text.cut("x" * 20_000) == "x" * 20_000
-    assert text.told_command(CommandResult("x" * 30_000, "", 0)).endswith("x [Result truncated due to length limit]")
+    assert text.format_command(CommandResult("x" * 30_000, "", 0)).endswith("x [Result truncated due to length limit]")
 
 
 def test_lost_state_is_told_even_when_the_result_is_cut() -> None:
     lost = Execution(stdout="x" * 30_000, error=Failure("ExecutionTimeout", "60 s"), state="lost", timed_out=True)
-    note = text.told_execution(lost, "sbx").splitlines()[-1]
+    note = text.format_execution(lost, "sbx").splitlines()[-1]
     assert note.startswith("[WARNING]: The Python interpreter of sandbox sbx had to be restarted")
     assert "variables" in note and "files are still there" in note
 
 
 def test_an_interruption_tells_that_the_state_is_kept() -> None:
     interrupted = Execution(error=Failure("ExecutionTimeout", "60 s"), timed_out=True)
-    assert text.told_execution(interrupted, "sbx").splitlines()[1:] == [
+    assert text.format_execution(interrupted, "sbx").splitlines()[1:] == [
         "[INFO]: The code ran too long and was interrupted; variables, imports and files are kept."
     ]
 
 
 def test_a_sandbox_that_is_gone_anyway_is_not_said_to_have_lost_or_kept_its_state() -> None:
     lost = Execution(error=Failure("ExecutionTimeout", "60 s"), state="lost", timed_out=True)
-    assert len(text.told_execution(lost).splitlines()) == 1
+    assert len(text.format_execution(lost).splitlines()) == 1
 
 
 def test_dropped_output_is_told() -> None:
-    assert "\n[INFO]: 7 bytes of output were dropped" in text.told_execution(Execution(dropped_bytes=7))
-    assert "\n[INFO]: 7 bytes of output were dropped" in text.told_command(CommandResult("", "", 0, dropped_bytes=7))
+    assert "\n[INFO]: 7 bytes of output were dropped" in text.format_execution(Execution(dropped_bytes=7))
+    assert "\n[INFO]: 7 bytes of output were dropped" in text.format_command(CommandResult("", "", 0, dropped_bytes=7))
 
 
 def test_the_ids_that_models_invent_are_the_21_known_ones() -> None:

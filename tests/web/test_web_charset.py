@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 import pytest
-from toolhub_servers.web import decode_text
+from toolhub_servers.web.charset import decode_text
 
 RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему. " * 3
 JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 3

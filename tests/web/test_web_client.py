@@ -11,7 +11,9 @@ import anyio
 import httpcore2
 import pytest
 from anyio.streams.tls import TLSStream
-from toolhub_servers.web import BadStatus, Forbidden, Unreachable, WebSettings, WebTimeout, open_web
+from toolhub_servers.web.client import open_web
+from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebTimeout
+from toolhub_servers.web.settings import WebSettings
 from web_stage import (
     PATIENCE_S,
     PUBLIC,

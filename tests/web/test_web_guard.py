@@ -9,8 +9,10 @@ import anyio
 import httpcore2
 import pytest
 from pydantic import ValidationError
-from toolhub_servers.web import Forbidden, Unreachable, WebSettings, place_of
+from toolhub_servers.web.errors import Forbidden, Unreachable
 from toolhub_servers.web.guard import Guard, GuardedBackend
+from toolhub_servers.web.request import authority_of
+from toolhub_servers.web.settings import WebSettings
 from web_stage import (
     PATIENCE_S,
     PUBLIC,
@@ -114,14 +116,14 @@ async def test_of_mixed_addresses_somebody_else_might_take_the_private_one(addre
     ],
 )
 def test_the_place_of_a_url_is_what_allow_private_takes(url, place):
-    assert place_of(url) == place
-    assert WebSettings(allow_private=[place_of(url)]).allow_private == [place]
+    assert authority_of(url) == place
+    assert WebSettings(allow_private=[authority_of(url)]).allow_private == [place]
 
 
 @pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "http://", "http://a:b", ""])
 def test_what_is_no_url_of_the_web_has_no_place(url):
     with pytest.raises(Forbidden):
-        place_of(url)
+        authority_of(url)
 
 
 async def test_the_address_that_was_checked_is_the_one_that_is_connected_to():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from toolhub_servers.web import Memo, Unreachable, WebError, open_memo
+from toolhub_servers.web.cache import Cache, open_cache
+from toolhub_servers.web.errors import Unreachable, WebError
 from trio.testing import MockClock
 
 from toolhub.shared_resources import open_shared_resources
@@ -42,11 +43,11 @@ async def ready(value: str = "v") -> str:
 async def test_callers_at_the_same_time_share_one_flight_and_later_ones_what_it_brought():
     oven, got = Oven(), []
 
-    async def ask(memo: Memo) -> None:
+    async def ask(memo: Cache) -> None:
         got.append(await memo.get("q", oven, size=len))
 
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo:
+        async with open_cache() as memo:
             async with anyio.create_task_group() as asking:
                 for _ in range(60):
                     asking.start_soon(ask, memo)
@@ -62,11 +63,11 @@ async def test_callers_at_the_same_time_share_one_flight_and_later_ones_what_it_
 async def test_a_first_caller_that_is_cancelled_takes_nothing_from_those_who_joined():
     oven, got = Oven(), []
 
-    async def ask(memo: Memo) -> None:
+    async def ask(memo: Cache) -> None:
         got.append(await memo.get("q", oven))
 
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo, anyio.create_task_group() as asking:
+        async with open_cache() as memo, anyio.create_task_group() as asking:
             async with anyio.create_task_group() as first:
                 first.start_soon(ask, memo)
                 await anyio.wait_all_tasks_blocked()
@@ -81,7 +82,7 @@ async def test_a_first_caller_that_is_cancelled_takes_nothing_from_those_who_joi
 async def test_a_flight_that_nobody_waits_for_is_cancelled_and_not_joined():
     oven = Oven()
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo:
+        async with open_cache() as memo:
             async with anyio.create_task_group() as asking:
                 for _ in range(2):
                     asking.start_soon(memo.get, "q", oven)
@@ -96,13 +97,13 @@ async def test_a_flight_that_nobody_waits_for_is_cancelled_and_not_joined():
 async def test_an_error_is_given_to_all_who_waited_and_not_kept():
     oven, told = Oven(fails=True), []
 
-    async def ask(memo: Memo) -> None:
+    async def ask(memo: Cache) -> None:
         with pytest.raises(Unreachable, match="the oven is cold") as raised:
             await memo.get("q", oven)
         told.append(len(raised.traceback))
 
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo:
+        async with open_cache() as memo:
             async with anyio.create_task_group() as asking:
                 for _ in range(3):
                     asking.start_soon(ask, memo)
@@ -116,14 +117,14 @@ async def test_an_error_is_given_to_all_who_waited_and_not_kept():
 async def test_a_memo_that_is_closed_tells_those_who_wait():
     told = []
 
-    async def ask(memo: Memo) -> None:
+    async def ask(memo: Cache) -> None:
         with pytest.raises(WebError, match="closed"):
             await memo.get("q", Oven())
         told.append(True)
 
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as asking:
-            async with open_memo() as memo:
+            async with open_cache() as memo:
                 asking.start_soon(ask, memo)
                 await anyio.wait_all_tasks_blocked()
     assert told == [True]
@@ -131,7 +132,7 @@ async def test_a_memo_that_is_closed_tells_those_who_wait():
 
 async def test_the_longest_unused_goes_when_there_is_no_room():
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo(max_bytes=10) as memo:
+        async with open_cache(max_bytes=10) as memo:
             for key in "ab":
                 await memo.get(key, lambda: ready("12345"), size=len)
             await memo.get("a", ready)
@@ -146,7 +147,7 @@ async def test_the_longest_unused_goes_when_there_is_no_room():
 
 async def test_what_is_larger_than_all_the_room_is_given_but_not_kept():
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo(max_bytes=10) as memo:
+        async with open_cache(max_bytes=10) as memo:
             await memo.get("small", ready, size=len)
             assert await memo.get("large", lambda: ready("x" * 11), size=len) == "x" * 11
             assert (memo.statistics().entries, memo.statistics().evicted) == (1, 0)
@@ -154,7 +155,7 @@ async def test_what_is_larger_than_all_the_room_is_given_but_not_kept():
 
 async def test_there_are_never_more_entries_than_wanted():
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo(max_entries=3) as memo:
+        async with open_cache(max_entries=3) as memo:
             for number in range(10):
                 await memo.get(number, ready)
             assert memo.statistics().entries == 3
@@ -167,7 +168,7 @@ async def test_none_is_a_value_like_any_other():
         made.append(True)
 
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo:
+        async with open_cache() as memo:
             assert await memo.get("q", make) is None
             assert await memo.get("q", make) is None
     assert made == [True]
@@ -175,7 +176,7 @@ async def test_none_is_a_value_like_any_other():
 
 async def test_what_was_forgotten_is_made_anew():
     with anyio.fail_after(PATIENCE_S):
-        async with open_memo() as memo:
+        async with open_cache() as memo:
             await memo.get("q", ready)
             memo.forget("q")
             memo.forget("never asked for")
@@ -185,15 +186,15 @@ async def test_what_was_forgotten_is_made_anew():
 async def test_tasks_find_the_same_memo_in_the_commons():
     with anyio.fail_after(PATIENCE_S):
         async with open_shared_resources() as resources:
-            memo = await resources.get_or_open("memo serper", open_memo)
+            memo = await resources.get_or_open("memo serper", open_cache)
             await memo.get("q", ready)
-            assert await resources.get_or_open("memo serper", open_memo) is memo
+            assert await resources.get_or_open("memo serper", open_cache) is memo
             assert resources.statistics()["memo serper"]["misses"] == 1
 
 
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["time"])
 async def test_what_is_kept_is_kept_for_its_time_only():
-    async with open_memo(ttl_s=60) as memo:
+    async with open_cache(ttl_s=60) as memo:
         await memo.get("q", ready)
         await anyio.sleep(59)
         await memo.get("q", ready)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 from prometheus_client import CollectorRegistry
-from toolhub_servers.web import WebSettings, open_memo, open_web
+from toolhub_servers.web.cache import open_cache
+from toolhub_servers.web.client import open_web
+from toolhub_servers.web.settings import WebSettings
 from web_stage import PATIENCE_S, http, open_origin, script
 
 from toolhub import Hub
@@ -20,7 +22,7 @@ async def test_connections_and_cached_answers_are_in_the_metrics_by_thing():
             registry = CollectorRegistry()
             registry.register(HubCollector(hub, []))
             web = await open_web(hub.resources, "serper", WebSettings(allow_private=[f"127.0.0.1:{origin.port}"]))
-            memo = await hub.resources.get_or_open("memo serper", open_memo)
+            memo = await hub.resources.get_or_open("memo serper", open_cache)
             for _ in range(2):
                 await memo.get("q", lambda: web.get(origin.url()))
             name, _ = hub.resources.statistics()

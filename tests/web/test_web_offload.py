@@ -15,9 +15,10 @@ import anyio
 import psutil
 import pytest
 import web_work
-from toolhub_servers import _confined
+from toolhub_servers.confined import process as _confined
 from toolhub_servers.scrape.conversion import Converted, convert
-from toolhub_servers.web import TooCostly, offload
+from toolhub_servers.web.errors import ResourceLimitExceeded
+from toolhub_servers.web.workers import offload
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ async def test_work_that_does_not_end_is_killed(work):
     with anyio.fail_after(PATIENCE_S):
         await offload(web_work.count, returns=int)
         before = children()
-        with pytest.raises(TooCostly, match=f"^{work.__name__} was not done within 0.1 s$"):
+        with pytest.raises(ResourceLimitExceeded, match=f"^{work.__name__} was not done within 0.1 s$"):
             await offload(work, returns=type(None), timeout=0.1)
         assert len(children()) == len(before) - 2  # the launcher and its child
 
@@ -47,14 +48,14 @@ async def test_work_that_does_not_end_is_killed(work):
 async def test_work_that_does_not_end_is_killed_even_if_the_hub_does_not_look_at_its_clock(monkeypatch):
     monkeypatch.setattr(_confined, "GRACE_S", -99.5)
     with anyio.fail_after(PATIENCE_S):
-        with pytest.raises(TooCostly, match="took the process down"):
+        with pytest.raises(ResourceLimitExceeded, match="took the process down"):
             await offload(web_work.spin_in_c, returns=type(None), timeout=100)
 
 
 async def test_work_that_takes_too_much_memory_gets_an_error_and_the_next_does_not():
     with anyio.fail_after(PATIENCE_S):
         calls = await offload(web_work.count, returns=int)
-        with pytest.raises(TooCostly, match="^hog needed more than 64 MiB of memory$"):
+        with pytest.raises(ResourceLimitExceeded, match="^hog needed more than 64 MiB of memory$"):
             await offload(web_work.hog, 200 << 20, returns=int, memory_bytes=64 << 20)
         assert await offload(web_work.hog, 200 << 20, returns=int) == 200 << 20
         assert await offload(web_work.count, returns=int) == calls + 1
@@ -62,7 +63,9 @@ async def test_work_that_takes_too_much_memory_gets_an_error_and_the_next_does_n
 
 async def test_a_worker_that_dies_costs_only_its_own_work():
     with anyio.fail_after(PATIENCE_S):
-        with pytest.raises(TooCostly, match="^die took the process down that it ran in: it was ended by SIGSEGV$"):
+        with pytest.raises(
+            ResourceLimitExceeded, match="^die took the process down that it ran in: it was ended by SIGSEGV$"
+        ):
             await offload(web_work.die, returns=type(None))
         assert await offload(web_work.hog, 1, returns=int) == 1
 
@@ -133,11 +136,11 @@ async def test_a_worker_that_was_taken_over_cannot_make_the_hub_run_its_code(tmp
     """What it sends in place of an answer is refused, whatever pickle would make of it."""
     proof = tmp_path / "proof"
     with anyio.fail_after(PATIENCE_S):
-        with pytest.raises(TooCostly, match="took the process down"):
+        with pytest.raises(ResourceLimitExceeded, match="took the process down"):
             await offload(web_work.answer_with_a_pickle, str(proof), returns=str)
-        with pytest.raises(TooCostly, match="gave a result of another form"):
+        with pytest.raises(ResourceLimitExceeded, match="gave a result of another form"):
             await offload(web_work.count, returns=str)
-        with pytest.raises(TooCostly, match="took the process down"):
+        with pytest.raises(ResourceLimitExceeded, match="took the process down"):
             await offload(web_work.answer_without_end, returns=str)
     assert not proof.exists()
 
@@ -170,8 +173,8 @@ async def test_work_that_nobody_waits_for_is_ended():
 
 HUB = """
 import ast, sys, anyio, web_work
-from toolhub_servers import _confined
-from toolhub_servers.web import offload
+from toolhub_servers.confined import process as _confined
+from toolhub_servers.web.workers import offload
 async def main():
     await offload(web_work.spin_in_c, returns=type(None))
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
-from toolhub_servers.web import BadStatus, Unreachable, WebTimeout
-from toolhub_servers.web.hosts import Hosts
-from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, is_passing, next_try
+from toolhub_servers.web.client import INITIAL_S, JITTER_S, LONGEST_S, is_passing, next_try
+from toolhub_servers.web.errors import BadStatus, Unreachable, WebTimeout
+from toolhub_servers.web.host_limits import HostLimits
 from trio.testing import MockClock
 from web_stage import Asked, Hangup, http, open_client, open_origin, script
 
@@ -227,7 +227,7 @@ async def test_a_host_that_asks_for_quiet_gets_it_from_everybody_and_other_hosts
 
 
 async def test_no_host_is_left_alone_for_longer_than_minutes():
-    hosts = Hosts(1, 0)
+    hosts = HostLimits(1, 0)
     with anyio.fail_after(FOR_EVER):
         async with hosts.turn("a"):
             hosts.quiet("a", 1e5, 503)
@@ -237,7 +237,7 @@ async def test_no_host_is_left_alone_for_longer_than_minutes():
 
 
 async def test_a_waiting_request_that_is_cancelled_gives_its_turn_to_the_next():
-    hosts, turns = Hosts(1, 5), []
+    hosts, turns = HostLimits(1, 5), []
 
     async def take(name: str) -> None:
         async with hosts.turn("a"):
@@ -257,11 +257,11 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_to_the_next():
 
 
 async def test_hosts_are_forgotten_when_nobody_uses_them():
-    hosts = Hosts(6, 0)
+    hosts = HostLimits(6, 0)
     for number in range(1000):
         async with hosts.turn(f"{number}.example"):
             assert len(hosts) == 1
-    slow = Hosts(6, 10)
+    slow = HostLimits(6, 10)
     for number in range(120):
         async with slow.turn(f"{number}.example"):
             pass

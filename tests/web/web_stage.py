@@ -18,9 +18,9 @@ import httpcore2
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSListener
-from toolhub_servers.web import Web, WebSettings
-from toolhub_servers.web.client import serve_web
+from toolhub_servers.web.client import Web, open_private_web
 from toolhub_servers.web.guard import Guard, GuardedBackend
+from toolhub_servers.web.settings import WebSettings
 
 # Nothing here takes longer than milliseconds; running into this is a failure, never slowness.
 PATIENCE_S = 10.0
@@ -39,7 +39,7 @@ class Asked:
 
 
 class Hangup(Exception):
-    """Raised by an answer: close the connection after these bytes."""
+    """FunctionRaised by an answer: close the connection after these bytes."""
 
     def __init__(self, last: bytes = b"") -> None:
         self.last = last
@@ -139,7 +139,7 @@ async def listening(
 async def open_client(*origins: Origin, **settings: Any) -> AsyncIterator[Web]:
     """A client that may reach these origins by their addresses."""
     allowed = [f"127.0.0.1:{origin.port}" for origin in origins]
-    async with serve_web(WebSettings(allow_private=allowed, **settings)) as web:
+    async with open_private_web(WebSettings(allow_private=allowed, **settings)) as web:
         yield web
 
 
@@ -175,7 +175,7 @@ async def open_wired_client(
     """A client for which the stage's names lead to public addresses, and its wires to an origin."""
     chosen = WebSettings(**settings)
     backend = GuardedBackend(Guard(chosen.allow_private, resolve=names), inner=wires)
-    async with serve_web(chosen, backend=backend, context=context) as web:
+    async with open_private_web(chosen, backend=backend, context=context) as web:
         yield web
 
 

@@ -19,21 +19,24 @@ from toolhub.channel.jsonrpc.in_process import InProcessTransport, in_process_pa
 from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.mcp import McpChannel, conversation
 from toolhub.config import ServerSpec
-from toolhub.extensions import BuiltinContext
+from toolhub.extensions import BuiltinContext, find_builtin
 from toolhub.owned import unwrapped
 
 
-def load_server(spec: ServerSpec, host: BuiltinContext | None = None) -> Server[Any]:
-    """Import `module:factory` and call it with the spec's options, and with `host` if it takes that.
+def load_server(spec: ServerSpec, context: BuiltinContext | None = None) -> Server[Any]:
+    """Import the factory and call it with the spec's options, and with `context` if it has that parameter.
 
     Raises OpenFailed when it cannot be imported, refuses its options, or returns something that is not a server.
     """
-    module, _, factory = (spec.builtin or "").partition(":")
+    try:
+        module, factory = find_builtin(spec.builtin or "")
+    except LookupError as exc:
+        raise OpenFailed(f"builtin {spec.builtin!r} could not be created: {exc}") from exc
     try:
         with _root_logger_untouched():
-            create = getattr(importlib.import_module(module), factory or "create_server")
-            hosting = {"host": host} if host is not None and "host" in inspect.signature(create).parameters else {}
-            server = create(**spec.options, **hosting)
+            create = getattr(importlib.import_module(module), factory)
+            takes_context = context is not None and "context" in inspect.signature(create).parameters
+            server = create(**spec.options, **({"context": context} if takes_context else {}))
     except Exception as exc:
         raise OpenFailed(f"builtin {spec.builtin!r} could not be created: {type(exc).__name__}: {exc}") from exc
     if isinstance(server, MCPServer):
@@ -55,9 +58,9 @@ def _root_logger_untouched() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_builtin(spec: ServerSpec, host: BuiltinContext | None = None) -> AsyncIterator[McpChannel]:
+async def open_builtin(spec: ServerSpec, context: BuiltinContext | None = None) -> AsyncIterator[McpChannel]:
     """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
-    server = load_server(spec, host)
+    server = load_server(spec, context)
     death = ExitInfo()
     try:
         async with anyio.create_task_group() as tasks:

@@ -197,6 +197,12 @@ def tools(
 
 
 @app.command()
+def servers(as_json: JsonOption = False) -> None:
+    """List the installed builtin servers with their tools and options. In a config: `builtin: NAME`."""
+    _work("servers").list_servers(as_json)
+
+
+@app.command()
 def call(
     server: Annotated[str, typer.Argument(help="Server name, as in the config.")],
     tool: Annotated[str, typer.Argument(help="Tool name.")],

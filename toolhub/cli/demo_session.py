@@ -74,15 +74,15 @@ def config(workdir: Path) -> Config:
         {
             "hub": {"state_dir": str(workdir / "state")},
             "servers": {
-                "clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"},
+                "clock": {"builtin": "clock", "share": "hub"},
                 "files": {
                     "command": sys.executable,
-                    "args": ["-m", "toolhub_servers.files", "--root", "."],
+                    "args": ["-m", "toolhub_servers", "files", "--root", "."],
                     "cwd": str(workdir),
                     "stateful": False,
                 },
-                "sqlite": {"command": sys.executable, "args": ["-m", "toolhub_servers.sqlite"]},
-                "python": {"builtin": "toolhub_servers.python:create_server"},
+                "sqlite": {"command": sys.executable, "args": ["-m", "toolhub_servers", "sqlite"]},
+                "python": {"builtin": "python"},
                 "time": TIME_SERVER,
                 "time-per-call": {**TIME_SERVER, "share": "call"},
             },

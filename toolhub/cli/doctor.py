@@ -25,6 +25,7 @@ from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, ServerSpec, load_config
 from toolhub.errors import ToolhubError
+from toolhub.extensions import builtin_servers, find_builtin
 from toolhub.hub import Hub
 from toolhub.spawn.fork.server import import_profiles
 from toolhub.spawn.supervisor import descendants
@@ -116,10 +117,10 @@ async def _examine_one(hub: Hub, task: HubTask, spec: ServerSpec) -> Report:
     everything = hub.statistics()
     slots = [slot for slot in (*everything.shared, *everything.tasks[0].slots) if slot.server == spec.name]
     slot = slots[0] if slots else None
-    lacks = lacks_of(spec, {tool.name for tool in tools})
-    needed = [lack for lack in lacks if lack.is_needed]
-    losses = dict.fromkeys(lack.loss for lack in lacks if not lack.is_needed)
-    tolerable = [[lack for lack in lacks if lack.loss == loss and not lack.is_needed] for loss in losses]
+    missing = missing_options_of(spec, {tool.name for tool in tools})
+    needed = [option for option in missing if option.is_needed]
+    losses = dict.fromkeys(option.loss for option in missing if not option.is_needed)
+    tolerable = [[option for option in missing if option.loss == loss and not option.is_needed] for loss in losses]
     return dataclasses.replace(
         report,
         ok=not needed,
@@ -134,25 +135,27 @@ async def _examine_one(hub: Hub, task: HubTask, spec: ServerSpec) -> Report:
     )
 
 
-def lacks_of(spec: ServerSpec, tools: Collection[str]) -> list[Any]:
-    """What a builtin that started was not given though its tools need it: what `lacks` of its module says.
+def missing_options_of(spec: ServerSpec, tools: Collection[str]) -> list[Any]:
+    """The options that are not set although a tool of this builtin server needs them; see `BuiltinContext`.
 
-    tools: that can be called; what only others need is left out.
+    tools: those that can be called. Options that only other tools need are left out.
     """
-    module = sys.modules.get((spec.builtin or "").partition(":")[0])
-    find = getattr(module, "lacks", None)
-    return [lack for lack in find(**spec.options) if not lack.tool or lack.tool in tools] if find else []
+    if spec.builtin is None:
+        return []
+    module, _ = find_builtin(spec.builtin)
+    find = getattr(sys.modules.get(module), "missing_options", None)
+    return [option for option in find(**spec.options) if not option.tool or option.tool in tools] if find else []
 
 
-def _in_words(lacks: list[Any]) -> str:
-    options = " and ".join(lack.option for lack in lacks)
-    losses = "; ".join(dict.fromkeys(lack.loss for lack in lacks))
-    return f"{options} {'are' if len(lacks) > 1 else 'is'} not set: {losses}"
+def _in_words(missing: list[Any]) -> str:
+    options = " and ".join(option.option for option in missing)
+    losses = "; ".join(dict.fromkeys(option.loss for option in missing))
+    return f"{options} {'are' if len(missing) > 1 else 'is'} not set: {losses}"
 
 
-def _remedy(lacks: list[Any]) -> str:
-    given = " and ".join(f"{lack.option} as ${{{lack.variable}}}" for lack in lacks)
-    variables = " and ".join(lack.variable for lack in lacks)
+def _remedy(missing: list[Any]) -> str:
+    given = " and ".join(f"{option.option} as ${{{option.variable}}}" for option in missing)
+    variables = " and ".join(option.variable for option in missing)
     return f"give {given} in its `options`, and set {variables}"
 
 
@@ -177,9 +180,13 @@ def advice(spec: ServerSpec, error: str) -> str:
 
 
 def _advice_on_builtin(builtin: str, error: str) -> str:
-    module, _, factory = builtin.partition(":")
-    name = module.removeprefix("toolhub_servers.")
-    page = f"servers/README.md, section {name}" if name != module else f"the documentation of {module}"
+    try:
+        module, factory = find_builtin(builtin)
+    except LookupError:
+        return f"correct `builtin`, or install the package that has it; our own servers: {install_command('servers')}"
+    own = {target: name for name, target in builtin_servers().items() if target.startswith("toolhub_servers.")}
+    name = own.get(f"{module}:{factory}")
+    page = f"servers/README.md, section {name}" if name else f"the documentation of {module}"
     if "ModuleNotFoundError" in error or "MissingExtra" in error:
         if "pip install" in error:
             return "run that pip command where toolhub is installed"

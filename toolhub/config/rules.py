@@ -109,6 +109,9 @@ def check_origin(origin: str) -> str:
 
 
 def check_builtin(target: str) -> str:
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
-        raise ValueError("expected 'package.module:factory'")
+    if not re.fullmatch(r"\w[\w-]*|\w+(\.\w+)*:\w+(\.\w+)*", target):
+        raise ValueError(
+            "expected the name of an installed server, such as 'clock' (`toolhub servers` lists them), "
+            "or 'package.module:factory'"
+        )
     return target

@@ -39,7 +39,7 @@ def demo_config(workdir: Path) -> Config:
             "agent": {"read_only_tools": ["tool-google-search/google_search"]},
             "servers": {
                 "tool-google-search": {
-                    "builtin": "toolhub_servers.google_search:create_server",
+                    "builtin": "google_search",
                     "share": "hub",
                     "options": {
                         "backends": ["local"],
@@ -52,19 +52,19 @@ def demo_config(workdir: Path) -> Config:
                     "tools": {"policy": {"google_search": {"read_only": True}}},
                 },
                 "files": {
-                    "builtin": "toolhub_servers.files:create_server",
+                    "builtin": "files",
                     "share": "hub",
                     "options": {"root": str(DEMO_DOCUMENTS)},
                 },
                 "stateless_python": {
-                    "builtin": "toolhub_servers.stateless_python:create_server",
+                    "builtin": "stateless_python",
                     "stateful": False,
                 },
                 "task_planner": {
-                    "builtin": "toolhub_servers.task_planner:create_server",
+                    "builtin": "task_planner",
                     "options": {"data_dir": str(workdir / "plans")},
                 },
-                "clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"},
+                "clock": {"builtin": "clock", "share": "hub"},
             },
         }
     )

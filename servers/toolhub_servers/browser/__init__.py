@@ -19,15 +19,17 @@ from toolhub.shared_resources import SharedResources
 from toolhub_servers.browser.settings import BrowserSettings
 
 if TYPE_CHECKING:
-    from toolhub_servers.browser.render import Renderer
+    from toolhub_servers.browser.render import BrowserRenderer
 
 __all__ = ["BrowserSettings", "create_server", "open_renderer"]
 
+OPTIONS = BrowserSettings
 
-def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPServer:
+
+def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: those of `BrowserSettings`.
 
-    host: what the hub lends; None: the server runs a Chromium of its own.
+    context: what the hub gives the server; None: the server runs a Chromium of its own.
     Raises ValueError for an option that cannot be used and where there is no Chromium, MissingExtra where there is no
     Playwright.
     """
@@ -35,15 +37,22 @@ def create_server(*, host: BuiltinContext | None = None, **options: Any) -> MCPS
     _check_playwright()
     from toolhub_servers.browser.server import build
 
-    return build(host, settings)
+    return build(context, settings)
 
 
-async def open_renderer(resources: SharedResources, settings: BrowserSettings | None = None) -> Renderer:
+async def open_renderer(resources: SharedResources, settings: BrowserSettings | None = None) -> BrowserRenderer:
     """Return what renders pages on the hub's browser. Raises MissingExtra where there is no Playwright."""
     _check_playwright()
     from toolhub_servers.browser.render import open_renderer
 
     return await open_renderer(resources, settings or BrowserSettings())
+
+
+def main() -> None:
+    """Run the server as a program; see `toolhub_servers.__main__`."""
+    from toolhub_servers.browser.program import main
+
+    main()
 
 
 def _check_playwright() -> None:

@@ -13,12 +13,12 @@ from anyio import to_thread
 from playwright.async_api import Browser, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from toolhub_servers._unprivileged import BROWSER_UID, uid_exists
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
 from toolhub_servers.browser.scratch import Scratch, sweep
 from toolhub_servers.browser.settings import BrowserSettings
+from toolhub_servers.confined.users import BROWSER_UID, uid_exists
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # A cold start takes some 3 s, and many times that on a machine that is busy with other things.
@@ -187,7 +187,7 @@ async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: B
         )
     except PlaywrightError as exc:
         hint = _WITHOUT_NAMESPACES if "usable sandbox" in exc.message else _AS_ROOT if launcher.uid is not None else ""
-        raise BrowserUnavailable(f"{path} did not start: {last_words(exc.message)}{hint}") from exc
+        raise BrowserUnavailable(f"{path} did not start: {failure_reason(exc.message)}{hint}") from exc
 
 
 def account(settings: BrowserSettings) -> int | None:
@@ -207,7 +207,7 @@ def account(settings: BrowserSettings) -> int | None:
     )
 
 
-def last_words(message: str) -> str:
+def failure_reason(message: str) -> str:
     """Why Chromium ended, of all that Playwright repeats of what it said."""
     said = [line.partition("[err] ")[2] for line in message.splitlines() if line.startswith("[pid=")]
     reasons = [line for line in said if ":FATAL:" in line or "sandbox" in line]

@@ -7,7 +7,8 @@ import logging
 from playwright.async_api import Page
 
 from toolhub_servers.scrape.conversion import NoText, main_text
-from toolhub_servers.web import NoWorker, TooCostly, offload
+from toolhub_servers.web.errors import ConfinementUnavailable, ResourceLimitExceeded
+from toolhub_servers.web.workers import offload
 
 # What a page holds beyond that is no text to read; extracting it would take seconds.
 MAX_HTML_CHARS = 4 << 20
@@ -37,7 +38,7 @@ async def read_page(page: Page) -> str:
         )
     except NoText:  # there is no trafilatura
         return text
-    except (NoWorker, TooCostly, RuntimeError) as exc:
+    except (ConfinementUnavailable, ResourceLimitExceeded, RuntimeError) as exc:
         logger.warning("the main text of a page was not looked for: %s", exc)
         return text
     return markdown if len(markdown) >= LEAST_SHARE * len(text) else text

@@ -21,7 +21,7 @@ QUIET_S = 5.0
 MAX_HTML_CHARS = 20 << 20
 
 
-class Renderer:
+class BrowserRenderer:
     """Get one from `open_renderer()`; any number of tasks may use it at once."""
 
     def __init__(self, shared: SharedBrowser, settings: BrowserSettings) -> None:
@@ -95,6 +95,6 @@ def _raise_refusal(page: Page, url: str, rules: PublicRules) -> None:
             raise refusal(target)
 
 
-async def open_renderer(resources: SharedResources, settings: BrowserSettings) -> Renderer:
+async def open_renderer(resources: SharedResources, settings: BrowserSettings) -> BrowserRenderer:
     """Return a renderer on the hub's browser; Chromium starts with the first page."""
-    return Renderer(await open_shared(resources, settings), settings)
+    return BrowserRenderer(await open_shared(resources, settings), settings)

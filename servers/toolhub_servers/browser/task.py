@@ -11,13 +11,13 @@ import anyio.abc
 
 from toolhub.extensions import BuiltinContext
 from toolhub.owned import Held
-from toolhub_servers._hosted import Lobby
 from toolhub_servers.browser.chromium import CLOSE_S
 from toolhub_servers.browser.errors import PagesLost
 from toolhub_servers.browser.guard import PublicRules
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.shared import Lent, open_shared
 from toolhub_servers.browser.tabs import Tabs
+from toolhub_servers.serving.context import ServerContext
 
 CRASHED = "The browser was restarted and its pages are lost (state_lost); navigate again."
 
@@ -25,11 +25,11 @@ CRASHED = "The browser was restarted and its pages are lost (state_lost); naviga
 class TaskBrowser:
     """One owner's tabs. Give `lifespan` to the MCPServer; take `tabs()` and use them while holding `turn`."""
 
-    def __init__(self, host: BuiltinContext | None, settings: BrowserSettings) -> None:
+    def __init__(self, context: BuiltinContext | None, settings: BrowserSettings) -> None:
         self.settings = settings
         self.turn = anyio.Lock()
         """One call at a time: two would act on one page at once."""
-        self._lobby = Lobby(host)
+        self._context = ServerContext(context)
         self._lent: Held[Lent] | None = None
         self._tabs: Tabs | None = None
         self._news = ""
@@ -37,12 +37,12 @@ class TaskBrowser:
         self._tasks: anyio.abc.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"<TaskBrowser of {self._lobby.owner}, {self._tabs or 'closed'}>"
+        return f"<TaskBrowser of {self._context.owner}, {self._tabs or 'closed'}>"
 
     @asynccontextmanager
     async def lifespan(self, server: Any) -> AsyncIterator[None]:
         """What the server runs in. The browser starts with the first page, so this costs nothing."""
-        async with self._lobby.lifespan(server), anyio.create_task_group() as self._tasks:
+        async with self._context.lifespan(server), anyio.create_task_group() as self._tasks:
             try:
                 yield
             finally:
@@ -79,7 +79,7 @@ class TaskBrowser:
     async def _open(self) -> Tabs:
         settings = self.settings
         rules = PublicRules.allowing(settings.allow_private)
-        shared = await open_shared(self._lobby.resources, settings)
+        shared = await open_shared(self._context.resources, settings)
         self._lent = await shared.lend(
             rules,
             viewport={"width": settings.viewport_width, "height": settings.viewport_height},
@@ -90,7 +90,7 @@ class TaskBrowser:
         )
         if self._tasks is not None:
             self._tasks.start_soon(self._close_when_idle, self._lent)
-        return Tabs(self._lent.value, rules, settings, self._lobby.owner)
+        return Tabs(self._lent.value, rules, settings, self._context.owner)
 
     async def _close_when_idle(self, lent: Held[Lent]) -> None:
         idle_s = self.settings.idle_s

@@ -12,7 +12,6 @@ from mcp.types import ImageContent, TextContent, ToolAnnotations
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolhub_servers._tools import make_tool
 from toolhub_servers.browser import actions
 from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.reading import shortened
@@ -20,6 +19,7 @@ from toolhub_servers.browser.settle import SETTLE_S, settled
 from toolhub_servers.browser.shots import take_screenshot
 from toolhub_servers.browser.tabs import Tabs
 from toolhub_servers.browser.task import TaskBrowser
+from toolhub_servers.serving.tools import make_tool
 
 Content = list[TextContent | ImageContent]
 Action = Callable[[Tabs], Awaitable[str | Content]]
@@ -43,7 +43,7 @@ class BrowserTools:
         self._browser = browser
         self._settings = browser.settings
 
-    def listed(self) -> list[Tool]:
+    def mcp_tools(self) -> list[Tool]:
         acting: list[Method] = [
             self.browser_navigate,
             self.browser_navigate_back,

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolhub_runtime import install_command
-from toolhub_servers.web import decode_text
+from toolhub_servers.web.charset import decode_text
 
 NOT_INSTALLED = f"not installed; {install_command('pages')}"
 NO_TEXT = "the page has no text"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolhub.errors import ToolhubError
-from toolhub_servers.web import BadStatus
+from toolhub_servers.web.errors import BadStatus
 
 DATASET_REFUSAL = (
     "You are trying to scrape a Hugging Face dataset for answers, please do not use the scrape tool for this purpose."
@@ -36,7 +36,7 @@ class Page:
         return f"{self.text}\n\n[{self.note}]" if self.note else self.text
 
 
-class Unreadable(ToolhubError):
+class PageUnreadable(ToolhubError):
     """This reader has no text for that page; another one may. The message is the reason, for a model to read."""
 
 
@@ -58,11 +58,11 @@ class Reader(Protocol):
     def name(self) -> str: ...
 
     async def read(self, url: str, headers: Mapping[str, str]) -> Page:
-        """Raises Unreadable, or a WebError for what went wrong on the way."""
+        """Raises PageUnreadable, or a WebError for what went wrong on the way."""
         ...
 
 
-class Renderer(Protocol):
+class PageRenderer(Protocol):
     """A browser, as far as reading needs one."""
 
     async def render(self, url: str, *, timeout: float) -> str:

@@ -15,16 +15,16 @@ import anyio
 from toolhub_sandbox.proxy.rules import Rule, is_public, parse_authority
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.browser import open_renderer
-from toolhub_servers.scrape.browser import BrowserReader
-from toolhub_servers.scrape.convert import Converter
-from toolhub_servers.scrape.direct import DirectReader
-from toolhub_servers.scrape.jina import JinaReader, unwrapped
-from toolhub_servers.scrape.model import DatasetRefused, Page, Reader, ReaderBusy, Renderer, Unreadable
+from toolhub_servers.scrape.converter import Converter
+from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, PageUnreadable, Reader, ReaderBusy
+from toolhub_servers.scrape.readers import BrowserReader, DirectReader, JinaReader, unwrapped
 from toolhub_servers.scrape.settings import PageSettings, service_settings
 from toolhub_servers.scrape.texts import is_dataset_url
-from toolhub_servers.web import Forbidden, Memo, WebError, WebTimeout, open_memo, open_web
+from toolhub_servers.serving.overload import overload_in, report_overload
+from toolhub_servers.web.cache import Cache, open_cache
+from toolhub_servers.web.client import open_web
+from toolhub_servers.web.errors import Forbidden, WebError, WebTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,9 @@ _ODD_ADDRESS = re.compile(r"\w+://(?:[^/?#]*[@.])?(?:[0-9]+|0x[0-9a-f]*)(?:[:/?#
 class Pages:
     """All that a hub reads under one set of options. Get it from `open_pages()`."""
 
-    def __init__(self, readers: Sequence[Reader], settings: PageSettings, memo: Memo) -> None:
+    def __init__(self, readers: Sequence[Reader], settings: PageSettings, cache: Cache) -> None:
         self.settings = settings
-        self._memo = memo
+        self._cache = cache
         self._readers = tuple(readers)
         self._read_by: Counter[str] = Counter()
 
@@ -56,7 +56,7 @@ class Pages:
         """Return the page; the same page is read once, however many tasks ask for it within `cache_s`.
 
         headers: sent to the page or to Jina Reader, in addition to ours. Raises DatasetRefused, or Forbidden for a URL
-        that is a private address, before anything is sent; otherwise what the last reader raised: Unreadable or a
+        that is a private address, before anything is sent; otherwise what the last reader raised: PageUnreadable or a
         WebError.
         """
         url = unwrapped(url.strip(), self.settings.jina_base_url)
@@ -66,25 +66,25 @@ class Pages:
         sent = _checked(headers or {})
         key = (url, *sorted(sent.items()))
         try:
-            return await self._memo.get(key, lambda: self._read(url, sent), size=_size)
+            return await self._cache.get(key, lambda: self._read(url, sent), size=_size)
         except ReaderBusy as exc:
-            tell_pressure(pressure_in(exc))
+            report_overload(overload_in(exc))
             raise
 
     def statistics(self) -> Mapping[str, int]:
         """Counts of the cache, and of pages by the reader that had them."""
         by_reader = {f"read_by_{reader.name}": self._read_by[reader.name] for reader in self._readers}
-        return {**asdict(self._memo.statistics()), **by_reader}
+        return {**asdict(self._cache.statistics()), **by_reader}
 
     async def _read(self, url: str, headers: Mapping[str, str]) -> Page:
         deadline = anyio.current_time() + self.settings.total_s
-        failure: Unreadable | WebError | None = None
+        failure: PageUnreadable | WebError | None = None
         for reader in self._readers:
-            if reader.name == "browser" and failure is not None and not isinstance(failure, Unreadable):
+            if reader.name == "browser" and failure is not None and not isinstance(failure, PageUnreadable):
                 continue  # there is no page to show
             try:
                 page = await self._ask(reader, url, headers, deadline)
-            except (Unreadable, WebError) as exc:
+            except (PageUnreadable, WebError) as exc:
                 failure = exc
                 logger.info("reader %s has nothing of %s: %s", reader.name, _host(url), exc)
             else:
@@ -106,7 +106,7 @@ class Pages:
             raise WebTimeout(f"reader {reader.name} had nothing of {_host(url)} within {left:.0f} seconds") from exc
 
 
-async def open_pages(resources: SharedResources, settings: PageSettings, renderer: Renderer | None = None) -> Pages:
+async def open_pages(resources: SharedResources, settings: PageSettings, renderer: PageRenderer | None = None) -> Pages:
     """Return the hub's pages under these settings, opening them if nobody has. renderer: a browser, if there is one."""
     print_ = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
     key = f"pages {print_}{'' if renderer is None else f' {id(renderer)}'}"
@@ -114,8 +114,10 @@ async def open_pages(resources: SharedResources, settings: PageSettings, rendere
 
 
 @asynccontextmanager
-async def _open(resources: SharedResources, settings: PageSettings, renderer: Renderer | None) -> AsyncIterator[Pages]:
-    async def find() -> Renderer:
+async def _open(
+    resources: SharedResources, settings: PageSettings, renderer: PageRenderer | None
+) -> AsyncIterator[Pages]:
+    async def find() -> PageRenderer:
         if renderer is not None:
             return renderer
         private = {"allow_private": settings.web.allow_private}
@@ -138,8 +140,8 @@ async def _open(resources: SharedResources, settings: PageSettings, renderer: Re
             readers.append(DirectReader(web, converter, user_agent=settings.user_agent))
         else:
             readers.append(BrowserReader(find, converter, timeout=settings.reader_s))
-    async with open_memo(ttl_s=settings.cache_s, max_bytes=settings.cache_bytes) as memo:
-        yield Pages(readers, settings, memo)
+    async with open_cache(ttl_s=settings.cache_s, max_bytes=settings.cache_bytes) as cache:
+        yield Pages(readers, settings, cache)
 
 
 def _size(page: Page) -> int:
@@ -167,12 +169,12 @@ def check_public(url: str, allow_private: Sequence[str]) -> None:
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that may be sent, names in lower case. Raises Unreadable for one that is none."""
+    """Headers that may be sent, names in lower case. Raises PageUnreadable for one that is none."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise Unreadable(f"custom_headers: {name!r} is not the name of a header")
+            raise PageUnreadable(f"custom_headers: {name!r} is not the name of a header")
         if not value.isprintable():
-            raise Unreadable(f"custom_headers: the value of {name!r} has control characters in it")
+            raise PageUnreadable(f"custom_headers: the value of {name!r} has control characters in it")
     return {name.lower(): value for name, value in headers.items() if name.lower() not in _OUR_HEADERS}
 
 

@@ -8,9 +8,11 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from toolhub.config.section import Count, Pause, Seconds, Section, Text
-from toolhub_servers._lacks import Lack
 from toolhub_servers.browser import BrowserSettings
-from toolhub_servers.web import Forbidden, WebSettings, place_of
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.web.errors import Forbidden
+from toolhub_servers.web.request import authority_of
+from toolhub_servers.web.settings import WebSettings
 
 S = TypeVar("S", bound=BaseModel)
 JINA = "https://r.jina.ai"
@@ -48,7 +50,7 @@ class PageSettings(Section):
     browser: BrowserSettings = BrowserSettings()
     """The browser of the `browser` reader; equal ones are one in the whole hub. It has the `allow_private` of `web`."""
 
-    def lacks(self, tool: str = "", prefix: str = "") -> list[Lack]:
+    def missing_options(self, tool: str = "", prefix: str = "") -> list[MissingOption]:
         """What readers were asked for but not given their key.
 
         tool: the one that reads pages, where others do not. prefix: of the option's name.
@@ -57,7 +59,7 @@ class PageSettings(Section):
             return []
         is_alone = self.readers == ["jina"]
         loss = "no page can be read" if is_alone else "pages are not read by Jina Reader, only by the next reader"
-        return [Lack(f"{prefix}jina_api_key", "JINA_API_KEY", loss, is_alone and not tool, tool)]
+        return [MissingOption(f"{prefix}jina_api_key", "JINA_API_KEY", loss, is_alone and not tool, tool)]
 
     @field_validator("jina_base_url")
     @classmethod
@@ -76,7 +78,7 @@ class PageSettings(Section):
 def service_address(url: str) -> str:
     """`host:port` of a service that the operator named. Raises ValueError."""
     try:
-        return place_of(url)
+        return authority_of(url)
     except Forbidden as exc:
         raise ValueError("that is not an http(s) URL") from exc
 

@@ -11,10 +11,12 @@ import anyio
 from pydantic import Field, field_validator
 
 from toolhub.config.section import Count, Seconds, Text
-from toolhub_servers._lacks import Lack
-from toolhub_servers._overload import pressure_in, tell_pressure
 from toolhub_servers.scrape.settings import PageSettings, service_address
-from toolhub_servers.web import BadStatus, Reply, Web, WebError
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.overload import overload_in, report_overload
+from toolhub_servers.web.client import Web
+from toolhub_servers.web.errors import BadStatus, WebError
+from toolhub_servers.web.response import Response
 
 MAX_TOKENS = 8192
 # Requests for one page: shorter content, no service tier, an answer that goes in circles.
@@ -82,11 +84,14 @@ class SummarySettings(PageSettings):
         """Those of reading alone: servers that share them share what was read."""
         return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
 
-    def lacks(self, tool: str = "", prefix: str = "") -> list[Lack]:
+    def missing_options(self, tool: str = "", prefix: str = "") -> list[MissingOption]:
         """What has to be set before the model can be asked, and what readers were not given."""
         loss = "there is no model to ask, and every call fails"
         unset = [name for name in ("summary_llm_base_url", "summary_llm_model_name") if not getattr(self, name)]
-        return [*(Lack(name, name.upper(), loss, is_needed=True) for name in unset), *super().lacks(tool, prefix)]
+        return [
+            *(MissingOption(name, name.upper(), loss, is_needed=True) for name in unset),
+            *super().missing_options(tool, prefix),
+        ]
 
     @property
     def missing(self) -> str:
@@ -139,7 +144,7 @@ class Extractor:
                 if is_overflow(exc.text):
                     content = shrunk(content, attempt)
                 elif payload.pop("service_tier", None) is None:
-                    tell_pressure(pressure_in(exc))
+                    report_overload(overload_in(exc))
                     return extract
                 continue
             except WebError as exc:  # the client has tried again what is worth it
@@ -151,7 +156,7 @@ class Extractor:
                 return extract
         return extract
 
-    async def _post(self, payload: Mapping[str, Any]) -> Reply:
+    async def _post(self, payload: Mapping[str, Any]) -> Response:
         key = self._settings.summary_llm_api_key
         # An answer is worth no more than its price: asking again is safe.
         return await self._web.request(
@@ -174,7 +179,7 @@ def parameters(model: str) -> dict[str, Any]:
     return chosen
 
 
-def read_answer(reply: Reply) -> Extract:
+def read_answer(reply: Response) -> Extract:
     """The text of an answer without what the model was thinking, or what is wrong with it."""
     try:
         answer = reply.json()

@@ -11,11 +11,11 @@ from anyio import to_thread
 from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers._python_files import Sources
-from toolhub_servers.scrape.convert import Converter
-from toolhub_servers.scrape.model import Page, Renderer, Unreadable
+from toolhub_servers.scrape.converter import Converter
+from toolhub_servers.scrape.model import Page, PageRenderer, PageUnreadable
 from toolhub_servers.scrape.pages import open_pages
 from toolhub_servers.scrape.settings import PageSettings, ReaderName
+from toolhub_servers.serving.local_files import ReadableFolders
 
 SCHEMES = ("http:", "https:", "file:", "data:")
 
@@ -36,18 +36,18 @@ class UriSettings(PageSettings):
 class Uris:
     """What the servers that convert URIs do; renderer: see `open_pages`."""
 
-    def __init__(self, settings: UriSettings, renderer: Renderer | None = None) -> None:
+    def __init__(self, settings: UriSettings, renderer: PageRenderer | None = None) -> None:
         """Raises ValueError for a folder that does not exist."""
         self._settings = settings
         self._renderer = renderer
-        self._sources = Sources(settings.local_dirs)
+        self._readable = ReadableFolders(settings.local_dirs)
         self._converter = Converter(settings)
 
     async def read(self, resources: SharedResources, uri: str) -> Page:
         """Return the text of what a URI names.
 
-        Raises DatasetRefused, Unreadable, WebError; OSError for a file that cannot be read; ValueError for a URI that
-        is none of `SCHEMES` or makes no sense.
+        Raises DatasetRefused, PageUnreadable, WebError; OSError for a file that cannot be read; ValueError for a URI
+        that is none of `SCHEMES` or makes no sense.
         """
         uri = uri.strip()
         scheme = uri.partition(":")[0].lower()
@@ -70,7 +70,7 @@ class Uris:
 
     def _bytes(self, path: str, count: int) -> bytes:
         pieces = []
-        with self._sources.open(path) as stream:
+        with self._readable.open(path) as stream:
             while count > 0 and (piece := stream.read(count)):
                 pieces.append(piece)
                 count -= len(piece)
@@ -100,7 +100,7 @@ def parse_data_uri(uri: str) -> tuple[str, bytes]:
 
 
 def check_not_empty(page: Page) -> str:
-    """The text and what is to be said about it. Raises Unreadable if there is none."""
+    """The text and what is to be said about it. Raises PageUnreadable if there is none."""
     if not page.text.strip():
-        raise Unreadable("it has no text")
+        raise PageUnreadable("it has no text")
     return page.noted_text

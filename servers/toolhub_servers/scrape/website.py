@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from toolhub_servers.scrape import direct, jina
-from toolhub_servers.scrape.model import DatasetRefused, Unreadable
+from toolhub_servers.scrape import readers as direct
+from toolhub_servers.scrape import readers as jina
+from toolhub_servers.scrape.model import DatasetRefused, PageUnreadable
 from toolhub_servers.scrape.pages import Pages
 from toolhub_servers.scrape.texts import is_dataset_url, strip_markdown_links
-from toolhub_servers.web import BadStatus, Forbidden, TooCostly, Unreachable, WebError, WebTimeout, offload
+from toolhub_servers.web.errors import BadStatus, Forbidden, ResourceLimitExceeded, Unreachable, WebError, WebTimeout
+from toolhub_servers.web.workers import offload
 
 NO_KEY = "JINA_API_KEY is not set, scrape_website tool is not available."
 # So much is parsed in some 20 ms; more would keep other tasks waiting.
@@ -39,7 +41,7 @@ async def scrape_website(pages: Pages, url: str) -> str:
         page = await pages.read(url)
     except DatasetRefused as exc:
         return str(exc)
-    except Unreadable as exc:
+    except PageUnreadable as exc:
         return f"{_no_content(url)} ({exc})" if str(exc) not in _EMPTY else _no_content(url)
     except WebError as exc:
         return f"[ERROR]: {_told(exc, url)}"
@@ -54,7 +56,7 @@ async def _without_links(markdown: str) -> str:
         return strip_markdown_links(markdown)
     try:
         return await offload(strip_markdown_links, markdown, returns=str)
-    except TooCostly:  # links are a nuisance, a page that is not there at all is worse
+    except ResourceLimitExceeded:  # links are a nuisance, a page that is not there at all is worse
         return markdown
 
 

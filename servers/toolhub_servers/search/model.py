@@ -1,4 +1,4 @@
-"""What is asked of a search backend and what it finds; the words are those of Serper, which models know."""
+"""What a search backend gets, what it returns and how it fails. The names are those of Serper, which models know."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+
+from toolhub.errors import ToolhubError
+from toolhub.overload import OverloadSignal
 
 SPANS = {
     "h": timedelta(hours=1),
@@ -101,3 +104,18 @@ class Results:
 class SearchBackend(Protocol):
     async def search(self, query: Query) -> Results:
         """Return what is found, nothing included. Raises SearchFailed."""
+
+
+class SearchFailed(ToolhubError):
+    """The backend gave no answer; another one may. The text names it, the reason and, if known, the way out.
+
+    overload: the reason is that it has too many requests.
+    """
+
+    def __init__(self, message: str, *, overload: OverloadSignal | None = None) -> None:
+        super().__init__(message)
+        self.overload = overload
+
+
+class ServiceRefused(SearchFailed):
+    """The service was reached and said no, in its own words; asking it again would not help."""

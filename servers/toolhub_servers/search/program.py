@@ -15,7 +15,7 @@ ENVIRONMENT = (
 )
 
 
-def add_search_options(parser: ArgumentParser) -> None:
+def add_search_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         metavar="NAME",

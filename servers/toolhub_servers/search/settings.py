@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from toolhub.config.section import Pause, Seconds, Section
-from toolhub_servers._lacks import Lack
-from toolhub_servers.web import Forbidden, WebSettings, place_of
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.web.errors import Forbidden
+from toolhub_servers.web.request import authority_of
+from toolhub_servers.web.settings import WebSettings
 
 S = TypeVar("S", bound=Section)
 Backend = Literal["serper", "searxng", "exa", "sogou", "local"]
@@ -21,7 +23,7 @@ SEARCH_WEB = {"total_s": 20.0, "per_host": 32, "retries": 2}
 
 def _check_base_url(url: str) -> str:
     try:
-        place_of(url)
+        authority_of(url)
     except Forbidden as exc:
         raise ValueError(f"{url!r} is not an http or https URL") from exc
     return url.rstrip("/")
@@ -73,7 +75,7 @@ class SogouSettings(_Optional):
     def has_keys(self) -> bool:
         return bool(self.secret_id and self.secret_key)
 
-    def lacks(self, *, is_needed: bool) -> list[Lack]:
+    def missing_options(self, *, is_needed: bool) -> list[MissingOption]:
         """What has to be set before the service can be asked."""
         way_out = "" if is_needed else ", so deny the tool if nobody needs it"
         loss = f"every call of sogou_search fails{way_out}"
@@ -81,7 +83,9 @@ class SogouSettings(_Optional):
             ("sogou.secret_id", self.secret_id, "TENCENTCLOUD_SECRET_ID"),
             ("sogou.secret_key", self.secret_key, "TENCENTCLOUD_SECRET_KEY"),
         ]
-        return [Lack(option, name, loss, is_needed, "sogou_search") for option, value, name in keys if not value]
+        return [
+            MissingOption(option, name, loss, is_needed, "sogou_search") for option, value, name in keys if not value
+        ]
 
 
 class LocalSettings(_Optional):

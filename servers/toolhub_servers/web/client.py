@@ -1,6 +1,6 @@
 """The HTTP client of a backend: one pool for the whole hub.
 
-A request is an order; each try of it takes its turn at the host, is exchanged over the pool, and follows redirects.
+A request is an request; each try of it takes its turn at the host, is exchanged over the pool, and follows redirects.
 One deadline lies round everything, waiting included.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -21,15 +23,13 @@ import stamina
 from toolhub.overload import parse_retry_after
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.web.errors import BadStatus, Forbidden, Unreachable, WebError, WebTimeout
-from toolhub_servers.web.exchange import Answer, Interrupted, exchange
+from toolhub_servers.web.exchange import Interrupted, RawResponse, exchange
 from toolhub_servers.web.guard import GuardedBackend
-from toolhub_servers.web.hosts import Hosts
-from toolhub_servers.web.model import Reply
-from toolhub_servers.web.order import Order, follow, make_order
+from toolhub_servers.web.host_limits import HostLimits
 from toolhub_servers.web.pool import Pool, open_pool
-from toolhub_servers.web.retry import INITIAL_S, JITTER_S, LONGEST_S, next_try
+from toolhub_servers.web.request import OutgoingRequest, make_request, redirected_request
+from toolhub_servers.web.response import Response
 from toolhub_servers.web.settings import WebSettings
-from toolhub_servers.web.statistics import WebStatistics
 
 _SAFE = frozenset({"GET", "HEAD"})
 _EXCERPT_CHARS = 500
@@ -44,7 +44,7 @@ class Web:
     def __init__(self, settings: WebSettings, pool: Pool) -> None:
         self.settings = settings
         self._pool = pool
-        self._hosts = Hosts(settings.per_host, settings.pause_s)
+        self._hosts = HostLimits(settings.per_host, settings.pause_s)
         self._counts: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class Web:
         max_bytes: int | None = None,
         is_safe: bool | None = None,
         raise_for_status: bool = True,
-    ) -> Reply:
+    ) -> Response:
         """Send a request and return the whole answer, at most `max_bytes` of its body.
 
         timeout: seconds for everything; default is the settings'. is_safe: whether it may be sent again after it may
@@ -75,22 +75,22 @@ class Web:
         self._counts["requests"] += 1
         self._counts["in_flight"] += 1
         try:
-            order = make_order(method, url, headers, json, content)
-            reply = await self._in_time(order, call, self.settings.total_s if timeout is None else timeout)
+            request = make_request(method, url, headers, json, content)
+            response = await self._with_deadline(request, call, self.settings.total_s if timeout is None else timeout)
         except BadStatus:
             self._counts["failures"] += 1
-            if raise_for_status or call.reply is None:
+            if raise_for_status or call.response is None:
                 raise
-            return call.reply
+            return call.response
         except WebError as exc:
             self._counts["failures"] += 1
             self._counts["refused"] += isinstance(exc, Forbidden)
             raise
         finally:
             self._counts["in_flight"] -= 1
-        return reply
+        return response
 
-    async def get(self, url: str, **options: Any) -> Reply:
+    async def get(self, url: str, **options: Any) -> Response:
         """`request("GET", ...)`."""
         return await self.request("GET", url, **options)
 
@@ -104,16 +104,16 @@ class Web:
             hosts=len(self._hosts),
         )
 
-    async def _in_time(self, order: Order, call: _Call, seconds: float) -> Reply:
+    async def _with_deadline(self, request: OutgoingRequest, call: _Call, seconds: float) -> Response:
         with anyio.move_on_after(seconds):
-            return await self._persevere(order, call)
+            return await self._with_retries(request, call)
         self._counts["timeouts"] += 1
         last = f" (tries: {call.tries}; the last that ended: {call.failure})" if call.failure else ""
-        raise WebTimeout(f"{order.host} gave no whole answer within {seconds:g} s{last}")
+        raise WebTimeout(f"{request.host} gave no whole answer within {seconds:g} s{last}")
 
-    async def _persevere(self, order: Order, call: _Call) -> Reply:
+    async def _with_retries(self, request: OutgoingRequest, call: _Call) -> Response:
         tries = stamina.retry_context(
-            on=call.again,
+            on=call.should_retry,
             attempts=self.settings.retries + 1,
             timeout=None,  # the deadline is on the event loop's clock
             wait_initial=INITIAL_S,
@@ -124,52 +124,55 @@ class Web:
             with attempt:
                 call.tries += 1
                 self._counts["retries"] += call.tries > 1
-                return await self._try(order, call)
+                return await self._try(request, call)
         raise AssertionError("the last try returns or raises")
 
-    async def _try(self, order: Order, call: _Call) -> Reply:
-        call.reply = None
+    async def _try(self, request: OutgoingRequest, call: _Call) -> Response:
+        call.response = None
         for _ in range(self.settings.redirects + 1):
-            answer = await self._exchange(order, call)
-            following = follow(order, answer.status, answer.headers)
+            answer = await self._exchange(request, call)
+            following = redirected_request(request, answer.status, answer.headers)
             if following is None:
-                return _checked(order, answer, call)
+                return _checked_response(request, answer, call)
             self._counts["redirects"] += 1
-            order = following
+            request = following
         limit = self.settings.redirects
-        raise Unreachable(f"more than {limit} redirects, the last to {order.host}", sent=True, is_lasting=True)
+        raise Unreachable(f"more than {limit} redirects, the last to {request.host}", sent=True, is_lasting=True)
 
-    async def _exchange(self, order: Order, call: _Call) -> Answer:
-        async with self._hosts.turn(order.host):
-            answer = await self._undisturbed(order, call)
-            if answer.status in (429, 503) and (quiet := _retry_after(answer)):
-                self._hosts.quiet(order.host, quiet, answer.status)
+    async def _exchange(self, request: OutgoingRequest, call: _Call) -> RawResponse:
+        async with self._hosts.rate_slot(request.host):
+            answer = await self._exchange_uninterrupted(request, call)
+            if answer.status in (429, 503) and (cooldown_s := _retry_after(answer)):
+                self._hosts.cool_down(request.host, cooldown_s, answer.status)
         self._counts["received_bytes"] += answer.body.received
         self._counts["cut"] += answer.body.is_cut
         return answer
 
-    async def _undisturbed(self, order: Order, call: _Call) -> Answer:
+    async def _exchange_uninterrupted(self, request: OutgoingRequest, call: _Call) -> RawResponse:
         """What other requests interrupt is no try of this one; each time one of them is done, so it ends."""
         while True:
             self._counts["exchanges"] += 1
             try:
-                return await exchange(self._pool, order, connect_s=self.settings.connect_s, max_bytes=call.max_bytes)
+                return await exchange(self._pool, request, connect_s=self.settings.connect_s, max_bytes=call.max_bytes)
             except Interrupted:
                 if not call.is_safe:
                     raise
 
 
 class _Call:
-    """What one call of `request` has come to. reply: of the last try, if it had one; failure: why it was not enough."""
+    """What one call of `request` has come to.
+
+    response: of the last try, if it had one; failure: why it was not enough.
+    """
 
     def __init__(self, *, max_bytes: int, is_safe: bool) -> None:
         self.max_bytes = max_bytes
         self.is_safe = is_safe
         self.tries = 0
-        self.reply: Reply | None = None
+        self.response: Response | None = None
         self.failure: Exception | None = None
 
-    def again(self, exc: Exception) -> bool | float:
+    def should_retry(self, exc: Exception) -> bool | float:
         """Stamina's question after a failed try."""
         if not isinstance(exc, WebError):
             return False
@@ -178,22 +181,22 @@ class _Call:
         return next_try(exc, is_safe=self.is_safe, left=left)
 
 
-def _checked(order: Order, answer: Answer, call: _Call) -> Reply:
-    reply = Reply(answer.status, str(order.url), answer.fields(), answer.body.data, answer.body.is_cut)
+def _checked_response(request: OutgoingRequest, answer: RawResponse, call: _Call) -> Response:
+    response = Response(answer.status, str(request.url), answer.fields(), answer.body.data, answer.body.is_cut)
     if answer.status < 400:
-        return reply
-    call.reply = reply
-    text = reply.body[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS]
+        return response
+    call.response = response
+    text = response.body[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS]
     tries = f" (try {call.tries})" if call.tries > 1 else ""
     raise BadStatus(
-        f"{order.host} answered {answer.status} {_phrase(answer.status)}".rstrip() + tries,
+        f"{request.host} answered {answer.status} {_phrase(answer.status)}".rstrip() + tries,
         status=answer.status,
         text=text,
         retry_after=_retry_after(answer),
     )
 
 
-def _retry_after(answer: Answer) -> float | None:
+def _retry_after(answer: RawResponse) -> float | None:
     return parse_retry_after(answer.header("retry-after").strip())
 
 
@@ -207,7 +210,7 @@ def _phrase(status: int) -> str:
 async def open_web(resources: SharedResources, name: str, settings: WebSettings | None = None) -> Web:
     """Return the hub's client for a backend (`serper`, `jina`, `pages`, ...), opening it if nobody has."""
     chosen = settings or WebSettings()
-    return await resources.get_or_open(_key(name, chosen), lambda: serve_web(chosen))
+    return await resources.get_or_open(_key(name, chosen), lambda: open_private_web(chosen))
 
 
 def _key(name: str, settings: WebSettings) -> str:
@@ -218,9 +221,58 @@ def _key(name: str, settings: WebSettings) -> str:
 
 
 @asynccontextmanager
-async def serve_web(
+async def open_private_web(
     settings: WebSettings, *, backend: GuardedBackend | None = None, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Web]:
     """Give a client that nobody shares. backend, context: see `open_pool()`."""
     async with open_pool(settings, backend=backend, context=context) as pool:
         yield Web(settings, pool)
+
+
+# Of a backoff: the first, the longest, and at most so much more at random, so that many do not come back together.
+INITIAL_S = 0.25
+LONGEST_S = 8.0
+JITTER_S = 0.5
+
+
+def is_passing(status: int) -> bool:
+    """Whether the same request may be answered otherwise soon (RFC 9110 section 15, RFC 8470 for 425)."""
+    return status in (408, 425, 429) or status >= 500
+
+
+def next_try(exc: Exception, *, is_safe: bool, left: float) -> bool | float:
+    """Return whether to send a request again: seconds to wait, True for the usual backoff, False for never.
+
+    What was not sent may always be; what was sent only if it is safe. left: seconds until the deadline.
+    """
+    if isinstance(exc, Unreachable):
+        return not exc.is_lasting and (is_safe or not exc.sent)
+    if not isinstance(exc, BadStatus) or not (is_safe and is_passing(exc.status)):
+        return False
+    if exc.retry_after is None:
+        return True
+    return exc.retry_after + random.uniform(0, JITTER_S) if exc.retry_after < left else False  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class WebStatistics:
+    """requests: calls of `Web.request`. exchanges: messages sent, with redirects and retries. refused: by the guard.
+
+    reused_share: of the exchanges that had a connection, those that needed no new one. received_bytes: bodies as they
+    came.
+    """
+
+    requests: int = 0
+    in_flight: int = 0
+    failures: int = 0
+    exchanges: int = 0
+    redirects: int = 0
+    retries: int = 0
+    refused: int = 0
+    timeouts: int = 0
+    cut: int = 0
+    received_bytes: int = 0
+    connections_opened: int = 0
+    connections_open: int = 0
+    reused_share: float = 0.0
+    hosts: int = 0

@@ -43,9 +43,9 @@ class BadStatus(WebError):
         self.retry_after = retry_after
 
 
-class NoWorker(WebError):
+class ConfinementUnavailable(WebError):
     """This machine lets no process be confined for hostile input. The text says why and what to do."""
 
 
-class TooCostly(WebError):
+class ResourceLimitExceeded(WebError):
     """Reading the answer took more time or memory than it may (see `offload`); the same answer will do so again."""

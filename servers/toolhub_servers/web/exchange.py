@@ -14,10 +14,10 @@ import anyio
 import h2.exceptions
 import httpcore2
 
-from toolhub_servers.web.body import Body, read_body
 from toolhub_servers.web.errors import Unreachable
-from toolhub_servers.web.order import Order, is_redirect
 from toolhub_servers.web.pool import Connection, Pool, connection_of
+from toolhub_servers.web.request import OutgoingRequest, is_redirect
+from toolhub_servers.web.response import Body, read_body
 
 _NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.UnsupportedProtocol)
 # The last three are what a stream that another task has closed under a reader can raise.
@@ -37,12 +37,12 @@ _PASSING_BYTES = 64 << 10
 
 
 class Interrupted(Unreachable):
-    """It was this client that closed the connection, for another request's sake; the host did nothing wrong."""
+    """It was this client that closed the connection, for another wire_request's sake; the host did nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """headers: as they came, in order."""
+class RawResponse:
+    """headers: as they came, in request."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -59,43 +59,43 @@ class Answer:
         return {name: ", ".join(values) for name, values in found.items()}
 
 
-async def exchange(pool: Pool, order: Order, *, connect_s: float, max_bytes: int) -> Answer:
-    """Send an order and return the answer to it. Raises Unreachable, Interrupted, Forbidden."""
-    request = httpcore2.Request(
-        order.method,
+async def exchange(pool: Pool, request: OutgoingRequest, *, connect_s: float, max_bytes: int) -> RawResponse:
+    """Send an request and return the answer to it. Raises Unreachable, Interrupted, Forbidden."""
+    wire_request = httpcore2.Request(
+        request.method,
         httpcore2.URL(
-            scheme=order.url.raw_scheme, host=order.url.raw_host, port=order.url.port, target=order.url.raw_path
+            scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
         ),
-        headers=[(name.encode("ascii"), value.encode("utf-8")) for name, value in order.fields()],
-        content=order.content,
+        headers=[(name.encode("ascii"), value.encode("utf-8")) for name, value in request.header_fields()],
+        content=request.content,
         extensions={"timeout": {"connect": connect_s}},
     )
     try:
-        async with _answering(pool, request) as response:
-            head = Answer(response.status, response.headers, Body(b"", False, 0))
+        async with _open_response(pool, wire_request) as response:
+            head = RawResponse(response.status, response.headers, Body(b"", False, 0))
             async with aclosing(response.aiter_stream()) as chunks:
                 if is_redirect(head.status, head.headers):
                     body = await read_body(chunks, "identity", _PASSING_BYTES)  # nobody looks into it
                 else:
                     body = await read_body(chunks, head.header("content-encoding"), max_bytes)
-            if body.is_cut and (connection := connection_of(request)) is not None:
+            if body.is_cut and (connection := connection_of(wire_request)) is not None:
                 await connection.drop()
-            return Answer(head.status, head.headers, body)
+            return RawResponse(head.status, head.headers, body)
     except _FAILURES as exc:
-        raise _in_words(order, exc, connection_of(request)) from exc
+        raise _translate(request, exc, connection_of(wire_request)) from exc
     except ValueError as exc:
-        raise Unreachable(f"{order.host}: {exc}", sent=True) from exc
+        raise Unreachable(f"{request.host}: {exc}", sent=True) from exc
 
 
 @asynccontextmanager
-async def _answering(pool: Pool, request: httpcore2.Request) -> AsyncIterator[httpcore2.Response]:
+async def _open_response(pool: Pool, wire_request: httpcore2.Request) -> AsyncIterator[httpcore2.Response]:
     response, is_over = None, False
     try:
-        response = await pool.handle_async_request(request)
+        response = await pool.handle_async_request(wire_request)
         yield response
         is_over = True
     finally:
-        connection = connection_of(request)
+        connection = connection_of(wire_request)
         if connection is not None:
             pool.carried += connection.was_open
             if not is_over:
@@ -103,23 +103,23 @@ async def _answering(pool: Pool, request: httpcore2.Request) -> AsyncIterator[ht
         if response is not None:
             await response.aclose()
         if connection is not None:
-            await connection.let_go()
+            await connection.release()
 
 
-def _in_words(order: Order, exc: Exception, connection: Connection | None) -> Unreachable:
+def _translate(request: OutgoingRequest, exc: Exception, connection: Connection | None) -> Unreachable:
     if connection is not None and connection.is_dropped:
-        return Interrupted(f"the connection to {order.host} was closed: another's answer on it was cut", sent=True)
-    cause = _root(exc)
-    reason = "it took too long" if isinstance(exc, httpcore2.TimeoutException) else _plainly(cause)
+        return Interrupted(f"the connection to {request.host} was closed: another's answer on it was cut", sent=True)
+    cause = _deepest_cause(exc)
+    reason = "it took too long" if isinstance(exc, httpcore2.TimeoutException) else _reason(cause)
     if isinstance(exc, _NOT_SENT):
         is_lasting = isinstance(cause, ssl.SSLCertVerificationError | UnicodeError) or (
             isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME
         )
-        return Unreachable(f"no connection to {order.host}: {reason}", is_lasting=is_lasting)
-    return Unreachable(f"the connection to {order.host} broke: {reason}", sent=True)
+        return Unreachable(f"no connection to {request.host}: {reason}", is_lasting=is_lasting)
+    return Unreachable(f"the connection to {request.host} broke: {reason}", sent=True)
 
 
-def _plainly(exc: BaseException) -> str:
+def _reason(exc: BaseException) -> str:
     if isinstance(exc, OSError):
         code = exc.errno
         if code in errno.errorcode and code is not None and not isinstance(exc, socket.gaierror | ssl.SSLError):
@@ -128,7 +128,7 @@ def _plainly(exc: BaseException) -> str:
     return str(exc) or type(exc).__name__
 
 
-def _root(exc: BaseException) -> BaseException:
+def _deepest_cause(exc: BaseException) -> BaseException:
     """Return the deepest cause that has something to say. (The pool's `from None` hides causes, but not contexts.)"""
     found, cause = exc, exc.__cause__ or exc.__context__
     while isinstance(cause, Exception):

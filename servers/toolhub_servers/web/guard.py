@@ -19,7 +19,7 @@ from toolhub_sandbox.proxy.machine import is_own_address
 from toolhub_sandbox.proxy.rules import IPAddress, Rule, Target, is_public, parse_authority
 
 from toolhub_servers.web.errors import Forbidden
-from toolhub_servers.web.order import parse_url, port_of
+from toolhub_servers.web.request import parse_url, port_of
 
 # Where nobody gave a deadline: longer than a kernel tries.
 _LONGEST_S = 300.0
@@ -103,7 +103,7 @@ async def _resolve(host: str, port: int) -> list[IPAddress]:
     return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
 
 
-class _Raw(httpcore2.AsyncNetworkStream):
+class _TcpStream(httpcore2.AsyncNetworkStream):
     """A connection without TLS, or before it: httpcore2 would leave it open when a handshake is cancelled."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
@@ -172,7 +172,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 failure = exc
             else:
                 self.opened += 1
-                return _Raw(stream)
+                return _TcpStream(stream)
         raise failure
 
     async def connect_unix_socket(self, *args: Any, **options: Any) -> NoReturn:

@@ -29,7 +29,7 @@ class Connection(httpcore2.AsyncHTTPConnection):
     _users = 0
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Whoever finds its request on this connection afterwards must `let_go()`."""
+        """Whoever finds its request on this connection afterwards must `release()`."""
         request.extensions[_CONNECTION] = self
         self._users += 1
         try:
@@ -39,7 +39,7 @@ class Connection(httpcore2.AsyncHTTPConnection):
             self._users -= 1
             raise
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Close it if it is retired and this was the last: httpcore2 may take it for active for ever."""
         self._users -= 1
         if self._is_retired and not self._users and not self.is_closed():

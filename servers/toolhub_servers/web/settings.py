@@ -29,7 +29,7 @@ class WebSettings(Section):
     pause_s: Pause = 0
     """Between the starts of two requests to one host."""
     allow_private: list[str] = Field(default_factory=list)
-    """Hosts (`127.0.0.1:8000`, `*.intranet.example`) that may lead to addresses that are not public."""
+    """HostLimits (`127.0.0.1:8000`, `*.intranet.example`) that may lead to addresses that are not public."""
 
     @field_validator("allow_private")
     @classmethod

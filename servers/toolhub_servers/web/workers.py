@@ -18,15 +18,15 @@ import anyio.lowlevel
 from anyio import to_thread
 from pydantic import TypeAdapter, ValidationError
 
-from toolhub_servers._confined import (
+from toolhub_servers.confined.process import (
+    CallTimeout,
     ConfinedProcess,
+    FunctionRaised,
     NotConfined,
     ProcessDied,
-    Raised,
-    TooLate,
     folder_of_code,
 )
-from toolhub_servers.web.errors import NoWorker, TooCostly
+from toolhub_servers.web.errors import ConfinementUnavailable, ResourceLimitExceeded
 
 T = TypeVar("T")
 
@@ -46,33 +46,33 @@ async def offload(
     """Return `function(*args)`, run in a confined process; at most one for each core, the others wait.
 
     function: of a module, no lambda. Arguments are JSON values or bytes. returns: the type of the result, which comes
-    as JSON and is checked; dataclasses are possible. raises: exceptions of the function that are raised here, too,
-    with their text; any other one is a RuntimeError. timeout: seconds from when it may run. memory_bytes: address
-    space that it may add to an idle process's.
-    Raises TooCostly if a bound is reached or the process dies, NoWorker where none can be confined.
+    as JSON and is checked; dataclasses are possible. raises: exceptions of the function that are raised here, too, with
+    their text; any other one is a RuntimeError. timeout: seconds from when it may run. memory_bytes: address space that
+    it may add to an idle process's. Raises ResourceLimitExceeded if a bound is reached or the process dies,
+    ConfinementUnavailable where none can be confined.
     """
     job = _Job(function, args, timeout, memory_bytes)
     try:
-        value = await to_thread.run_sync(job.run, limiter=_places(), abandon_on_cancel=True)
-    except Raised as exc:
+        value = await to_thread.run_sync(job.run, limiter=_worker_limiter(), abandon_on_cancel=True)
+    except FunctionRaised as exc:
         for known in raises:
             if known.__name__ == exc.kind:
                 raise known(exc.message) from None
         if exc.kind == "MemoryError":
-            raise TooCostly(f"{job.name} needed more than {memory_bytes >> 20} MiB of memory") from None
+            raise ResourceLimitExceeded(f"{job.name} needed more than {memory_bytes >> 20} MiB of memory") from None
         raise RuntimeError(f"{job.name} raised {exc}") from None
     except ProcessDied as exc:
-        raise TooCostly(f"{job.name} took the process down that it ran in: {exc}") from None
-    except TooLate:
-        raise TooCostly(f"{job.name} was not done within {timeout:g} s") from None
+        raise ResourceLimitExceeded(f"{job.name} took the process down that it ran in: {exc}") from None
+    except CallTimeout:
+        raise ResourceLimitExceeded(f"{job.name} was not done within {timeout:g} s") from None
     except NotConfined as exc:
-        raise NoWorker(str(exc)) from exc
+        raise ConfinementUnavailable(str(exc)) from exc
     finally:
         job.end()
     try:
         return TypeAdapter(returns).validate_python(value, strict=False)
     except ValidationError as exc:
-        raise TooCostly(f"{job.name} gave a result of another form") from exc
+        raise ResourceLimitExceeded(f"{job.name} gave a result of another form") from exc
 
 
 class _Job:
@@ -103,7 +103,7 @@ class _Job:
             value = process.call(self._function, *self._args, timeout=left, memory_bytes=self._memory_bytes)
             is_good = True
             return value
-        except Raised:
+        except FunctionRaised:
             is_good = True
             raise
         finally:
@@ -158,7 +158,7 @@ _IDLE = _Idle()
 atexit.register(_IDLE.close)
 
 
-def _places() -> anyio.CapacityLimiter:
+def _worker_limiter() -> anyio.CapacityLimiter:
     try:
         return _limiter.get()
     except LookupError:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 
 CONFIG = {
     "servers": {
-        "clock": {"builtin": "toolhub_servers.clock:create_server"},
+        "clock": {"builtin": "clock"},
         "absent": {"command": "no-such-program-anywhere"},
     }
 }

@@ -14,7 +14,7 @@ from toolhub_agent.types import TaskResult, Usage
 
 from toolhub.config import Config, parse_config
 
-CLOCK = {"clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"}}
+CLOCK = {"clock": {"builtin": "clock", "share": "hub"}}
 AT_ONCE = PlaybackPace(0, 0)
 
 

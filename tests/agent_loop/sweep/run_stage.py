@@ -13,7 +13,7 @@ import yaml
 from llm_stand_in.answers import said
 from llm_stand_in.model_server import Seen
 
-CLOCK = {"clock": {"builtin": "toolhub_servers.clock:create_server", "share": "hub"}}
+CLOCK = {"clock": {"builtin": "clock", "share": "hub"}}
 
 
 def write_config(folder: Path, **sections: Any) -> Path:

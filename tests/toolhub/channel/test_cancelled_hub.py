@@ -27,7 +27,7 @@ async def test_a_cancelled_hub_hears_that_its_servers_ended_and_does_not_run_out
 
 
 async def test_a_call_on_a_conversation_that_has_ended_says_that_it_was_not_sent() -> None:
-    spec = parse_server("clock", {"builtin": "toolhub_servers.clock:create_server"})
+    spec = parse_server("clock", {"builtin": "clock"})
     async with open_builtin(spec) as channel:
         pass
     with pytest.raises(ChannelClosed) as caught:

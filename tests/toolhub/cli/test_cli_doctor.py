@@ -94,24 +94,24 @@ def test_a_secret_from_the_environment_is_in_no_output(mixed: Shell) -> None:
 
 
 def builtin(name: str, **options: Any) -> dict[str, Any]:
-    return {"builtin": f"toolhub_servers.{name}", "options": options}
+    return {"builtin": name, "options": options}
 
 
 @pytest.fixture(scope="module")
 def builtins(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """What doctor says of builtins, each with another thing that is wrong, to programs and to people; where it ran."""
     folder = tmp_path_factory.mktemp("builtins")
-    web = "search_and_scrape_webpage:create_server"
+    web = "search_and_scrape_webpage"
     servers = {
-        "no-key": builtin("reasoning:create_server"),
-        "two-keys": builtin("jina_scrape_llm_summary:create_server", readers=["direct"]),
+        "no-key": builtin("reasoning"),
+        "two-keys": builtin("jina_scrape_llm_summary", readers=["direct"]),
         "one-tool": builtin(web, backends=[]),
         "denied": builtin(web, backends=[]) | {"tools": {"deny": ["sogou_search"]}},
-        "search": builtin("google_search:create_server"),
-        "misspelt": builtin("clock:create_server", zone="UTC"),
-        "no-folder": builtin("google_search:create_server", backends=["local"], local={"folder": "docs"}),
-        "no-factory": builtin("clock:creates"),
-        "no-module": builtin("clocks:create_server"),
+        "search": builtin("google_search"),
+        "misspelt": builtin("clock", zone="UTC"),
+        "no-folder": builtin("google_search", backends=["local"], local={"folder": "docs"}),
+        "no-factory": builtin("toolhub_servers.clock:creates"),
+        "no-module": builtin("toolhub_servers.clocks:create_server"),
     }
     shell = Shell(folder)
     write_config(folder, name="toolhub.yaml", servers=servers)

@@ -6,8 +6,8 @@ from served_hub import served, write_config
 from toolhub_command import Shell
 
 SERVERS = {
-    "tool-python": {"builtin": "toolhub_servers.python:create_server"},
-    "stateless_python": {"builtin": "toolhub_servers.stateless_python:create_server"},
+    "tool-python": {"builtin": "python"},
+    "stateless_python": {"builtin": "stateless_python"},
 }
 CODE = ("call", "tool-python", "run_python_code", '{"code_block": "print(6 * 7)"}')
 ANSWER = "Execution(Results: [], Logs: Logs(stdout: ['42\\n'], stderr: []), Error: None)\n"

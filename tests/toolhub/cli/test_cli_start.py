@@ -8,7 +8,7 @@ import pytest
 from served_hub import stub
 from toolhub_command import Shell, refused
 
-COMMANDS = ("serve", "stdio", "tools", "call", "tasks", "doctor", "demo", "bench")
+COMMANDS = ("serve", "stdio", "tools", "servers", "call", "tasks", "doctor", "demo", "bench")
 NEED_A_CONFIG = [["serve"], ["stdio"], ["tools"], ["call", "a", "b"], ["doctor"]]
 
 

@@ -43,7 +43,7 @@ def hub(folder: Path) -> Iterator[ServedHub]:
     """A files server for each task, rooted at the folder that the task's id names."""
     files = {
         "command": sys.executable,
-        "args": ["-m", "toolhub_servers.files", "--root", f"{folder}/work/${{task.id}}"],
+        "args": ["-m", "toolhub_servers", "files", "--root", f"{folder}/work/${{task.id}}"],
     }
     config = write_config(folder, servers={"files": files})
     with served(config, "--uds", str(folder / "hub.sock")) as running:

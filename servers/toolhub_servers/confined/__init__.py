@@ -1,0 +1,1 @@
+"""Processes without network, files or privileges, in which hostile input is parsed."""

@@ -1,0 +1,4 @@
+"""The servers that ask a model:
+
+about images and videos (vqa), recordings (transcribe) and hard questions (reasoning).
+"""

@@ -1,0 +1,88 @@
+"""An MCP server that has an open model think about a hard question: MiroFlow's `tool-reasoning-os`.
+
+Tool, parameter and result texts are those that the models know. `base_url` is the whole address of the endpoint, such
+as http://127.0.0.1:8000/v1/chat/completions. What differs, on purpose:
+
+- Nothing sleeps in the loop, and all tries together end before the call does (D-31): the original could wait for ten
+  times 600 seconds. See `reasoning` for `timeout_s`.
+- A missing address or model name and an answer of another shape are texts, too (D-32). An endpoint may need no key.
+- A second line tells why the service is unavailable: waiting does not help against a wrong key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from mcp.server import MCPServer
+
+from toolhub.config.section import Seconds
+from toolhub.extensions import BuiltinContext
+from toolhub_servers.models.api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
+from toolhub_servers.models.program import run
+from toolhub_servers.models.reasoning import ALONE_TIMEOUT_S
+from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.tools import make_server, read_only_tool
+
+UNAVAILABLE = "Reasoning service unavailable. Please try again later."
+
+
+class ReasoningOsSettings(ModelSettings):
+    VARIABLES: ClassVar[Mapping[str, str]] = {
+        "api_key": "REASONING_API_KEY",
+        "base_url": "REASONING_BASE_URL",
+        "model": "REASONING_MODEL_NAME",
+    }
+
+    timeout_s: Seconds = 280
+
+
+OPTIONS = ReasoningOsSettings
+
+
+def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
+    """Return the server. options: see `ReasoningOsSettings`. Raises ValueError for one that makes no sense."""
+    server_context = ServerContext(context)
+    api = ModelApi(server_context, ReasoningOsSettings.model_validate(options))
+
+    async def reasoning(question: str) -> str:
+        """Have a reasoning model think about a hard question: a math problem, puzzle, riddle or IQ test question.
+
+        It needs a long chain of thought and takes long: do NOT use it for questions that are simple or obvious.
+
+        Args:
+            question: The hard question, with all that is needed to answer it.
+
+        Returns:
+            The answer to the question.
+        """
+        try:
+            message = await api.chat("", lambda _: [{"role": "user", "content": question}], temperature=0.6, top_p=0.95)
+        except ModelError as exc:
+            return f"{UNAVAILABLE}\nReason: {exc}"
+        return conclusion(message) or f"{UNAVAILABLE}\nReason: Received empty response from API"
+
+    tools = [read_only_tool(reasoning, is_titled=False)]
+    return make_server("toolhub-reasoning-os", tools=tools, lifespan=server_context.lifespan)
+
+
+def conclusion(message: Mapping[str, Any]) -> str:
+    """What a message says after the thinking; the thinking if that is all there is, under either of its two names."""
+    answer = without_thinking(text_of(message))
+    return answer or text_of(message, "reasoning_content") or text_of(message, "reasoning")
+
+
+def missing_options(**options: Any) -> list[MissingOption]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return ReasoningOsSettings.model_validate(options).missing_options()
+
+
+def main() -> None:
+    run(
+        "reasoning_os",
+        "Has an open model think about hard questions.",
+        create_server,
+        ReasoningOsSettings,
+        timeout_s=ALONE_TIMEOUT_S,
+    )

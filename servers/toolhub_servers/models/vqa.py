@@ -1,0 +1,118 @@
+"""An MCP server that answers questions about images and videos: MiroFlow's `tool-vqa`.
+
+Tool, parameters and result texts are those that the models know. What differs, on purpose:
+
+- The loop is never blocked (D-30): files are read and encoded in threads, and the model is asked through the hub's
+  pooled client, with one deadline round all tries (`timeout_s`) instead of sleeps of 10 and 20 seconds.
+- A missing key is the tool's text for a failed API call, not a traceback (D-32).
+- Files of the host are read only below `local_dirs`. What a file is, its content tells first, its name second.
+- A URL is still fetched by the service, but one of whose addresses any is private is refused before it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from mcp.server import MCPServer
+
+from toolhub.config.section import Count, Text
+from toolhub.extensions import BuiltinContext
+from toolhub_servers.models.api import (
+    InvalidResponse,
+    ModelApi,
+    ModelError,
+    ModelSettings,
+    part_of_image,
+    part_of_text,
+    text_of,
+)
+from toolhub_servers.models.media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile, is_url
+from toolhub_servers.models.program import run
+from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.web.errors import WebError
+
+SANDBOX_FILE = (
+    "[ERROR]: The visual_question_answering tool cannot access sandbox files, please use the local path provided by "
+    "original instruction"
+)
+EMPTY_ANSWER = "[ERROR]: Received empty response from API"
+_FAILED = """\
+[ERROR]: Visual question answering failed during {step}: {reason}
+Note: Files from sandbox are not available. You should use local path given in the instruction.
+Supported image formats: jpg, png, gif, webp, bmp, tiff
+Supported video formats: mp4, mov, avi, mkv, webm
+URLs must be publicly accessible and start with http:// or https://"""
+
+
+class VqaSettings(ModelSettings, MediaSettings):
+    VARIABLES: ClassVar[Mapping[str, str]] = {"api_key": "OPENAI_API_KEY", "base_url": "OPENAI_BASE_URL"}
+    REQUIRED: ClassVar[tuple[str, ...]] = ("api_key", "base_url", "model")
+
+    base_url: Text = "https://api.openai.com/v1"
+    model: Text = "gpt-4o"
+    max_tokens: Count = 1024
+
+
+OPTIONS = VqaSettings
+
+
+def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
+    """Return the server. options: see `VqaSettings`. Raises ValueError for one that is unknown or makes no sense."""
+    settings = VqaSettings.model_validate(options)
+    server_context = ServerContext(context)
+    reader, api = MediaReader(server_context, settings, VISION), ModelApi(server_context, settings)
+
+    async def visual_question_answering(media_path_or_url: str, question: str) -> str:
+        """Have a vision language model look at an image or a video and answer a question about it.
+
+        Args:
+            media_path_or_url: The path of a local file or its URL. Images can be jpg, png, gif, webp, bmp or tiff,
+                videos mp4, mov, avi, mkv or webm.
+            question: What you want to know about the image or video.
+
+        Returns:
+            The answer to the question.
+        """
+        media: Media | None = None
+        try:
+            if is_url(media_path_or_url):
+                await reader.check_public(media_path_or_url)
+            else:
+                media = await reader.read(media_path_or_url)
+        except SandboxFile:
+            return SANDBOX_FILE
+        except MediaError as exc:
+            return f"[ERROR]: {exc}"
+        except WebError as exc:
+            return _FAILED.format(step="API call", reason=exc)
+        except OSError as exc:
+            return _FAILED.format(step="file processing", reason=exc)
+
+        def asked(data: str) -> list[Any]:
+            url = f"data:{media.mime};base64,{data}" if media else media_path_or_url
+            return [{"role": "user", "content": [part_of_text(question), part_of_image(url)]}]
+
+        try:
+            message = await api.chat(
+                "/chat/completions", asked, media.data if media else b"", max_tokens=settings.max_tokens
+            )
+        except InvalidResponse as exc:
+            return f"[ERROR]: Failed to parse API response: {exc}"
+        except ModelError as exc:
+            return _FAILED.format(step="API call", reason=exc)
+        return text_of(message) or EMPTY_ANSWER
+
+    tools = [read_only_tool(visual_question_answering, is_titled=False)]
+    return make_server("toolhub-vqa", tools=tools, lifespan=server_context.lifespan)
+
+
+def missing_options(**options: Any) -> list[MissingOption]:
+    """What has to be set before there is a model to ask. Raises ValueError."""
+    return VqaSettings.model_validate(options).missing_options()
+
+
+def main() -> None:
+    run("vqa", "Answers questions about images and videos.", create_server, VqaSettings)

@@ -1,0 +1,1 @@
+"""The servers `python` and `stateless_python`, on sandboxes."""

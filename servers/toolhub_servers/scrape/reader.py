@@ -1,0 +1,61 @@
+"""An MCP server that makes Markdown of pages, documents and files: MiroFlow's `tool-reader`, which is `markitdown_mcp`.
+
+It converts what `reading` converts. A failure is an error of the tool and not a text; a URI that makes no sense, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from toolhub.errors import ToolhubError
+from toolhub.extensions import BuiltinContext
+from toolhub_servers.scrape.model import PageRenderer
+from toolhub_servers.scrape.program import add_local_dirs_argument, add_page_arguments
+from toolhub_servers.scrape.reading import program_options
+from toolhub_servers.scrape.settings import validated
+from toolhub_servers.scrape.uris import Uris, UriSettings
+from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.program import make_parser, serve
+from toolhub_servers.serving.tools import make_server, read_only_tool
+
+OPTIONS = UriSettings
+
+
+def create_server(
+    *, context: BuiltinContext | None = None, renderer: PageRenderer | None = None, **options: Any
+) -> MCPServer:
+    """Return the server; the parameters are those of `reading.create_server`. Raises ValueError."""
+    uris = Uris(validated(UriSettings, options), renderer)
+    server_context = ServerContext(context)
+
+    async def convert_to_markdown(uri: str) -> str:
+        """Convert what an http:, https:, file: or data: URI names to Markdown."""
+        try:
+            return (await uris.read(server_context.resources, uri)).noted_text
+        except (ToolhubError, OSError, ValueError) as exc:
+            raise ToolError(str(exc)) from exc
+
+    tools = [read_only_tool(convert_to_markdown, is_titled=True)]
+    return make_server("toolhub-reader", tools=tools, lifespan=server_context.lifespan)
+
+
+def missing_options(**options: Any) -> list[MissingOption]:
+    """What pages are read without, or cannot be read at all without. Raises ValueError."""
+    return validated(UriSettings, options).missing_options()
+
+
+def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:
+    """`create_server` as a program has it. Raises ValueError."""
+    return create_server(**program_options(readers, allow_private, local_dirs))
+
+
+def main() -> None:
+    parser = make_parser("reader", "Makes Markdown of pages, documents and files, as markitdown_mcp does.")
+    add_page_arguments(parser)
+    add_local_dirs_argument(parser)
+    serve(parser, create_from_options)

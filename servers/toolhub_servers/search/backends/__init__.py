@@ -1,0 +1,1 @@
+"""The search services on the web; `registry.py` of the package above lists them."""

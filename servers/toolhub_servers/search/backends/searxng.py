@@ -1,0 +1,105 @@
+"""A SearXNG instance of one's own (https://docs.searxng.org/dev/search_api.html)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import urlencode
+
+from toolhub.shared_resources import SharedResources
+from toolhub_servers.search.http_service import Service, open_service
+from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
+from toolhub_servers.search.query_cache import QueryCache
+from toolhub_servers.search.settings import SearchSettings, SearxngSettings
+
+HINTS = {
+    403: "the instance gives no JSON: add 'json' to search.formats in its settings.yml, or its limiter refuses us",
+    429: "the instance's limiter refuses us: add this host to its pass list",
+}
+# There is nothing shorter than a day.
+RANGES = {"h": "day", "d": "day", "w": "week", "m": "month", "y": "year"}
+# Of some 20 hits each; engines have no more than some hundred for a query.
+MAX_PAGES = 10
+
+logger = logging.getLogger(__name__)
+
+
+class EnginesUnresponsive(SearchFailed):
+    """Nothing was found because no engine answered."""
+
+
+class Searxng:
+    """Its pages have some 20 hits, now more and now fewer, and later ones repeat what was on earlier ones. So pages of
+    `num` hits are cut out of all that it has, from the first page on, and its pages are kept."""
+
+    def __init__(self, service: Service, settings: SearxngSettings, known: QueryCache) -> None:
+        self._service = service
+        self._settings = settings
+        self._known = known
+
+    async def search(self, query: Query) -> Results:
+        found = await self._find(query, query.skipped + query.count)
+        page = found[query.skipped : query.skipped + query.count]
+        hits = tuple(_hit(item, position) for position, item in enumerate(page, start=1))
+        return Results("searxng", hits, query.parameters("searxng"))
+
+    async def _find(self, query: Query, wanted: int) -> list[dict[str, Any]]:
+        """Return at least `wanted` hits, or all that can be had, each address once. Raises SearchFailed."""
+        found: dict[str, dict[str, Any]] = {}
+        for number in range(1, MAX_PAGES + 1):
+            try:
+                items = await self._page(query, number)
+            except SearchFailed as exc:
+                is_end = isinstance(exc, EnginesUnresponsive) and number > 1
+                if not is_end and len(found) <= query.skipped:
+                    raise
+                logger.info("page %d of searxng was not had: %s", number, exc)
+                break
+            known = len(found)
+            for item in items:
+                found.setdefault(str(item["url"]), item)
+            if len(found) >= wanted or len(found) == known:
+                break
+        return list(found.values())
+
+    async def _page(self, query: Query, number: int) -> list[dict[str, Any]]:
+        asked = urlencode(parameters_of(query, number, self._settings))
+        return await self._known.get(asked, lambda: self._ask(asked))
+
+    async def _ask(self, asked: str) -> list[dict[str, Any]]:
+        answer = await self._service.ask("GET", f"/search?{asked}", headers={"Accept": "application/json"})
+        found = [item for item in answer.get("results") or [] if isinstance(item, dict) and item.get("url")]
+        if not found and (silent := answer.get("unresponsive_engines")):
+            raise EnginesUnresponsive(f"searxng got no answer from its engines: {_told(silent)}")
+        return found
+
+
+async def open_searxng(settings: SearchSettings, resources: SharedResources) -> Searxng:
+    own = settings.searxng
+    service = await open_service("searxng", own.base_url or "", resources, settings.web, HINTS)
+    return Searxng(service, own, QueryCache("searxng", settings, resources))
+
+
+def parameters_of(query: Query, number: int, settings: SearxngSettings) -> dict[str, str]:
+    """number: of the page, from 1."""
+    asked = {"q": query.q, "format": "json", "language": query.hl, "pageno": str(number)}
+    if query.past:
+        asked["time_range"] = RANGES[query.past]
+    if settings.engines:
+        asked["engines"] = ",".join(settings.engines)
+    if settings.categories:
+        asked["categories"] = ",".join(settings.categories)
+    return asked
+
+
+def _hit(item: dict[str, Any], position: int) -> Hit:
+    date = str(item.get("publishedDate") or "")[: len("2026-01-31")] or None
+    return Hit(str(item.get("title") or ""), str(item["url"]), str(item.get("content") or ""), date, position)
+
+
+def _told(silent: Any) -> str:
+    """`[["google", "timeout"], ...]` as `google (timeout), ...`."""
+    if not isinstance(silent, list):
+        return str(silent)
+    pairs = [engine if isinstance(engine, list) else [engine] for engine in silent]
+    return ", ".join(f"{pair[0]} ({pair[1]})" if len(pair) > 1 else f"{pair[0]}" for pair in pairs if pair)

@@ -1,0 +1,110 @@
+"""An MCP server that searches the web by Sogou and reads pages: MiroFlow's `tool-sogou-search`.
+
+Tools, parameters, results and sentences are those that the models know. What differs, on purpose:
+
+- The query is sent as it is, quotes included. A search blocks nobody, has a deadline over all tries (`timeout_s`), and
+  is repeated only when the service says that it is busy; the same query of several tasks is asked once (`cache_s`).
+- An error ends with what the service said, not with "Unexpected error occurred.".
+- A count that Sogou does not have is refused with those that it has, before anything is sent.
+- Missing keys are told by the tool; one of the two without the other is found when the server is made.
+- `sogou_search` also takes `q` and `num`, which models know from another server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.tools import Tool
+
+from toolhub.extensions import BuiltinContext
+from toolhub_servers.scrape.model import PageRenderer
+from toolhub_servers.search.backends.sogou import COUNTS
+from toolhub_servers.search.chain import Search
+from toolhub_servers.search.model import SearchFailed
+from toolhub_servers.search.program import page_options, sogou_options
+from toolhub_servers.search.settings import SearchSettings, read_settings
+from toolhub_servers.search.tools import (
+    UpperCount,
+    UpperQuery,
+    Website,
+    clean_query,
+    search_tool,
+    to_json,
+    website_missing_options,
+)
+from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.program import make_parser, serve
+from toolhub_servers.serving.tools import make_server
+
+NO_KEYS = "[ERROR]: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set, sogou_search tool is not available."
+
+OPTIONS = SearchSettings
+
+
+def create_server(
+    *,
+    context: BuiltinContext | None = None,
+    pages: Mapping[str, Any] | None = None,
+    renderer: PageRenderer | None = None,
+    **options: Any,
+) -> MCPServer:
+    """Return the server; the parameters are those of `google_search.create_server`. Raises ValueError.
+
+    options: see `SearchSettings`; only `sogou`, `web`, `timeout_s` and `cache_s` matter here.
+    """
+    search = Search(context, read_settings({**options, "backends": []}))
+    tools = [SogouTool(search).mcp_tools(), Website(search.context, pages, renderer).mcp_tools()]
+    return make_server("toolhub-sogou-search", tools=tools, lifespan=search.lifespan)
+
+
+def missing_options(*, pages: Mapping[str, Any] | None = None, **options: Any) -> list[MissingOption]:
+    """What has to be set before Sogou can be asked and Jina Reader be used. Raises ValueError."""
+    sogou = read_settings({**options, "backends": []}).sogou
+    return [*sogou.missing_options(is_needed=True), *website_missing_options(pages)]
+
+
+class SogouTool:
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def mcp_tools(self) -> Tool:
+        return search_tool(self.sogou_search, is_titled=False)
+
+    async def sogou_search(self, Query: UpperQuery, Cnt: UpperCount = 10) -> str:
+        """Search the web with Sogou, which is better than others at Chinese queries.
+
+        Args:
+            Query: The query; the more exactly it says what is looked for, the better ("2024 World Cup final results").
+            Cnt: How many results to return: 10, 20, 30, 40 or 50. Default is 10.
+
+        Returns:
+            The results as a JSON object: `Query`, the query, and `Pages`, each with title, url, passage, date and site.
+        """
+        query = clean_query(Query)
+        if not self._search.settings.sogou.has_keys:
+            return NO_KEYS
+        if not query:
+            return _failed("Search query 'Query' is required and cannot be empty")
+        if Cnt not in COUNTS:
+            return _failed(f"Invalid Cnt value: {Cnt}. Must be one of {', '.join(map(str, COUNTS))}")
+        try:
+            return to_json(await self._search.sogou_pages(query, Cnt))
+        except SearchFailed as exc:
+            return _failed(str(exc))
+
+
+def _failed(reason: str) -> str:
+    return f"[ERROR]: sogou_search tool execution failed after 3 attempts: {reason}"
+
+
+def create_from_environment() -> MCPServer:
+    """`create_server` with what the environment says. Raises ValueError."""
+    return create_server(sogou=sogou_options(), pages=page_options())
+
+
+def main() -> None:
+    parser = make_parser("sogou_search", "Searches the web by Sogou and reads pages.")
+    parser.epilog = "Environment: TENCENTCLOUD_SECRET_ID, TENCENTCLOUD_SECRET_KEY, JINA_API_KEY, JINA_BASE_URL."
+    serve(parser, create_from_environment)

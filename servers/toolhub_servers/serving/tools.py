@@ -1,0 +1,93 @@
+"""A server's tools, described once in a process however many tasks have a server of their own.
+
+What an MCP client reads of a tool is made of a function's signature and docstring, by way of a pydantic model: some
+milliseconds and kilobytes, and the same for each task. So it is made for the first and kept by the function's code,
+which all methods of a class and all closures of one `def` have in common; only the function to call is a task's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, cast
+
+from mcp.server import MCPServer
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
+from pydantic.json_schema import SkipJsonSchema
+
+from toolhub_servers.serving.overload import reporting_overload
+
+# Parameters that may be null, though the schema knows only the type.
+MaybeText = str | SkipJsonSchema[None]
+MaybeNumber = int | SkipJsonSchema[None]
+MaybeFlag = bool | SkipJsonSchema[None]
+
+_READS_WEB = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+_DESCRIBED: dict[Hashable, Tool] = {}
+
+
+def make_tool(
+    function: Callable[..., Awaitable[Any]],
+    *,
+    annotations: ToolAnnotations | None = None,
+    is_titled: bool = True,
+    is_structured: bool = False,
+    needed: tuple[str, ...] = (),
+) -> Tool:
+    """Return the tool that calls `function`, whose signature has to be the same each time that its `def` is executed.
+
+    is_titled: whether the schema names the arguments as a whole, as the SDK does and standalone fastmcp does not.
+    is_structured: whether results have a schema, too. needed: parameters that the schema says have to be given,
+    although the function does without them.
+    """
+    code = cast(FunctionType, inspect.unwrap(function)).__code__  # a method shows that of its function
+    key = (code, is_titled, is_structured, needed)
+    if key not in _DESCRIBED:
+        _DESCRIBED[key] = _describe(function, is_titled=is_titled, is_structured=is_structured, needed=needed)
+    return _DESCRIBED[key].model_copy(update={"fn": function, "annotations": annotations})
+
+
+def read_only_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> Tool:
+    """A tool that changes nothing and looks at the world outside, whose load it tells of; see `make_tool`."""
+    return make_tool(reporting_overload(function), annotations=_READS_WEB, is_titled=is_titled)
+
+
+def make_server(name: str, tools: Sequence[Tool], **options: Any) -> MCPServer:
+    """Return a server with these tools, whose schemas arrive letter by letter as they are. options: of MCPServer."""
+    return MCPServer(name, tools=list(tools), middleware=[_in_order(tools)], log_level="WARNING", **options)
+
+
+def _in_order(tools: Sequence[Tool]) -> ServerMiddleware[Any]:
+    """The SDK writes the keys of a schema in an order of its own; a prompt made of it is to be what models know."""
+    published = {tool.name: tool.parameters for tool in tools}
+
+    async def in_order(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method != "tools/list" or not isinstance(result, dict):
+            return result
+        return {**result, "tools": [_ordered(tool, published[tool["name"]]) for tool in result["tools"]]}
+
+    return in_order
+
+
+def _ordered(tool: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    schema = tool["inputSchema"]
+    return {**tool, "inputSchema": {key: schema[key] for key in like if key in schema}}
+
+
+def _describe(
+    function: Callable[..., Awaitable[Any]], *, is_titled: bool, is_structured: bool, needed: tuple[str, ...]
+) -> Tool:
+    tool = Tool.from_function(
+        function, description=inspect.getdoc(function), structured_output=None if is_structured else False
+    )
+    if not is_titled:
+        del tool.parameters["title"]
+    for name in needed:
+        del tool.parameters["properties"][name]["default"]
+        tool.parameters["required"].append(name)
+    del tool.fn  # it would keep the first task's server for ever
+    return tool

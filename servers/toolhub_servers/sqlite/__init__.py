@@ -1,0 +1,1 @@
+"""The server `sqlite`, and the process that its database runs in."""

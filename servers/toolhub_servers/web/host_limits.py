@@ -1,0 +1,101 @@
+"""Politeness: how many requests a host gets at once, how fast, and when none at all, over all tasks.
+
+Requests take their rate_slot in the order in which they asked. A host that is not in use is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from toolhub_servers.web.errors import BadStatus
+
+# A host that asks for more is asked again after this time; a mistaken header would otherwise close it for everybody.
+_MAX_COOLDOWN_S = 300.0
+# How often hosts that nobody uses, but that were not to be forgotten at once, are looked at.
+_SWEEP_S = 30.0
+
+
+class _HostState:
+    """start_lock: held by the one that starts next. cooldown_until: told by Retry-After with cooldown_status."""
+
+    def __init__(self, per_host: int) -> None:
+        self.limiter = anyio.CapacityLimiter(per_host)
+        self.start_lock = anyio.Lock()
+        self.users = 0
+        self.next_start = -math.inf
+        self.cooldown_until = -math.inf
+        self.cooldown_status = 0
+
+    def earliest_start(self) -> float:
+        return max(self.next_start, self.cooldown_until)
+
+
+class HostLimits:
+    """All hosts of a pool. per_host: requests at a time. pause_s: between the starts of two."""
+
+    def __init__(self, per_host: int, pause_s: float) -> None:
+        self._per_host = per_host
+        self._pause_s = pause_s
+        self._hosts: dict[str, _HostState] = {}
+        self._swept_at = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<HostLimits {len(self._hosts)} known>"
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @asynccontextmanager
+    async def rate_slot(self, name: str) -> AsyncIterator[None]:
+        """Wait for a rate_slot and keep it as long as the block.
+
+        Raises BadStatus at once if the host has asked for quiet beyond the caller's deadline.
+        """
+        self._sweep()
+        host = self._hosts.setdefault(name, _HostState(self._per_host))
+        host.users += 1
+        try:
+            _refuse_what_cannot_start(name, host)
+            async with host.limiter:
+                async with host.start_lock:
+                    await self._wait_start(name, host)
+                    host.next_start = anyio.current_time() + self._pause_s
+                yield
+        finally:
+            host.users -= 1
+            if not host.users and host.earliest_start() <= anyio.current_time():
+                self._hosts.pop(name, None)
+
+    def cool_down(self, name: str, seconds: float, status: int) -> None:
+        """Start no request to this host for so long: it answered `status` and asked for that."""
+        host = self._hosts.get(name)
+        if host is not None:  # whoever tells it is in its rate_slot
+            host.cooldown_until = max(host.cooldown_until, anyio.current_time() + min(seconds, _MAX_COOLDOWN_S))
+            host.cooldown_status = status
+
+    async def _wait_start(self, name: str, host: _HostState) -> None:
+        while (rest := host.earliest_start() - anyio.current_time()) > 0:
+            _refuse_what_cannot_start(name, host)
+            await anyio.sleep(rest)
+
+    def _sweep(self) -> None:
+        now = anyio.current_time()
+        if now < self._swept_at + _SWEEP_S:
+            return
+        self._swept_at = now
+        for name in [name for name, host in self._hosts.items() if not host.users and host.earliest_start() <= now]:
+            del self._hosts[name]
+
+
+def _refuse_what_cannot_start(name: str, host: _HostState) -> None:
+    rest = host.cooldown_until - anyio.current_time()
+    if rest > 0 and host.cooldown_until >= anyio.current_effective_deadline():
+        raise BadStatus(
+            f"{name} answered {host.cooldown_status} to others and asked for {rest:.0f} s of quiet, more than is left",
+            status=host.cooldown_status,
+            retry_after=rest,
+        )

@@ -1,0 +1,113 @@
+"""`toolhub servers`: the builtin servers of the installed packages, with their tools and options."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
+from mcp.server import MCPServer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+
+from toolhub.cli.shared import console, print_json, run
+from toolhub.extensions import builtin_servers, find_builtin
+
+# Parameters of a factory that only Python code can give, not a config.
+_NOT_IN_A_CONFIG = frozenset({"context", "now", "renderer", "settings"})
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """options: defaults by name; `serper.api_key` is the key `api_key` in the section `serper`.
+
+    problem: why the server cannot be created here, for example because a package is missing. It then has no tools.
+    """
+
+    name: str
+    builtin: str
+    description: str = ""
+    tools: tuple[str, ...] = ()
+    options: dict[str, Any] | None = None
+    problem: str | None = None
+
+
+def list_servers(as_json: bool) -> None:
+    """Print every builtin server of the installed packages."""
+    found = run(find_servers)
+    if as_json:
+        print_json([asdict(server) for server in found])
+    else:
+        _print(console(), found)
+
+
+async def find_servers() -> list[Builtin]:
+    """Create each builtin server once, without starting it, and return what it offers."""
+    return [await _look_at(name, target) for name, target in sorted(builtin_servers().items())]
+
+
+async def _look_at(name: str, target: str) -> Builtin:
+    module_name, factory = find_builtin(target)
+    try:
+        module = importlib.import_module(module_name)
+        create = getattr(module, factory)
+    except Exception as exc:  # another package's code may raise anything
+        return Builtin(name, target, problem=f"{type(exc).__name__}: {exc}")
+    description, _, _ = (inspect.getdoc(module) or "").partition("\n")
+    options = options_of(module, create)
+    try:
+        server = create(**getattr(module, "LISTING_OPTIONS", {}))
+        listed = await server.list_tools() if isinstance(server, MCPServer) else []
+        tools = tuple(tool.name for tool in listed)
+    except Exception as exc:
+        return Builtin(name, target, description, options=options, problem=f"{exc}")
+    return Builtin(name, target, description, tools, options)
+
+
+def options_of(module: ModuleType, create: Any) -> dict[str, Any]:
+    """The options of a server and their defaults.
+
+    They are the factory's keyword parameters. What it takes as `**options` are the fields of the model `OPTIONS`.
+    """
+    parameters = inspect.signature(create).parameters.values()
+    named = {
+        parameter.name: None if parameter.default is parameter.empty else parameter.default
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in _NOT_IN_A_CONFIG
+    }
+    model = getattr(module, "OPTIONS", None)
+    return named | (_fields(model.model_construct()) if model is not None else {})
+
+
+def _fields(model: BaseModel, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        found |= _fields(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
+    return found
+
+
+def _print(out: Console, servers: list[Builtin]) -> None:
+    for server in servers:
+        out.print(f"[bold]{escape(server.name)}[/]  {escape(server.description)}", soft_wrap=True)
+        if server.problem is not None:
+            out.print(f"  [yellow]not available here:[/] {escape(server.problem)}", soft_wrap=True)
+        else:
+            out.print(f"  [dim]tools:[/] {escape(', '.join(server.tools))}", soft_wrap=True)
+        out.print(f"  [dim]options:[/] {escape(_short(server.options or {}))}\n", soft_wrap=True)
+    out.print(
+        "In a config: `clock: {builtin: clock}`. Every option is in servers/README.md, and in --json.", soft_wrap=True
+    )
+
+
+def _short(options: dict[str, Any]) -> str:
+    """The options on one line, sections such as `web` by their name alone."""
+    named = dict.fromkeys(
+        f"{section}.*" if key else f"{name}={'none' if value in (None, '') else value}"
+        for name, value in options.items()
+        for section, _, key in [name.partition(".")]
+    )
+    return ", ".join(named) or "none"
