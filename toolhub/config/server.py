@@ -117,7 +117,9 @@ class ServerSpec(Section):
     url: Annotated[str, AfterValidator(check_url)] | None = None
     headers: Headers = Field(default_factory=dict, repr=False)
     builtin: Annotated[str, AfterValidator(check_builtin)] | None = None
-    """`package.module:factory`, run in the hub's own process with `options` as keyword arguments."""
+    """A server that runs in the hub's own process: the short name of an installed one, or `package.module:factory`.
+
+    `options` are the factory's keyword arguments."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
     share: Literal["task", "hub", "call"] = "task"
     instances: Count = 1

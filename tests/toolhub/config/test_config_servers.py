@@ -60,7 +60,7 @@ def test_the_transport_follows_from_the_keys(keys: dict[str, Any], transport: st
         ({"command": ""}, "s.command: must not be empty"),
         ({"url": "ftp://h"}, "s.url: expected a URL beginning with http:// or https://"),
         ({"url": "http:///x"}, "s.url: expected a URL"),
-        ({"builtin": "pkg.mod"}, "s.builtin: expected 'package.module:factory'"),
+        ({"builtin": "pkg.mod"}, "s.builtin: expected the name of an installed server"),
         ({"command": "x", "options": {"a": 1}}, "s.options: can only be used with 'builtin'"),
         ({"command": "x", "headers": {"a": "b"}}, "s.headers: can only be used with 'url'"),
         ({"url": "http://h", "args": ["a"]}, "s.args: can only be used with 'command'"),
