@@ -15,7 +15,7 @@ from toolhub_servers.search.backends.exa import HINTS, Exa
 from toolhub_servers.search.backends.searxng import MAX_PAGES
 from toolhub_servers.search.http_service import open_service
 from toolhub_servers.search.model import Query
-from toolhub_servers.search.settings import SearchSettings
+from toolhub_servers.search.registry import SearchSettings
 
 from toolhub.shared_resources import open_shared_resources
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toolhub_servers.search.local import documents
-from toolhub_servers.search.local.documents import Document, DocumentUnreadable, read_documents
+from toolhub_servers.search.backends.local import documents
+from toolhub_servers.search.backends.local.documents import Document, DocumentUnreadable, read_documents
 
 
 def read(folder: Path, name: str, content: str | bytes) -> list[Document]:

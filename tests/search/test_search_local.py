@@ -17,11 +17,11 @@ import pytest
 from anyio import to_thread
 from search_stage import calling, told_json
 from toolhub_servers.search import search_and_scrape_webpage
-from toolhub_servers.search.local import index as index_module
-from toolhub_servers.search.local.backend import Local, open_local
-from toolhub_servers.search.local.index import Index, Progress
+from toolhub_servers.search.backends.local import index as index_module
+from toolhub_servers.search.backends.local.backend import Local, open_local
+from toolhub_servers.search.backends.local.index import Index, Progress
 from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
-from toolhub_servers.search.settings import SearchSettings
+from toolhub_servers.search.registry import SearchSettings
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
@@ -59,7 +59,8 @@ def settings(folder: Path, **options: Any) -> SearchSettings:
 async def searching(folder: Path, **options: Any) -> AsyncIterator[Local]:
     with anyio.fail_after(30):
         async with open_shared_resources() as resources:
-            yield await open_local(settings(folder, **options), resources)
+            chosen = settings(folder, **options)
+            yield await open_local(chosen.local, chosen, resources)
 
 
 async def titles(local: Local, q: str, **query: Any) -> list[str]:

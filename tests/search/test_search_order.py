@@ -15,7 +15,7 @@ from search_standins import NEVER, Answer, StandIn, serper
 from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
 from toolhub_servers.search.chain import Search, first_results
 from toolhub_servers.search.model import Query, Results, SearchFailed
-from toolhub_servers.search.settings import read_settings
+from toolhub_servers.search.registry import read_settings
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources

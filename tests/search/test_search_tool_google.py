@@ -142,7 +142,7 @@ async def test_what_cannot_be_read_is_told_in_the_words_that_models_know(module:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (404, "Page Not IndexedDocument (404): The page at 'https://example.org' does not exist."),
+        (404, "Page Not Found (404): The page at 'https://example.org' does not exist."),
         (403, "Access Forbidden (403): Access to 'https://example.org' is forbidden."),
         (500, "Server Error (500): The server at 'https://example.org' encountered an internal error."),
     ],

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolhub_servers.search.local.words import MAX_TERMS, join_ideographs, match_of, separate_ideographs
+from toolhub_servers.search.backends.local.words import MAX_TERMS, join_ideographs, match_of, separate_ideographs
 
 BUSY = settings(deadline=None)  # a busy machine is no failure
 TEXTS = {

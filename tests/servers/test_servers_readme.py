@@ -21,7 +21,7 @@ from roster import ALL, SERVERS, factory, make, module_of
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.models.api import ModelSettings
 from toolhub_servers.scrape.settings import PageSettings
-from toolhub_servers.search.settings import SearchSettings
+from toolhub_servers.search.registry import SearchSettings
 from toolhub_servers.web.settings import WebSettings
 
 TEXT = (SERVERS.parent / "README.md").read_text()

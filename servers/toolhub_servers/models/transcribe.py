@@ -154,7 +154,7 @@ async def recording(reader: MediaReader, tool: str, failed: str, path_or_url: st
         raise TranscriptionFailed(f"{failed}: {exc}") from exc
     except WebError as exc:
         raise TranscriptionFailed(
-            f"{failed}: TranscriptionFailed to download audio file - {exc}.\n{_NOTE.format(urls=_URLS)}"
+            f"{failed}: Failed to download audio file - {exc}.\n{_NOTE.format(urls=_URLS)}"
         ) from exc
     except (MediaError, OSError) as exc:
         raise TranscriptionFailed(f"{failed}: {exc}\n{_NOTE.format(urls='')}") from exc

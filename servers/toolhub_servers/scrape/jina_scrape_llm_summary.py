@@ -25,10 +25,10 @@ from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, Pag
 from toolhub_servers.scrape.pages import open_pages
 from toolhub_servers.scrape.program import add_page_arguments
 from toolhub_servers.scrape.readers import NO_BALANCE, NO_CONTENT, NO_KEY, NO_URL
-from toolhub_servers.scrape.settings import service_settings, validated
+from toolhub_servers.scrape.settings import service_settings
 from toolhub_servers.scrape.summary import Extractor, SummarySettings
 from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.options import MissingOption, validated
 from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.tools import make_server, read_only_tool
 from toolhub_servers.web.client import open_web

@@ -16,10 +16,9 @@ from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import PageRenderer
 from toolhub_servers.scrape.program import add_local_dirs_argument, add_page_arguments
 from toolhub_servers.scrape.reading import program_options
-from toolhub_servers.scrape.settings import validated
 from toolhub_servers.scrape.uris import Uris, UriSettings
 from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.options import MissingOption, validated
 from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.tools import make_server, read_only_tool
 

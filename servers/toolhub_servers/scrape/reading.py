@@ -17,10 +17,9 @@ from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.conversion import NOT_INSTALLED
 from toolhub_servers.scrape.model import DatasetRefused, PageRenderer
 from toolhub_servers.scrape.program import add_local_dirs_argument, add_page_arguments
-from toolhub_servers.scrape.settings import validated
 from toolhub_servers.scrape.uris import SCHEMES, Uris, UriSettings, check_not_empty
 from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.options import MissingOption, validated
 from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.tools import make_server, read_only_tool
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from toolhub.config.section import Count, Pause, Seconds, Section, Text
 from toolhub_servers.browser import BrowserSettings
@@ -14,7 +13,6 @@ from toolhub_servers.web.errors import Forbidden
 from toolhub_servers.web.request import authority_of
 from toolhub_servers.web.settings import WebSettings
 
-S = TypeVar("S", bound=BaseModel)
 JINA = "https://r.jina.ai"
 
 
@@ -88,16 +86,3 @@ def service_settings(url: str, concurrency: int, *, total_s: float = 60) -> WebS
     return WebSettings(
         connections=concurrency, per_host=concurrency, total_s=total_s, allow_private=[service_address(url)]
     )
-
-
-def validated(section: type[S], options: Mapping[str, Any]) -> S:
-    """Return the section. Raises ValueError with a sentence for each problem, where pydantic has a report."""
-    try:
-        return section.model_validate(options)
-    except ValidationError as exc:
-        problems = exc.errors(include_url=False, include_input=False)
-        raise ValueError("; ".join(map(_sentence, problems))) from None
-
-
-def _sentence(problem: Mapping[str, Any]) -> str:
-    return f"option {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"

@@ -10,30 +10,12 @@ from typing import Any
 import anyio
 
 from toolhub.extensions import BuiltinContext
-from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.backends.exa import open_exa
-from toolhub_servers.search.backends.searxng import open_searxng
-from toolhub_servers.search.backends.serper import open_serper
 from toolhub_servers.search.backends.sogou import open_sogou
-from toolhub_servers.search.local.backend import open_local
 from toolhub_servers.search.model import Query, Results, SearchBackend, SearchFailed
 from toolhub_servers.search.query_cache import QueryCache
-from toolhub_servers.search.settings import Backend, SearchSettings
+from toolhub_servers.search.registry import BACKENDS, SearchSettings
 from toolhub_servers.serving.context import ServerContext
 from toolhub_servers.serving.overload import report_overload
-
-Opener = Callable[[SearchSettings, SharedResources], Awaitable[SearchBackend]]
-
-OPENERS: dict[Backend, Opener] = {
-    "serper": open_serper,
-    "searxng": open_searxng,
-    "exa": open_exa,
-    "sogou": open_sogou,
-    "local": open_local,
-}
-
-# Searching a folder costs nothing, and its files change; SearXNG's pages are kept, which hold more than one query.
-KEEPERS: frozenset[Backend] = frozenset({"local", "searxng"})
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +36,11 @@ class Search:
 
     @asynccontextmanager
     async def lifespan(self, server: Any) -> AsyncIterator[None]:
-        """What the server runs in. An index that takes time is begun here rather than with the first query."""
+        """The lifespan of the MCP server. It opens the backends that take time to be ready."""
         async with self.context.lifespan(server):
-            if "local" in self.settings.backends:
-                await open_local(self.settings, self.context.resources)
+            for name in self.settings.backends:
+                if BACKENDS[name].opens_at_start:
+                    await self._open(name)
             yield
 
     async def find(self, query: Query) -> Results:
@@ -69,21 +52,24 @@ class Search:
     async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
         """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
         with anyio.move_on_after(self.settings.timeout_s), _overload_reported():
-            sogou = await open_sogou(self.settings, self.context.resources)
-            return await self._known("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
+            sogou = await open_sogou(self.settings.sogou, self.settings, self.context.resources)
+            return await self._cache("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
         raise SearchFailed(_late(self.settings.timeout_s))
 
-    def _asking(self, name: Backend) -> Callable[[Query], Awaitable[Results]]:
+    def _asking(self, name: str) -> Callable[[Query], Awaitable[Results]]:
         async def ask(query: Query) -> Results:
-            backend = await OPENERS[name](self.settings, self.context.resources)
-            if name in KEEPERS:
+            backend = await self._open(name)
+            if BACKENDS[name].caches_itself:
                 return await backend.search(query)
-            return await self._known(name).get(query, lambda: backend.search(query))
+            return await self._cache(name).get(query, lambda: backend.search(query))
 
         return ask
 
-    def _known(self, name: Backend) -> QueryCache:
-        return QueryCache(name, self.settings, self.context.resources)
+    async def _open(self, name: str) -> SearchBackend:
+        return await BACKENDS[name].open(getattr(self.settings, name), self.settings, self.context.resources)
+
+    def _cache(self, name: str) -> QueryCache:
+        return QueryCache(name, getattr(self.settings, name), self.settings, self.context.resources)
 
 
 async def first_results(

@@ -27,7 +27,7 @@ from toolhub_servers.scrape.texts import decode_urls
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import SearchFailed
 from toolhub_servers.search.program import ENVIRONMENT, add_search_arguments, is_set, page_options, search_options
-from toolhub_servers.search.settings import SearchSettings, read_settings
+from toolhub_servers.search.registry import SearchSettings, read_settings
 from toolhub_servers.search.tools import (
     EMPTY_QUERY,
     Website,

@@ -1,18 +1,16 @@
-"""Search servers as programs: keys come from the environment, under the names that MiroFlow gives them."""
+"""The command line of the search servers. Keys come from environment variables with MiroFlow's names."""
 
 from __future__ import annotations
 
 import os
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
-from toolhub_servers.search.settings import Backend
+from toolhub_servers.search.registry import BACKENDS
 
-ENVIRONMENT = (
-    "Environment: SERPER_API_KEY, SERPER_BASE_URL, SEARXNG_BASE_URL, EXA_API_KEY, EXA_BASE_URL, "
-    "TENCENTCLOUD_SECRET_ID, TENCENTCLOUD_SECRET_KEY, SEARCH_FOLDER."
-)
+VARIABLES = [variable for backend in BACKENDS.values() for variable in backend.environment.values()]
+ENVIRONMENT = f"Environment: {', '.join(VARIABLES)}."
 
 
 def add_search_arguments(parser: ArgumentParser) -> None:
@@ -21,9 +19,9 @@ def add_search_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         dest="backends",
         action="append",
-        choices=get_args(Backend),
+        choices=tuple(BACKENDS),
         default=[],
-        help=f"one of {', '.join(get_args(Backend))}; can be given several times, the next is asked when one fails; "
+        help=f"one of {', '.join(BACKENDS)}; can be given several times, the next is asked when one fails; "
         "without it serper, or none if only the keys of Tencent Cloud are there",
     )
     parser.add_argument(
@@ -34,25 +32,18 @@ def add_search_arguments(parser: ArgumentParser) -> None:
 
 def search_options(backends: Sequence[str], folder: str | None) -> dict[str, Any]:
     """The options of a search server that the command line and the environment give."""
-    values = os.environ.get
-    sogou = sogou_options()
-    usual = [] if all(sogou.values()) and not values("SERPER_API_KEY") else ["serper"]
+    sections = {name: backend_options(name) for name in BACKENDS}
+    has_sogou_only = all(sections["sogou"].values()) and not sections["serper"]["api_key"]
     return {
-        "backends": list(backends) or usual,
-        "serper": {"api_key": values("SERPER_API_KEY"), "base_url": values("SERPER_BASE_URL")},
-        "searxng": {"base_url": values("SEARXNG_BASE_URL")},
-        "exa": {"api_key": values("EXA_API_KEY"), "base_url": values("EXA_BASE_URL")},
-        "sogou": sogou,
+        "backends": list(backends) or ([] if has_sogou_only else ["serper"]),
+        **sections,
         "local": {"folder": folder},
     }
 
 
-def sogou_options() -> dict[str, str | None]:
-    """The keys of Tencent Cloud that the environment gives."""
-    return {
-        "secret_id": os.environ.get("TENCENTCLOUD_SECRET_ID"),
-        "secret_key": os.environ.get("TENCENTCLOUD_SECRET_KEY"),
-    }
+def backend_options(name: str) -> dict[str, str | None]:
+    """The options of one backend that the environment gives."""
+    return {option: os.environ.get(variable) for option, variable in BACKENDS[name].environment.items()}
 
 
 def page_options() -> dict[str, Any]:

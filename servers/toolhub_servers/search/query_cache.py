@@ -1,4 +1,4 @@
-"""What services have answered, kept for all tasks for a while: the same question is paid for once."""
+"""Answers of search services, kept for all tasks for a while: the same query is paid for once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from toolhub.config.section import Section
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.model import SearchFailed
-from toolhub_servers.search.settings import Backend, SearchSettings
+from toolhub_servers.search.settings import SharedSettings
 from toolhub_servers.web.cache import open_cache
 from toolhub_servers.web.errors import WebError
 
@@ -17,18 +17,17 @@ T = TypeVar("T")
 
 
 class QueryCache:
-    """The answers of one backend, for `cache_s` of the settings; 0: none is kept."""
+    """Keeps the answers of one backend for `cache_s`; with 0 it keeps nothing."""
 
-    def __init__(self, name: Backend, settings: SearchSettings, resources: SharedResources) -> None:
+    def __init__(self, name: str, own: Section, shared: SharedSettings, resources: SharedResources) -> None:
+        """own: the options of the backend, which are part of the key: another account may get another answer."""
         self._name = name
         self._resources = resources
-        self._seconds = settings.cache_s
-        # Of another key or another address an answer may be another.
-        section: Section = getattr(settings, name)
-        self._identity = hashlib.sha256(section.model_dump_json().encode()).hexdigest()
+        self._seconds = shared.cache_s
+        self._identity = hashlib.sha256(own.model_dump_json().encode()).hexdigest()
 
     async def get(self, asked: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer to `asked`, from `ask` if nobody knows it. Raises what `ask` raises, SearchFailed."""
+        """Return the kept answer for the key `asked`, or what `ask` returns. Raises what `ask` raises, SearchFailed."""
         if not self._seconds:
             return await ask()
         cache = await self._resources.get_or_open(

@@ -30,7 +30,7 @@ from toolhub_servers.search.backends.sogou import COUNTS
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import Query, Results, SearchFailed, ServiceRefused
 from toolhub_servers.search.program import add_search_arguments, search_options
-from toolhub_servers.search.settings import SearchSettings, read_settings
+from toolhub_servers.search.registry import SearchSettings, read_settings
 from toolhub_servers.search.tools import (
     EMPTY_QUERY,
     NO_SERPER_KEY,

@@ -23,8 +23,8 @@ from toolhub_servers.scrape.model import PageRenderer
 from toolhub_servers.search.backends.sogou import COUNTS
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import SearchFailed
-from toolhub_servers.search.program import page_options, sogou_options
-from toolhub_servers.search.settings import SearchSettings, read_settings
+from toolhub_servers.search.program import backend_options, page_options
+from toolhub_servers.search.registry import SearchSettings, read_settings
 from toolhub_servers.search.tools import (
     UpperCount,
     UpperQuery,
@@ -101,7 +101,7 @@ def _failed(reason: str) -> str:
 
 def create_from_environment() -> MCPServer:
     """`create_server` with what the environment says. Raises ValueError."""
-    return create_server(sogou=sogou_options(), pages=page_options())
+    return create_server(sogou=backend_options("sogou"), pages=page_options())
 
 
 def main() -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Hit, Query, Results, utc_now
-from toolhub_servers.search.settings import SearchSettings
+from toolhub_servers.search.model import Backend, Hit, Query, Results, utc_now
+from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
 
 HINTS = {
     401: "check the option exa.api_key",
@@ -22,6 +24,12 @@ MAX_RESULTS = 100
 ISO_CODES = {"uk": "GB"}
 # As long as what other engines show of a page.
 SNIPPET_CHARACTERS = 500
+
+
+class ExaSettings(BackendSettings):
+    api_key: str | None = Field(default=None, repr=False)
+    base_url: BaseUrl = "https://api.exa.ai"
+    type: str = "auto"
 
 
 class Exa:
@@ -56,9 +64,8 @@ class Exa:
         return payload
 
 
-async def open_exa(settings: SearchSettings, resources: SharedResources) -> Exa:
-    own = settings.exa
-    return Exa(await open_service("exa", own.base_url, resources, settings.web, HINTS), own.api_key or "", own.type)
+async def open_exa(own: ExaSettings, shared: SharedSettings, resources: SharedResources) -> Exa:
+    return Exa(await open_service("exa", own.base_url, resources, shared.web, HINTS), own.api_key or "", own.type)
 
 
 def _hit(item: dict[str, Any], position: int) -> Hit:
@@ -68,3 +75,12 @@ def _hit(item: dict[str, Any], position: int) -> Hit:
     snippet = " ".join(text.split())[:SNIPPET_CHARACTERS]
     date = str(item.get("publishedDate") or "")[: len("2026-01-31")] or None
     return Hit(str(item.get("title") or ""), str(item["url"]), snippet, date, position)
+
+
+EXA = Backend(
+    "exa",
+    ExaSettings,
+    open_exa,
+    environment={"api_key": "EXA_API_KEY", "base_url": "EXA_BASE_URL"},
+    required=("api_key",),
+)

@@ -6,11 +6,13 @@ import logging
 from typing import Any
 from urllib.parse import urlencode
 
+from pydantic import Field
+
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
+from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed
 from toolhub_servers.search.query_cache import QueryCache
-from toolhub_servers.search.settings import SearchSettings, SearxngSettings
+from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
 
 HINTS = {
     403: "the instance gives no JSON: add 'json' to search.formats in its settings.yml, or its limiter refuses us",
@@ -24,6 +26,14 @@ MAX_PAGES = 10
 logger = logging.getLogger(__name__)
 
 
+class SearxngSettings(BackendSettings):
+    """The instance must have `json` among its `search.formats`."""
+
+    base_url: BaseUrl | None = None
+    engines: list[str] = Field(default_factory=list)
+    categories: list[str] = Field(default_factory=list)
+
+
 class EnginesUnresponsive(SearchFailed):
     """Nothing was found because no engine answered."""
 
@@ -32,10 +42,10 @@ class Searxng:
     """Its pages have some 20 hits, now more and now fewer, and later ones repeat what was on earlier ones. So pages of
     `num` hits are cut out of all that it has, from the first page on, and its pages are kept."""
 
-    def __init__(self, service: Service, settings: SearxngSettings, known: QueryCache) -> None:
+    def __init__(self, service: Service, settings: SearxngSettings, cache: QueryCache) -> None:
         self._service = service
         self._settings = settings
-        self._known = known
+        self._cache = cache
 
     async def search(self, query: Query) -> Results:
         found = await self._find(query, query.skipped + query.count)
@@ -64,7 +74,7 @@ class Searxng:
 
     async def _page(self, query: Query, number: int) -> list[dict[str, Any]]:
         asked = urlencode(parameters_of(query, number, self._settings))
-        return await self._known.get(asked, lambda: self._ask(asked))
+        return await self._cache.get(asked, lambda: self._ask(asked))
 
     async def _ask(self, asked: str) -> list[dict[str, Any]]:
         answer = await self._service.ask("GET", f"/search?{asked}", headers={"Accept": "application/json"})
@@ -74,10 +84,9 @@ class Searxng:
         return found
 
 
-async def open_searxng(settings: SearchSettings, resources: SharedResources) -> Searxng:
-    own = settings.searxng
-    service = await open_service("searxng", own.base_url or "", resources, settings.web, HINTS)
-    return Searxng(service, own, QueryCache("searxng", settings, resources))
+async def open_searxng(own: SearxngSettings, shared: SharedSettings, resources: SharedResources) -> Searxng:
+    service = await open_service("searxng", own.base_url or "", resources, shared.web, HINTS)
+    return Searxng(service, own, QueryCache("searxng", own, shared, resources))
 
 
 def parameters_of(query: Query, number: int, settings: SearxngSettings) -> dict[str, str]:
@@ -103,3 +112,13 @@ def _told(silent: Any) -> str:
         return str(silent)
     pairs = [engine if isinstance(engine, list) else [engine] for engine in silent]
     return ", ".join(f"{pair[0]} ({pair[1]})" if len(pair) > 1 else f"{pair[0]}" for pair in pairs if pair)
+
+
+SEARXNG = Backend(
+    "searxng",
+    SearxngSettings,
+    open_searxng,
+    environment={"base_url": "SEARXNG_BASE_URL"},
+    required=("base_url",),
+    caches_itself=True,  # it keeps the pages of the instance, and one page answers several queries
+)

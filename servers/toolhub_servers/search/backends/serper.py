@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Hit, Query, Results
-from toolhub_servers.search.settings import SearchSettings
+from toolhub_servers.search.model import Backend, Hit, Query, Results
+from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
 
 HINTS = {
     400: "the query or one of its parameters is not accepted, or the account has no credits",
@@ -15,6 +17,11 @@ HINTS = {
     403: "check the option serper.api_key",
     429: "too many requests for the plan of this key",
 }
+
+
+class SerperSettings(BackendSettings):
+    api_key: str | None = Field(default=None, repr=False)
+    base_url: BaseUrl = "https://google.serper.dev"
 
 
 class Serper:
@@ -29,9 +36,8 @@ class Serper:
         return Results("serper", hits, answer.get("searchParameters") or {}, answer)
 
 
-async def open_serper(settings: SearchSettings, resources: SharedResources) -> Serper:
-    own = settings.serper
-    return Serper(await open_service("serper", own.base_url, resources, settings.web, HINTS), own.api_key or "")
+async def open_serper(own: SerperSettings, shared: SharedSettings, resources: SharedResources) -> Serper:
+    return Serper(await open_service("serper", own.base_url, resources, shared.web, HINTS), own.api_key or "")
 
 
 def payload_of(query: Query) -> dict[str, Any]:
@@ -54,3 +60,12 @@ def _hit(item: dict[str, Any]) -> Hit:
         position=position if isinstance(position, int) else 0,
         item=item,
     )
+
+
+SERPER = Backend(
+    "serper",
+    SerperSettings,
+    open_serper,
+    environment={"api_key": "SERPER_API_KEY", "base_url": "SERPER_BASE_URL"},
+    required=("api_key",),
+)

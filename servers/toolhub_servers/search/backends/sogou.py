@@ -9,13 +9,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+from pydantic import Field
 
+from toolhub.config.section import Pause
 from toolhub.overload import OverloadSignal
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.search.backends.tencent_signing import Credentials, signed_headers
 from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Hit, Query, Results, SearchFailed, ServiceRefused
-from toolhub_servers.search.settings import SearchSettings, SogouSettings
+from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed, ServiceRefused
+from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.serving.options import MissingOption
 
 ACTION = "SearchPro"
 VERSION = "2025-05-08"
@@ -24,6 +27,32 @@ TRIES = 3
 # Errors come with status 200, so the HTTP client does not see them. Only these pass by themselves.
 BUSY = ("RequestLimitExceeded", "InternalError", "ResourceUnavailable")
 FIELDS = ("title", "url", "passage", "date", "site")
+
+
+class SogouSettings(BackendSettings):
+    """Tencent Cloud's web search (WSA)."""
+
+    secret_id: str | None = Field(default=None, repr=False)
+    secret_key: str | None = Field(default=None, repr=False)
+    base_url: BaseUrl = "https://wsa.tencentcloudapi.com"
+    pause_s: Pause = 1
+    """Before asking again after the service said that it was busy; doubled each time."""
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.secret_id and self.secret_key)
+
+    def missing_options(self, *, is_needed: bool) -> list[MissingOption]:
+        """What has to be set before the service can be asked."""
+        way_out = "" if is_needed else ", so deny the tool if nobody needs it"
+        loss = f"every call of sogou_search fails{way_out}"
+        keys = [
+            ("sogou.secret_id", self.secret_id, "TENCENTCLOUD_SECRET_ID"),
+            ("sogou.secret_key", self.secret_key, "TENCENTCLOUD_SECRET_KEY"),
+        ]
+        return [
+            MissingOption(option, name, loss, is_needed, "sogou_search") for option, value, name in keys if not value
+        ]
 
 
 class Sogou:
@@ -84,9 +113,8 @@ class Sogou:
         )
 
 
-async def open_sogou(settings: SearchSettings, resources: SharedResources) -> Sogou:
-    own = settings.sogou
-    return Sogou(await open_service("sogou", own.base_url, resources, settings.web, {}), own)
+async def open_sogou(own: SogouSettings, shared: SharedSettings, resources: SharedResources) -> Sogou:
+    return Sogou(await open_service("sogou", own.base_url, resources, shared.web, {}), own)
 
 
 def _error(response: dict[str, Any]) -> tuple[str, str]:
@@ -116,3 +144,12 @@ def _decoded(pages: Any) -> Iterator[dict[str, str]]:
             unread += 1
     if total and total == unread:
         raise SearchFailed(f"sogou gave {total} pages, and none of them is a JSON object")
+
+
+SOGOU = Backend(
+    "sogou",
+    SogouSettings,
+    open_sogou,
+    environment={"secret_id": "TENCENTCLOUD_SECRET_ID", "secret_key": "TENCENTCLOUD_SECRET_KEY"},
+    required=("secret_id", "secret_key"),
+)

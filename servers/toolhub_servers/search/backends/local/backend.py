@@ -17,11 +17,12 @@ from urllib.parse import quote
 import anyio
 from anyio import to_thread
 
+from toolhub.config.section import Pause, Seconds
 from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.local.index import Index, IndexedDocument, Progress
-from toolhub_servers.search.local.words import match_of
-from toolhub_servers.search.model import Hit, Query, Results, SearchFailed, utc_now
-from toolhub_servers.search.settings import LocalSettings, SearchSettings
+from toolhub_servers.search.backends.local.index import Index, IndexedDocument, Progress
+from toolhub_servers.search.backends.local.words import match_of
+from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed, utc_now
+from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
 
 # A search waits so long for the files that changed; it then sees them as they were.
 REFRESH_PATIENCE = 2.0
@@ -30,6 +31,20 @@ MAX_HITS = 100
 MAX_OFFSET = 1 << 40
 
 logger = logging.getLogger(__name__)
+
+
+class LocalSettings(BackendSettings):
+    """A folder of .md, .txt, .html, .json and .jsonl documents."""
+
+    folder: str | None = None
+    base_url: BaseUrl | None = None
+    """Where the folder is published; without it links are file: URLs."""
+    cache_dir: str | None = None
+    """Where the index is kept; default is the user's cache directory."""
+    refresh_s: Pause = 5
+    """A search looks for changed files if nobody has for that long."""
+    patience_s: Seconds = 15
+    """How long a search waits for an index that is being built for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +170,38 @@ class Local:
         return (self._library.index.folder / found.path).as_uri() + part
 
 
-async def open_local(settings: SearchSettings, resources: SharedResources) -> Local:
-    own = settings.local
-    folder, file = _places(own)
+async def open_local(own: LocalSettings, shared: SharedSettings, resources: SharedResources) -> Local:
+    folder, file = _locations(own)
     key = f"search index {folder} {file} {own.refresh_s:g}"
     library = await resources.get_or_open(key, lambda: open_library(folder, file, own.refresh_s))
     return Local(library, own)
 
 
-def _places(settings: LocalSettings) -> tuple[Path, Path]:
+def _locations(settings: LocalSettings) -> tuple[Path, Path]:
     """The folder, and the file of its index."""
     folder = Path(settings.folder or "").resolve()
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "toolhub", "search")
     cache = Path(settings.cache_dir).resolve() if settings.cache_dir else usual
     return folder, cache / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sqlite3"
+
+
+def find_problem(own: LocalSettings) -> str | None:
+    """Say what is wrong with the folder. Looks at the disk."""
+    if own.folder and not Path(own.folder).is_dir():
+        return (
+            f"local.folder {str(Path(own.folder).absolute())!r} is not a directory: make it, or name another one, for "
+            "example by the variable that the config has there (TOOLHUB_DOCS in configs/local.yaml)"
+        )
+    return None
+
+
+LOCAL = Backend(
+    "local",
+    LocalSettings,
+    open_local,
+    environment={"folder": "SEARCH_FOLDER"},
+    required=("folder",),
+    find_problem=find_problem,
+    caches_itself=True,  # a search costs nothing, and the files change
+    opens_at_start=True,  # the index takes time to build
+)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from toolhub_servers.search.local.documents import READERS, DocumentUnreadable, read_documents
-from toolhub_servers.search.local.words import join_ideographs, separate_ideographs
+from toolhub_servers.search.backends.local.documents import READERS, DocumentUnreadable, read_documents
+from toolhub_servers.search.backends.local.words import join_ideographs, separate_ideographs
 
 logger = logging.getLogger(__name__)
 
