@@ -162,7 +162,7 @@ async def test_a_cancelled_search_takes_nothing_from_those_who_wait_for_the_same
                 hasty.start_soon(ask, client)
                 await google.asked.wait()
                 patient.start_soon(ask, client)
-                while not resources.statistics()["memo search 600"]["joined"]:
+                while not resources.statistics()["cache search 600"]["joined"]:
                     await anyio.lowlevel.checkpoint()
                 hasty.cancel_scope.cancel()
             gate.set()

@@ -24,7 +24,7 @@ from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, PageUnreadable
 from toolhub_servers.scrape.pages import open_pages
 from toolhub_servers.scrape.program import add_page_arguments
-from toolhub_servers.scrape.readers import NO_BALANCE, NO_CONTENT, NO_KEY, NO_URL
+from toolhub_servers.scrape.readers import NO_BALANCE, NO_CONTENT, NO_CONTENT_FROM_JINA, NO_KEY, NO_URL
 from toolhub_servers.scrape.settings import service_settings
 from toolhub_servers.scrape.summary import Extractor, SummarySettings
 from toolhub_servers.serving.context import ServerContext
@@ -35,7 +35,7 @@ from toolhub_servers.web.client import open_web
 from toolhub_servers.web.errors import WebError
 
 # Reasons that are sentences of their own and get nothing put before them.
-_WHOLE = frozenset({NO_KEY, NO_URL, NO_CONTENT, NO_BALANCE, "No content returned from URL"})
+_WHOLE = frozenset({NO_KEY, NO_URL, NO_CONTENT_FROM_JINA, NO_BALANCE, NO_CONTENT})
 _FROM_ENVIRONMENT = (
     "jina_api_key",
     "jina_base_url",

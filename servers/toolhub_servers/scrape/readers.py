@@ -15,7 +15,7 @@ from toolhub_servers.web.errors import BadStatus, WebError
 
 NO_KEY = "JINA_API_KEY environment variable is not set"
 NO_URL = "URL cannot be empty"
-NO_CONTENT = "No content returned from Jina.ai API"
+NO_CONTENT_FROM_JINA = "No content returned from Jina.ai API"
 NO_BALANCE = "Insufficient balance"
 _TITLE = "Title: "
 
@@ -51,7 +51,7 @@ class JinaReader:
             raise
         text = decode_text(reply.body, reply.headers.get("content-type", ""))
         if not text.strip():
-            raise PageUnreadable(NO_CONTENT)
+            raise PageUnreadable(NO_CONTENT_FROM_JINA)
         if is_out_of_balance(text):
             raise PageUnreadable(NO_BALANCE)
         first = text.partition("\n")[0]
@@ -87,7 +87,6 @@ def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() != "authorization"}
 
 
-NO_URL = "URL cannot be empty"
 NO_CONTENT = "No content returned from URL"
 ACCEPT = "text/html,application/xhtml+xml,application/pdf;q=0.9,*/*;q=0.8"
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from toolhub_servers.scrape import readers as direct
-from toolhub_servers.scrape import readers as jina
 from toolhub_servers.scrape.model import DatasetRefused, PageUnreadable
 from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.scrape.readers import NO_CONTENT, NO_CONTENT_FROM_JINA
 from toolhub_servers.scrape.texts import is_dataset_url, strip_markdown_links
 from toolhub_servers.web.errors import BadStatus, Forbidden, ResourceLimitExceeded, Unreachable, WebError, WebTimeout
 from toolhub_servers.web.workers import offload
@@ -20,7 +19,7 @@ NO_KEY = "JINA_API_KEY is not set, scrape_website tool is not available."
 # So much is parsed in some 20 ms; more would keep other tasks waiting.
 FEW_CHARS = 20_000
 # Reasons that say no more than the sentence itself.
-_EMPTY = frozenset({jina.NO_CONTENT, direct.NO_CONTENT})
+_EMPTY = frozenset({NO_CONTENT_FROM_JINA, NO_CONTENT})
 _OF_STATUS = {
     403: "Access Forbidden (403): Access to '{url}' is forbidden.",
     404: "Page Not Found (404): The page at '{url}' does not exist.",
