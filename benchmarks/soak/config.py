@@ -39,7 +39,7 @@ def servers(ledger: Path, upstream_port: int) -> dict[str, Json]:
             "restart": _RESTART,
             "stateful": False,
         },
-        "python": {"builtin": "toolhub_servers.python:create_server", "options": {"profile": "bare"}},
+        "python": {"builtin": "python", "options": {"profile": "bare"}},
     }
 
 

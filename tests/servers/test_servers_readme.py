@@ -106,7 +106,16 @@ def signature(tool: Tool) -> str:
 def test_the_list_at_the_top_has_every_server_and_no_other() -> None:
     listed = re.findall(r"^\| \[(\w+)\]\(#\1\)", TEXT, re.MULTILINE)
     assert sorted(listed) == sorted(ALL)
-    assert set(SECTIONS) == {*ALL, *SHARED, "In a hub", "Alone", "In Python", "Confined processes"}
+    assert set(SECTIONS) == {
+        *ALL,
+        *SHARED,
+        "In a hub",
+        "Alone",
+        "In Python",
+        "Confined processes",
+        "How to add a server",
+        "How to add a search backend",
+    }
 
 
 @pytest.mark.anyio

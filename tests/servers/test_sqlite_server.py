@@ -354,7 +354,7 @@ def resident_bytes() -> int:
 
 
 async def test_in_a_hub_a_crash_of_sqlite_costs_one_task_its_database_and_no_other_task_anything() -> None:
-    config = {"servers": {"db": {"builtin": "toolhub_servers.sqlite:create_server"}}}
+    config = {"servers": {"db": {"builtin": "sqlite"}}}
     with anyio.fail_after(60):
         async with Hub(parse_config(config)) as hub, hub.task("a") as first, hub.task("b") as second:
             for task in (second, first):

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from calling import answer, created, refusal
 from mcp import Client
-from toolhub_sandbox import Sandboxes, OwnerSandboxes
+from toolhub_sandbox import OwnerSandboxes, Sandboxes
 from toolhub_servers.python import server as python
 from toolhub_servers.python.texts import INVALID_IDS
 

@@ -17,7 +17,7 @@ from toolhub.config import parse_config
 
 pytestmark = pytest.mark.anyio
 README = Path(__file__).parents[3] / "agent_loop" / "README.md"
-CLOCK = {"builtin": "toolhub_servers.clock:create_server"}
+CLOCK = {"builtin": "clock"}
 
 
 def asks_then_answers(server: ModelServer) -> None:
@@ -61,7 +61,7 @@ async def test_the_readme_s_example_runs_as_printed(
     assert len(example.splitlines()) <= 16
     server.usual = lambda _: said(r"\boxed{noon}")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "hub.yaml").write_text("servers:\n  clock: {builtin: 'toolhub_servers.clock:create_server'}\n")
+    (tmp_path / "hub.yaml").write_text("servers:\n  clock: {builtin: clock}\n")
     code = example.replace("http://127.0.0.1:8000/v1", server.url).replace("asyncio.run(main())\n", "")
     names: dict[str, object] = {}
     exec(compile(code, "agent.py", "exec"), names)
