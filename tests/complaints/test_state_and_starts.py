@@ -117,7 +117,7 @@ async def test_unsloth_7080_a_page_is_still_there_in_the_next_call(page: Threadi
     if environment.chromium() is None:
         pytest.fail("no Chromium: install it (on Debian as root: apt-get install chromium)")
     address = f"127.0.0.1:{page.server_port}"
-    server = {"builtin": "toolhub_servers.browser:create_server", "options": {"allow_private": [address]}}
+    server = {"builtin": "browser", "options": {"allow_private": [address]}}
     with anyio.fail_after(PATIENCE_S):
         async with Hub(parse_config({"servers": {"browser": server}})) as hub, hub.task("t") as task:
             opened = await task.call("browser", "browser_navigate", {"url": f"http://{address}/"})

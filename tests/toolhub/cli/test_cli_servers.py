@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cli.commands import Shell
+from toolhub_command import Shell
 
 
 def test_every_builtin_server_is_listed_with_its_tools_and_options(shell: Shell) -> None:
