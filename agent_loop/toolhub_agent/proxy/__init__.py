@@ -2,9 +2,9 @@
 
     OpenAI(base_url="http://127.0.0.1:8765/llm/v1", api_key=TOOLHUB_TOKEN)
 
-The hub then sees both sides of an agent it does not run: what the model was asked, and which tools run for it. So the
-agent gets session affinity, back-pressure and prefetch by changing one address. Nothing of a conversation is
-written to disk or logs; in memory there are hashes, and the latest prompt while tools run for it.
+The hub then sees both sides of an agent that it does not run: what the model was asked, and which tools run for it. The
+agent gets session affinity, back-pressure and prefetch; it changes one address only. The proxy writes nothing of a
+conversation to disk or logs. In memory it keeps hashes, and the latest prompt while tools run for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["open_llm_proxy"]
 
 @asynccontextmanager
 async def open_llm_proxy(hub: Hub) -> AsyncIterator[Frontend | None]:
-    """The proxy of a running hub, for as long as the block lasts; None where its config names no model servers."""
+    """The proxy of a running hub, open while the block runs; None if the hub's config names no model servers."""
     settings = hub.config.llm
     if settings is None:
         yield None

@@ -1,4 +1,4 @@
-"""The proxy's ASGI application: which paths there are, how large a request may be, what a client's disconnect does."""
+"""The proxy's ASGI application: its paths, the limits of request bodies, and what a client's disconnect does."""
 
 from __future__ import annotations
 
@@ -34,20 +34,18 @@ if TYPE_CHECKING:
     from toolhub import Hub
 
 # --- The application --------------------------------------------------------------------------------------------------
-# The proxy's ASGI application: which paths there are, how large a request may be, and what a client's hang-up does.
-
-# Nothing else passes: what an engine has beside these is for whoever runs it.
+# The proxy forwards these paths only. Engines have others, which are for their operators.
 METHODS = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET"}
 # A prompt of a million tokens is a few MB; images come inline.
 MAX_BODY_BYTES = 64 << 20
-# Of all requests that are here at once, so that a flood of large ones cannot take the machine's memory.
+# The total of all request bodies in memory, so that a flood of large requests cannot exhaust it.
 MAX_BODIES_BYTES = 1 << 30
-# Completions of plain text with the same beginning go to the same endpoint.
+# Text completions whose prompts begin with the same characters go to the same endpoint.
 _PROMPT_CHARS = 2048
 
 
 class ProxyApp:
-    """OpenAI's API below `/v1`, as far as an agent needs it."""
+    """The part of OpenAI's API below `/v1` that agents need."""
 
     def __init__(self, forwarder: Forwarder, registry: SessionRegistry, counters: ProxyCounters) -> None:
         self._forwarder = forwarder
@@ -79,7 +77,7 @@ class ProxyApp:
     async def _route(self, path: str, scope: Scope, receive: Receive, reply: ClientResponse) -> None:
         method = METHODS.get(path)
         if method is None:
-            raise HTTPError(404, f"the LLM proxy has {', '.join(METHODS)} and nothing else")
+            raise HTTPError(404, f"the LLM proxy serves only {', '.join(METHODS)}")
         if scope["method"] != method:
             raise HTTPError(405, f"{path} takes {method} only", headers=[(b"allow", method.encode())])
         headers = tuple(scope["headers"])
@@ -106,9 +104,12 @@ class ProxyApp:
 
     @asynccontextmanager
     async def _body(self, headers: Sequence[Header], receive: Receive) -> AsyncIterator[bytes | None]:
-        """The request's body, None if the client left before its end. Counted for as long as it is held."""
+        """The request's body;
+
+        None if the client disconnected before its end. It counts towards the total while held.
+        """
         if header_text(headers, b"content-encoding") not in ("", "identity"):
-            raise HTTPError(415, "a compressed body cannot be read here; send it as it is")
+            raise HTTPError(415, "the LLM proxy cannot read compressed bodies; send the body without content-encoding")
         length = header_text(headers, b"content-length")
         if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
             raise _too_large()
@@ -135,7 +136,7 @@ class ProxyApp:
 
 
 async def _while_connected(receive: Receive, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work; give it up when the client hangs up, and with it what an engine does for it."""
+    """Do the work. If the client disconnects, cancel the work, so that the engine stops too."""
     refusals: list[HTTPError] = []
 
     async def watch() -> None:
@@ -148,7 +149,7 @@ async def _while_connected(receive: Receive, work: Callable[[], Awaitable[None]]
         try:
             await work()
         except HTTPError as refusal:
-            refusals.append(refusal)  # kept out of the task group, which would wrap it
+            refusals.append(refusal)  # a task group would wrap it in an exception group
         tasks.cancel_scope.cancel()
     if refusals:
         raise refusals[0]
@@ -162,7 +163,7 @@ def _parsed_body(raw: bytes) -> Json:
 
 
 def _too_large() -> HTTPError:
-    # No `connection: close`: a connection that is closed before all was read is reset, and the answer with it.
+    # No `connection: close`: closing before all was read resets the connection, and the client loses the answer.
     return HTTPError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 
@@ -173,7 +174,7 @@ def _affinity_key(asked: ProxyRequest) -> str:
 
 
 # --- The proxy of a running hub ---------------------------------------------------------------------------------------
-# The proxy as `toolhub serve` holds it: everything it is made of, opened and closed together.
+# The proxy as `toolhub serve` runs it: its parts are opened and closed together.
 
 PATH = "/llm"
 
@@ -203,7 +204,7 @@ class LlmProxy:
 
 @asynccontextmanager
 async def open_proxy(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmProxy]:
-    """Open the proxy of a running hub. Until the first request it sends nothing and never wakes up."""
+    """Open the proxy of a running hub. Before the first request it sends nothing and runs no timer."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(open_endpoint_pool(settings))
         hints = await stack.enter_async_context(

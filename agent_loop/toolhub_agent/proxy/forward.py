@@ -1,7 +1,7 @@
-"""From a request to its answer: an endpoint, a slot there, and another endpoint where the first gives no answer.
+"""Sends a request to an endpoint and passes its answer on. If the first endpoint gives no answer, it tries another.
 
 `Forwarder` chooses and tries endpoints. `UpstreamClient` sends one request to one endpoint and passes the answer on
-as it comes. `ResponseTap` reads along, for the hints: what it cannot read costs only the hints of that turn.
+as it comes. `ResponseTap` parses a copy of the answer for the hints. If it cannot parse it, that turn gets no hints.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ from toolhub_agent.proxy.metrics import ProxyCounters
 from toolhub_agent.proxy.sessions import ProxySession
 from toolhub_agent.types import EngineFields, Json, Usage
 
-# --- Reading along ----------------------------------------------------------------------------------------------------
-# A copy of an answer that passes through: its text, calls and usage, for whoever gives the hints.
-#
-# Whatever it cannot read costs only the hints of that turn; the answer itself has long gone on.
+# --- Parsing a copy of the answer -------------------------------------------------------------------------------------
+# A copy of an answer that passes through: its text, calls and usage, for the hints. A parse error costs only the hints
+# of that turn.
 
 logger = logging.getLogger("toolhub.llm_proxy")
 
@@ -63,13 +62,13 @@ _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
 def is_usage_only(event: bytes) -> bool:
-    """The chunk that `stream_options.include_usage` adds at the end: no choices, only usage."""
+    """Whether this is the chunk that `stream_options.include_usage` adds at the end: usage and no choices."""
     return _USAGE.search(event) is not None and _NO_CHOICES.search(event) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TappedAnswer:
-    """A finished answer of a chat. ttft: seconds from sending the request to its first piece."""
+    """A finished chat answer. ttft: seconds from sending the request to the first piece."""
 
     text: str
     reasoning: str
@@ -79,7 +78,7 @@ class TappedAnswer:
 
 
 class ResponseTap:
-    """Reads along. is_chat: completions of plain text only have a usage."""
+    """Parses a copy of one answer. is_chat: False for text completions, of which only the usage is read."""
 
     def __init__(self, *, is_chat: bool) -> None:
         self.usage: Usage | None = None
@@ -91,7 +90,7 @@ class ResponseTap:
         return f"<ResponseTap {self._reader!r}{'' if self._is_readable else ', unreadable'}>"
 
     def take_event(self, event: bytes) -> bool:
-        """Read one server-sent event; true if it holds a piece of the answer."""
+        """Read one server-sent event; True if it holds a piece of the answer."""
         if not self._is_readable:
             return False
         try:
@@ -111,7 +110,7 @@ class ResponseTap:
             self._give_up(exc)
 
     def answer(self, ttft: float) -> TappedAnswer | None:
-        """What it came to; None if it is no whole answer."""
+        """The parsed answer; None if it is not complete."""
         if not self._is_chat or not self._is_readable:
             return None
         try:
@@ -130,13 +129,13 @@ class ResponseTap:
 
     def _give_up(self, exc: Exception) -> None:
         self._is_readable = False
-        logger.debug("an answer cannot be read along: %s", type(exc).__name__)
+        logger.debug("cannot parse an answer for the hints: %s", type(exc).__name__)
 
 
 # --- One endpoint -----------------------------------------------------------------------------------------------------
-# One request at one endpoint: sent, and its answer passed on as it comes.
+# Sends one request to one endpoint and passes its answer on.
 
-# An answer that is not streamed is held until it is whole; no model writes that much.
+# An answer that is not streamed is held until it is complete. No model writes this much.
 MAX_ANSWER_BYTES = 64 << 20
 _SESSION_NAMES = frozenset({*(name.lower().encode() for name in SESSION_HEADERS), SESSION_TOKEN_HEADER.encode()})
 
@@ -147,9 +146,9 @@ class UpstreamError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """A request and whom it belongs to. affinity: decides the endpoint. conversation: None for all but chats.
+    """A request and its conversation. affinity: decides the endpoint. conversation: None for all but chats.
 
-    arrived_at: when its body was here, on the clock of `perf_counter`.
+    arrived_at: when its body was complete, on the clock of `perf_counter`.
     """
 
     asked: ProxyRequest
@@ -160,7 +159,10 @@ class RoutedRequest:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """What an endpoint is sent. is_stripped: usage was asked for, and is not to be seen. waited: for a slot."""
+    """What an endpoint is sent.
+
+    is_stripped: the proxy asked for the usage, so it removes it from the answer. waited: seconds for a slot.
+    """
 
     content: bytes
     fields: EngineFields = field(default_factory=EngineFields)
@@ -170,7 +172,7 @@ class OutgoingRequest:
 
 @dataclass(eq=False)
 class UpstreamClient:
-    """Everything that one endpoint's requests share. configured: names of headers that the config sets."""
+    """Sends one endpoint's requests. configured: names of headers that the config sets."""
 
     url: str
     pool: EndpointPool
@@ -190,7 +192,7 @@ class UpstreamClient:
     ) -> int:
         """Answer the request; return the engine's status.
 
-        may_be_refused: nothing is answered if the engine does not understand the request. Raises UpstreamError.
+        may_be_refused: send no answer if the engine does not understand the request. Raises UpstreamError.
         """
         sent_at = perf_counter()
         async with self._response(turn, sent) as response:
@@ -212,7 +214,7 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def _response(self, turn: RoutedRequest, sent: OutgoingRequest) -> AsyncIterator[httpx2.Response]:
-        what = "could not be asked"
+        what = "could not be reached"
         try:
             response = await self._http.send(self._request(turn, sent), stream=True)
             try:
@@ -225,7 +227,7 @@ class UpstreamClient:
             raise UpstreamError(f"{what} ({type(exc).__name__})") from None
 
     def _request(self, turn: RoutedRequest, sent: OutgoingRequest) -> httpx2.Request:
-        """Not made by the client: its own headers stay out, and the client's come as they were sent."""
+        """The request with the client's own headers. `build_request` would add others."""
         asked = turn.asked
         url = httpx2.URL(self.url + asked.path)
         return httpx2.Request(
@@ -246,7 +248,10 @@ class UpstreamClient:
         return [*headers, *self._own, (b"accept-encoding", b"identity")]
 
     def _note(self, status: int, headers: Sequence[Header], conversation: ProxySession | None) -> None:
-        """What the head tells: is the endpoint well, and does its router want to know something again?"""
+        """Learn from the answer's head:
+
+        whether the endpoint is healthy, and the router's token for the next request.
+        """
         if is_retryable(status):
             self.pool.router.failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
         elif status < 400:
@@ -263,7 +268,7 @@ class UpstreamClient:
         reply: ClientResponse,
         sent_at: float,
     ) -> None:
-        """Each event as soon as it is whole: a client could not read half of one, and after a break need not."""
+        """Pass each event on when it is complete. A client cannot read half an event."""
         copy, events = ResponseTap(is_chat=turn.conversation is not None), SseSplitter()
         ttft: float | None = None
         is_first = True
@@ -278,7 +283,7 @@ class UpstreamClient:
                     is_first = False
                     after = perf_counter() - came_at
                     self.counters.added.observe(max(0.0, sent_at - turn.arrived_at - sent.waited) + after)
-                    # uvloop writes when the loop comes round: what follows must not hold the first bytes back.
+                    # uvloop writes when the loop runs next. The work below must not delay the first bytes.
                     await anyio.lowlevel.checkpoint()
                 for event in whole:
                     if copy.take_event(event) and ttft is None:
@@ -297,7 +302,7 @@ class UpstreamClient:
         return bytes(content)
 
     def _scrubbed(self, content: bytes) -> bytes:
-        """An error as it is, but for what is configured as secret: some servers show the key that they refuse."""
+        """An error body with the configured secrets replaced: some servers repeat the key that they refuse."""
         for secret in self._secrets:
             content = content.replace(secret, b"***")
         return content
@@ -329,14 +334,14 @@ def _is_events(headers: Sequence[Header]) -> bool:
 
 
 # --- All endpoints ----------------------------------------------------------------------------------------------------
-# From a request to its answer: an endpoint, a slot there, and another endpoint where the first gives no answer.
+# Chooses an endpoint, waits for a slot there, and tries another endpoint if the first gives no answer.
 
-# More requests than this waiting for one endpoint would wait for hours.
+# If more requests than this waited for one endpoint, the last would wait for hours.
 MAX_WAITING = 2048
 
 
 class Forwarder:
-    """What all requests share. Up to an answer's head another endpoint may be tried."""
+    """Forwards all requests. It may try another endpoint until the head of an answer has come."""
 
     def __init__(self, pool: EndpointPool, settings: LlmSettings, hints: HintSink, counters: ProxyCounters) -> None:
         self.pool = pool
@@ -347,13 +352,13 @@ class Forwarder:
         configured = frozenset({name.lower() for name in settings.headers} | key)
         self._upstreams = {url: UpstreamClient(url, pool, counters, configured) for url in pool.router.urls}
         self._plain: set[str] = set()
-        """Endpoints that refused a field of the proxy's own."""
+        """Endpoints that refused a field that the proxy added."""
 
     def __repr__(self) -> str:
         return f"<Forwarder over {self.pool!r}>"
 
     async def run(self, turn: RoutedRequest, reply: ClientResponse) -> None:
-        """Answer it. Raises HTTPError where no model server does."""
+        """Answer the request. Raises HTTPError if no model server does."""
         deadline = anyio.current_time() + self._settings.total_timeout_s
         tried: set[str] = set()
         while True:
@@ -368,7 +373,7 @@ class Forwarder:
                 if reply.status:
                     await reply.break_off(502, f"the model server {exc}")
                     return
-                # A connection that died of old age is nobody's fault: once more is always allowed.
+                # An idle connection that the server closed is not the endpoint's fault: one more try is always allowed.
                 if url in tried and self.pool.router.of(turn.affinity) in tried:
                     raise HTTPError.for_now(502, f"no model server answers; the last one {exc}") from None
                 tried.add(url)
@@ -377,7 +382,7 @@ class Forwarder:
                     slot.release()
 
     async def _slot(self, turn: RoutedRequest, url: str, deadline: float) -> Slot | None:
-        """As many requests are at an engine as it runs; all others wait here, first come, first served."""
+        """Wait for a slot, first come, first served. An engine gets only as many requests as it runs."""
         if turn.asked.path == "/models":
             return None
         if self.pool.limiter.statistics(url).waiting >= MAX_WAITING:
@@ -385,7 +390,7 @@ class Forwarder:
         try:
             return await self.pool.limiter.acquire(url, deadline=deadline)
         except LlmUnavailable:
-            raise HTTPError.for_now(503, "the model server had no room for this request in time") from None
+            raise HTTPError.for_now(503, "no slot at the model server became free in time") from None
 
     async def _ask(
         self, turn: RoutedRequest, url: str, reply: ClientResponse, deadline: float, *, waited: float
@@ -405,13 +410,13 @@ class Forwarder:
         sent = plain if url in self._plain else self._with_engine_fields(turn, url, waited)
         await upstream.run(turn, sent, reply, may_be_refused=sent.content is not plain.content)
         if not reply.status:
-            # A client shall never see an error about what it did not write.
+            # A client must never see an error about a field that it did not write.
             status = await upstream.run(turn, plain, reply, may_be_refused=False)
             if status < 400:
                 self._plain.add(url)
 
     def _with_engine_fields(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
-        """The request with what the hints and the proxy's own accounting want of the engine."""
+        """The request with the fields that the hints and the proxy's own usage counters need."""
         asked, conversation = turn.asked, turn.conversation
         fields = EngineFields() if conversation is None else self.hints.engine_fields(conversation.name, url)
         content = inject_engine_fields(asked, fields.body, with_usage=True)

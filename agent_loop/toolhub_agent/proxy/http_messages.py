@@ -1,4 +1,4 @@
-"""HTTP messages of the LLM proxy: which headers pass, what a client asked, and what it is answered."""
+"""HTTP messages of the LLM proxy: which headers pass, how requests are read, and how answers are written."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from starlette.types import Send
 from toolhub_agent.types import Json
 
 # --- Headers ----------------------------------------------------------------------------------------------------------
-# Which headers pass through the proxy, in either direction. Names are lower-case bytes, as ASGI has them.
+# Which headers pass through the proxy, in both directions. Names are lower-case bytes, as in ASGI.
 
 Header = tuple[bytes, bytes]
 
-# RFC 9110 section 7.6.1, and what is older than it.
+# The hop-by-hop headers of RFC 9110 section 7.6.1, and older ones.
 _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
     | {b"proxy-authenticate", b"proxy-authorization"}
 )
-# A client's credentials are for the hub; the model servers get the configured ones. The body is read here, so it
-# must come as it is.
+# A client's credentials are for the hub. The model servers get the configured ones. The proxy reads the body, so the
+# engine must not compress it.
 _NOT_TO_ENGINE = frozenset(
     {b"host", b"content-length", b"expect", b"accept-encoding", b"authorization", b"x-api-key", b"api-key"}
     | {b"cookie", b"origin", b"referer", b"openai-organization", b"openai-project", b"x-toolhub-task"}
 )
-# uvicorn writes its own date and server; a redirect or a cookie of a model server is nothing for the hub's clients.
+# uvicorn writes its own date and server. Redirects and cookies of a model server must not reach the hub's clients.
 _NOT_TO_CLIENT = frozenset({b"content-length", b"date", b"server", b"location", b"set-cookie"})
 
 
 def headers_to_engine(given: Iterable[Header], *, configured: Collection[str]) -> list[Header]:
-    """A client's headers as the model server gets them. configured: lower-case names that the config sets itself."""
+    """The headers of a client that a model server gets. configured: lower-case names that the config sets itself."""
     given = list(given)
     dropped = _HOP | _NOT_TO_ENGINE | _named_hops(given) | {name.encode("latin-1") for name in configured}
     return [(name, value) for name, value in given if name not in dropped]
 
 
 def headers_to_client(given: Iterable[Header], *, secrets: Collection[str] = ()) -> list[Header]:
-    """A model server's headers as the client gets them; one that holds a secret is left out."""
+    """The headers of a model server that a client gets. A header that holds a secret is left out."""
     given = [(name.lower(), value) for name, value in given]
     dropped = _HOP | _NOT_TO_CLIENT | _named_hops(given)
     hidden = [secret.encode() for secret in secrets]
@@ -50,19 +50,19 @@ def headers_to_client(given: Iterable[Header], *, secrets: Collection[str] = ())
 
 
 def header_text(given: Iterable[Header], name: bytes) -> str:
-    """The first of that name, "" if there is none."""
+    """The first value of that name; "" if there is none."""
     return next((value.decode("latin-1").strip() for found, value in given if found == name), "")
 
 
 def _named_hops(given: Iterable[Header]) -> set[bytes]:
-    """Headers that `Connection` declares to be for this hop only."""
+    """The headers that `Connection` declares to be for this hop only."""
     return {part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")}
 
 
 # --- The client's request ---------------------------------------------------------------------------------------------
-# A client's request, read: as much of it as the proxy has to know. Its bytes go on as they came, wherever they can.
+# A client's request, parsed as far as the proxy needs it. Wherever possible its bytes are forwarded unchanged.
 
-# They shape the answer or belong to the one request alone; a prompt is the same without them.
+# Fields that do not shape the prompt: they shape the answer or belong to one request alone.
 _NOT_OF_THE_PROMPT = frozenset(
     {"messages", "stream", "stream_options", "response_format", "user", "metadata", "store", "priority", "request_id"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "kv_transfer_params", "prompt_logprobs"}
@@ -71,12 +71,12 @@ _NOT_OF_THE_PROMPT = frozenset(
 
 
 class InvalidBody(ValueError):
-    """A body that is no JSON object; the message may be shown."""
+    """A body that is not a JSON object. The message may be shown to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """path: below the endpoint, e.g. `/chat/completions`. raw: the body as it came, body: what it says."""
+    """path: below the endpoint, e.g. `/chat/completions`. raw: the body as it came. body: the parsed body."""
 
     path: str
     raw: bytes = b""
@@ -90,13 +90,13 @@ class ProxyRequest:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the client itself asks for the usage of a stream."""
+        """Whether the client asked for the usage of a stream."""
         options = self.body.get("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
 
     @property
     def messages(self) -> list[Json] | None:
-        """Of a chat; None for everything else, and for what no engine would take."""
+        """The messages of a chat; None for other paths, and for messages that no engine would accept."""
         messages = self.body.get("messages")
         if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
             return None
@@ -104,16 +104,16 @@ class ProxyRequest:
 
     @property
     def has_one_answer(self) -> bool:
-        """An answer that will stand in history as a message of its own."""
+        """Whether the answer will stand in history as one message."""
         return self.body.get("n") in (None, 1) and not self.body.get("continue_final_message")
 
     def prompt_body(self) -> Json:
-        """The fields that may shape the prompt beside the messages."""
+        """The fields besides `messages` that may shape the prompt."""
         return {name: value for name, value in self.body.items() if name not in _NOT_OF_THE_PROMPT}
 
 
 def read_object(raw: bytes) -> Json:
-    """Raises InvalidBody."""
+    """The JSON object in a body. Raises InvalidBody."""
     try:
         body = _parse_json(raw)
     except (ValueError, RecursionError):
@@ -127,13 +127,13 @@ def _parse_json(raw: bytes) -> Any:
     try:
         return from_json(raw)
     except ValueError:
-        return json.loads(raw)  # takes half a surrogate pair, which a model's text that was cut may end with
+        return json.loads(raw)  # the json module also accepts half a surrogate pair, which a cut-off text may end with
 
 
 def inject_engine_fields(asked: ProxyRequest, fields: Mapping[str, Any], *, with_usage: bool) -> bytes:
-    """The body with more fields behind its own. fields: where the client names the same, its word stands.
+    """The body with more fields after its own. Where the client set a field, the client's value stays.
 
-    with_usage: make the engine tell the usage of a stream whose client did not ask for it.
+    with_usage: make the engine send the usage of a stream whose client did not ask for it.
     """
     fresh = {name: value for name, value in fields.items() if name not in asked.body}
     changed = {
@@ -144,7 +144,7 @@ def inject_engine_fields(asked: ProxyRequest, fields: Mapping[str, Any], *, with
     if with_usage and asked.is_stream and not asked.wants_usage:
         options = asked.body.get("stream_options")
         told = fresh if options is None and "stream_options" not in asked.body else changed
-        # Without the second, usage could come with every chunk, which the client did not ask for either.
+        # Without the second field the engine could send usage with every chunk, which the client did not ask for.
         kept = {**options, "continuous_usage_stats": False} if isinstance(options, dict) and options else {}
         told["stream_options"] = {**kept, "include_usage": True}
     if changed:
@@ -153,23 +153,23 @@ def inject_engine_fields(asked: ProxyRequest, fields: Mapping[str, Any], *, with
 
 
 def _spliced(asked: ProxyRequest, fresh: Json) -> bytes:
-    """Before the last brace: the rest stays byte for byte, and is not written anew at every turn."""
+    """Insert the fields before the last brace. The rest stays byte for byte and is not serialised again."""
     head = asked.raw.rstrip()[:-1].rstrip()
     return head + (b"," if asked.body else b"") + json.dumps(fresh, separators=(",", ":")).encode()[1:]
 
 
 # --- The answer to the client -----------------------------------------------------------------------------------------
-# What the client gets: heads, bodies, and errors as OpenAI writes them.
+# What the client gets: status and headers, bodies, and errors in OpenAI's format.
 
-# For a status that no client ever sees: it has hung up (nginx's number).
+# nginx's status for a client that has disconnected. No client sees it.
 CLIENT_CLOSED_REQUEST = 499
-# When a client may come again: soon enough to find a free slot, too late for a storm.
+# When a client may try again: soon enough to find a free slot, late enough to avoid a storm of retries.
 RETRY_AFTER_S = 5
 _TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "invalid_request_error", 429: "rate_limit_error"}
 
 
 class HTTPError(Exception):
-    """The proxy itself answers. The message is for the client."""
+    """The proxy itself answers with this error. The message is for the client."""
 
     def __init__(self, status: int, message: str, *, headers: Sequence[Header] = ()) -> None:
         super().__init__(message)
@@ -211,6 +211,6 @@ class ClientResponse:
         await self.whole(refusal.status, headers, error_body(refusal.status, str(refusal)))
 
     async def break_off(self, status: int, message: str) -> None:
-        """End a stream that cannot go on in a way that clients of this API take for an error."""
+        """End a started stream with an error event that clients of this API recognise."""
         event = b"data: " + error_body(status, message) + b"\n\n"
         await self.body(event, more=False)

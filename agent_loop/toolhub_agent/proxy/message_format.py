@@ -1,7 +1,7 @@
-"""How a client sends an answer back as a message of its history. Learned, for a prefetch must guess it exactly.
+"""How a client sends an answer back as a message of its history. A prefetch must predict that message exactly.
 
-Some agents keep the thinking in the text, some cut it off, some get it in a field of its own and leave it away or send
-it along. Each answer is remembered as hashes of every such way of writing it; what the client then sends tells its way.
+Some agents keep the thinking in the text. Some remove it. Some get it in a separate field and send it back or not. Of
+each answer the proxy keeps a hash per way of writing it. The client's next request shows which way the client uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _after_thinking(text: str, _: str) -> str:
     return text.rpartition(_THINK_END)[2]
 
 
-# Of (text, reasoning). The first that fits is taken, so the plainest are first.
+# Functions of (text, reasoning). The first match is taken, so the plainest come first.
 _FORMATS: tuple[Callable[[str, str], str], ...] = (
     lambda text, _: text,
     lambda text, _: text.strip(),
@@ -36,7 +36,7 @@ _WITH_REASONING = 4
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessageFormat:
-    """way: of writing the content. reasoning_field: where the reasoning goes, "" for nowhere."""
+    """way: how the content is written. reasoning_field: where the reasoning goes, "" for nowhere."""
 
     way: int = 0
     reasoning_field: str = ""
@@ -56,18 +56,18 @@ class AssistantMessageFormat:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFingerprints:
-    """What is remembered of an answer: hash of its content -> the way in which that is written; its calls' ids."""
+    """What is kept of an answer: hash of its content -> the way it is written, and the ids of its calls."""
 
     ways: Mapping[bytes, int]
     call_ids: frozenset[str]
     had_reasoning: bool
 
     def is_of(self, message: Message) -> bool:
-        """Is this message that answer, in whatever way it was written?"""
+        """Whether this message is that answer, in any of the known ways."""
         return self._way(message) is not None or not self.call_ids.isdisjoint(_ids(message.get("tool_calls")))
 
     def learn(self, message: Message, form: AssistantMessageFormat) -> AssistantMessageFormat:
-        """The client's form, now that it sent this answer back; what the message does not tell stays."""
+        """The client's format, now that it sent this answer back. What the message does not show stays unchanged."""
         way = self._way(message)
         if way is not None:
             form = replace(form, way=way)
@@ -97,7 +97,7 @@ def _ids(calls: object) -> frozenset[str]:
 
 
 def _text_in(content: object) -> str:
-    """Of a text, or of a list of parts that are texts."""
+    """The text of a string, or of a list of text parts."""
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

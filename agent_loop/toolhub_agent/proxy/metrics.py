@@ -1,4 +1,4 @@
-"""What the proxy counters, and how Prometheus is told."""
+"""What the proxy counts, and the Prometheus metrics of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from toolhub_agent.kv_hints.context import HintStatistics
 from toolhub_agent.llm.endpoint_pool import EndpointStatistics
 from toolhub_agent.types import Usage
 
-# From a cached prefix on a fast engine to a long prompt on a loaded one.
+# From a cached prefix on a fast engine to a long prompt on a busy one.
 _TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-# What the proxy itself may add, from nothing to far too much.
+# The latency that the proxy adds, from almost none to far too much.
 _ADDED_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 
 
@@ -36,7 +36,7 @@ class Histogram:
         return sum(self._counters)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many up to it), as Prometheus wants them."""
+        """(upper bound, count up to it), as Prometheus expects them."""
         total, out = 0, []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counters, strict=True):
             total += count

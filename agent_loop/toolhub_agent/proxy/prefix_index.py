@@ -1,9 +1,9 @@
-"""Which conversation a request belongs to: the one with which it has the longest beginning in common.
+"""Finds the conversation that a request belongs to: the one that shares the longest prefix of messages with it.
 
-Texts are not kept, only a hash for every prefix of the messages. Of each conversation the prefixes before and behind
-every answer are remembered. A request belongs where it holds the same answers. Directly behind a conversation's
-latest request stands the answer that was given then, known by its fingerprints. Agents of one task are told apart in
-the same way (MiroFlow's header is the same for a main agent and its sub-agents).
+It keeps no texts, only a hash for every prefix of the messages. Of each conversation it remembers the prefixes before
+and after every answer. A request belongs to a conversation if it holds the same answers. After the conversation's
+latest request comes the answer to it, which is known by its fingerprints. This also distinguishes agents of one task
+(MiroFlow sends the same header for a main agent and its sub-agents).
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from toolhub_agent.proxy.sessions import ProxySession
 
 _DIGEST_BYTES = 16
-# Own to this process: hashes of texts that somebody knows tell nothing.
+# Random per process, so that nobody can test guessed texts against the hashes.
 _KEY = os.urandom(16)
 
 
 class PrefixHashes:
-    """Hashes of `messages[:1]`, `messages[:2]`, ...; those of two requests are equal as far as their messages are."""
+    """Hashes of `messages[:1]`, `messages[:2]`, ...
+
+    Two requests have equal hashes as far as their messages are equal.
+    """
 
     __slots__ = ("_digests", "marks")
 
     def __init__(self, digests: bytes, marks: tuple[int, ...]) -> None:
-        """marks: lengths of the prefixes that tell conversations apart: before and behind each answer, and all."""
+        """marks: lengths of the prefixes that identify a conversation: before and after each answer, and all."""
         self._digests = digests
         self.marks = marks
 
@@ -48,7 +51,7 @@ class PrefixHashes:
         return self._digests[(length - 1) * _DIGEST_BYTES : length * _DIGEST_BYTES]
 
     def common(self, other: PrefixHashes) -> int:
-        """How many messages from the start are the same. Equal hashes follow equal ones, so halving finds it."""
+        """How many messages from the start are equal. Found by bisection."""
         low, high = 0, min(len(self), len(other))
         while low < high:
             middle = (low + high + 1) // 2
@@ -60,13 +63,13 @@ class PrefixHashes:
 
 
 def prefix_hashes(messages: Sequence[Message], *, group: str = "") -> PrefixHashes:
-    """group: requests of different groups have nothing in common."""
+    """group: requests of different groups share no prefix."""
     running = blake2b(digest_of(group.encode()), key=_KEY, digest_size=_DIGEST_BYTES)
     digests, marks = bytearray(), []
     for number, message in enumerate(messages):
         if number and message.get("role") == "assistant":
             marks += [number, number + 1]
-        running.update(_message_bytes(message))  # JSON objects show where they end, so one hash runs over all of them
+        running.update(_message_bytes(message))  # a JSON object marks its own end, so one hash can run over all
         digests += running.digest()
     return PrefixHashes(bytes(digests), tuple(dict.fromkeys([*marks, len(messages)])))
 
@@ -86,15 +89,15 @@ def _message_bytes(message: Message) -> bytes:
         return json.dumps(message).encode()
 
 
-# More than an engine serves at once by far; a hash costs some 250 bytes.
+# No engine serves this many conversations at once. A hash costs some 250 bytes.
 MAX_SESSIONS = 4096
 MAX_HASHES = 200_000
-# Conversations that began in the same way and are told apart by their answers.
+# Conversations with the same beginning, which only their answers distinguish.
 MAX_ALIKE = 256
 
 
 class SessionMatcher:
-    """Conversations by their prefixes; the least recently used go first."""
+    """Conversations by their prefixes. The least recently used are removed first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[ProxySession, PrefixHashes] = OrderedDict()
@@ -112,7 +115,7 @@ class SessionMatcher:
         return iter(list(self._known))
 
     def find(self, hashes: PrefixHashes, messages: Sequence[Message], *, named: bool) -> ProxySession | None:
-        """None: it begins a new one. named: the client itself says that these requests belong together."""
+        """The conversation; None if the request begins a new one. named: the client names the session itself."""
         for length in reversed(hashes.marks):
             found = self._by_prefix.get(hashes.prefix(length))
             if found is None:
@@ -125,7 +128,7 @@ class SessionMatcher:
         return None
 
     def note(self, conversation: ProxySession, hashes: PrefixHashes) -> None:
-        """The conversation's latest request."""
+        """Remember the conversation's latest request."""
         old = self._known.pop(conversation, None)
         kept = 0 if old is None else old.common(hashes)
         if old is not None:
@@ -142,7 +145,7 @@ class SessionMatcher:
             self._forget(conversation, hashes, beyond=0)
 
     def surplus(self) -> ProxySession | None:
-        """One that must go, since there are too many; never one that is in use."""
+        """A conversation to remove, if there are too many; never one that is in use."""
         if len(self._known) <= MAX_SESSIONS and self._hashes <= MAX_HASHES:
             return None
         return next((each for each in self._known if not each.is_in_use), None)
@@ -169,18 +172,18 @@ class SessionMatcher:
 
 
 def _went_on(found: Sequence[ProxySession], length: int, answer: Message, *, named: bool) -> ProxySession | None:
-    """Of those that asked this, the one that was given this answer; else the only one that may have been."""
+    """Of those with this request, the one that got this answer; else the only one that may have got it."""
     idle = [each for each in found if not each.is_asking]
     waiting = [each for each in idle if each.hashes is not None and len(each.hashes) == length]
     if (given := _latest(each for each in waiting if each.answered(answer))) is not None:
         return given
     if len(waiting) == 1:
         return waiting[0]  # its client has changed the answer
-    return _latest(idle) if named else None  # its client has gone back
+    return _latest(idle) if named else None  # its client has returned to an earlier turn
 
 
 def _asked_again(found: Sequence[ProxySession], *, is_first: bool, named: bool) -> ProxySession | None:
-    """The same request once more: the answer was thrown away, or another agent has the same task."""
+    """The same request again: the client discarded the answer, or another agent has the same task."""
     free = [each for each in found if not each.is_in_use]
     return _latest(free if named or not is_first else (each for each in free if each.turns == 0))
 

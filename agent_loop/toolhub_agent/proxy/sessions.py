@@ -1,8 +1,9 @@
 """The conversations that pass through the proxy, and the hub's tool calls that belong to them.
 
 A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments.
-That works also for agents that name no session (MiroFlow's tools run under ids of their own). Where arguments were
-corrected on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
+This also works for agents that name no session (MiroFlow's tools run under ids of their own). If arguments were
+corrected on the way, the call belongs to the conversation of the same task that waits for that tool. If there is none,
+it belongs to the conversation that began to wait last.
 """
 
 from __future__ import annotations
@@ -40,33 +41,32 @@ if TYPE_CHECKING:
     from toolhub_agent.proxy.forward import TappedAnswer
 
 # --- Calls that an answer asks for ------------------------------------------------------------------------------------
-# The tool calls that an answer asks for, so that a call of the hub can be known as one of them.
-
+# The tool calls that an answer asks for. They are compared with the hub's calls.
 _CALL_TAG = "<use_mcp_tool>"
-# No answer asks for more.
+# No answer asks for more calls.
 MAX_PENDING_CALLS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class PendingToolCall:
-    """name: of the tool, or of a function that ends with the tool's name (agents put a prefix before it)."""
+    """name: of the tool, or of a function that ends with the tool's name (agents add a prefix)."""
 
     name: str
     server: str
     arguments: bytes
-    """Their hash."""
+    """The hash of the arguments."""
 
     def may_be(self, tool: str) -> bool:
-        """Cannot tell `a-search` from `search` of a server `a`; nobody has to."""
+        """Whether this may be a call of `tool`. It treats `a-search` and `search` of a server `a` as the same."""
         return self.name == tool or (self.name.endswith(tool) and not self.name[-len(tool) - 1].isalnum())
 
 
 def pending_tool_calls(text: str, calls: Sequence[Json]) -> tuple[PendingToolCall, ...]:
-    """Native calls, else MiroFlow's XML in the text."""
+    """The native calls; if there are none, the XML calls in the text (MiroFlow's format)."""
     try:
         return tuple(_pending_native(call) for call in calls[:MAX_PENDING_CALLS]) if calls else _pending_xml(text)
     except ModuleNotFoundError:
-        return ()  # arguments that only json-repair could read, where the extra `agent` is not installed
+        return ()  # only json-repair could read the arguments, and the extra `agent` is not installed
 
 
 def _pending_xml(text: str) -> tuple[PendingToolCall, ...]:
@@ -84,7 +84,7 @@ def _pending_xml(text: str) -> tuple[PendingToolCall, ...]:
 
 
 def arguments_digest(arguments: Mapping[str, Any]) -> bytes:
-    """The same however they are ordered, and with or without what is null."""
+    """A hash that ignores the order of arguments and those that are null."""
     given = {name: value for name, value in arguments.items() if value is not None}
     return digest_of(json.dumps(given, sort_keys=True, default=str).encode())
 
@@ -96,16 +96,15 @@ def _pending_native(call: Json) -> PendingToolCall:
 
 
 # --- One conversation -------------------------------------------------------------------------------------------------
-# One conversation that passes through the proxy, and what the hints are told of it.
-
+# One conversation that passes through the proxy, and the signals that the hints get about it.
 Tool = tuple[str, str]
 
 
 @dataclass(eq=False)
 class ProxySession:
-    """name: of the session in signals. affinity: what decides its endpoint. headers: of its requests.
+    """name: of the session in signals. affinity: decides its endpoint. headers: of its requests.
 
-    hashes: of the latest request. task_id: the hub's task whose calls are this conversation's; None while unknown.
+    hashes: of the latest request. task_id: the hub's task whose calls belong to this conversation; None if unknown.
     """
 
     name: str
@@ -116,7 +115,7 @@ class ProxySession:
     message_format: AssistantMessageFormat = AssistantMessageFormat()
     hashes: PrefixHashes | None = None
     token: str | None = None
-    """A router's, to be sent back with the next request."""
+    """The router's token, to be sent with the next request."""
     turns: int = 0
     is_asking: bool = False
     used_at: float = field(default_factory=anyio.current_time)
@@ -126,8 +125,8 @@ class ProxySession:
     _fingerprints: AnswerFingerprints | None = None
     _began: int = 0
     _ended: int = 0
-    _is_told: bool = False
-    """The hints know the prompt that the next turn will have."""
+    _is_reported: bool = False
+    """Whether the hints got the prompt that the next turn will have."""
     _is_resuming: bool = False
 
     def __repr__(self) -> str:
@@ -140,17 +139,17 @@ class ProxySession:
 
     @property
     def has_unstarted_calls(self) -> bool:
-        """Whether calls that the latest answer asks for have not begun yet."""
+        """Whether the latest answer asks for calls that have not begun yet."""
         return self._began < len(self.pending)
 
     def answered(self, message: Message) -> bool:
-        """Is this message the latest answer?"""
+        """Whether this message is the latest answer."""
         return self._fingerprints is not None and self._fingerprints.is_of(message)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def ask(self, hashes: PrefixHashes, messages: list[Message]) -> None:
-        """The next request has come: whatever runs for this conversation must get out of its way."""
+        """The next request has come. A prefetch for this conversation must stop."""
         before, self.hashes = self.hashes, hashes
         self.is_asking, self.used_at = True, anyio.current_time()
         if before is not None:
@@ -169,16 +168,16 @@ class ProxySession:
         self.pending, self._fingerprints = (), None
         self.running.clear()
         self._began = self._ended = 0
-        self._is_told = False
+        self._is_reported = False
 
     def leave(self) -> None:
-        """The request has come to nothing, or its answer is no turn."""
+        """The request failed, or its answer is not a turn."""
         self.is_asking, self.used_at = False, anyio.current_time()
 
     def finish(
         self, answer: TappedAnswer, messages: list[Message], body: Json, endpoint: str, *, is_turn: bool
     ) -> None:
-        """The answer is complete. body: the fields that shape prompts. is_turn: it will stand in history as it is."""
+        """The answer is complete. body: the fields that shape prompts. is_turn: it will stand in history unchanged."""
         self.leave()
         self.turns += 1
         if self._is_resuming:
@@ -191,30 +190,30 @@ class ProxySession:
         if self.pending or self.task_id is not None:
             prompt = (*messages, self.message_format.message(answer.text, answer.reasoning, answer.calls))
             self.sink.signal(TurnFinished(self.name, Prompt(prompt, body, endpoint), answer.usage, answer.ttft))
-            self._is_told = True
+            self._is_reported = True
             if self.running:  # begun while the answer was still coming
-                self._tell_wait()
+                self._report_wait()
 
     # --- the hub's calls ---------------------------------------------------------------------------------------------
 
     def call_began(self, tool: Tool) -> None:
         self.running.append(tool)
         self._began += 1
-        if self._is_told:
-            self._tell_wait()
+        if self._is_reported:
+            self._report_wait()
 
     def call_ended(self, tool: Tool, seconds: float) -> None:
-        """What does not belong to this turn any more says nothing about its wait."""
+        """Report a call's end. A call of an earlier turn is ignored, because it does not affect this wait."""
         if tool not in self.running:
             return
         self.running.remove(tool)
         self._ended += 1
-        if self._is_told:
+        if self._is_reported:
             left = max(len(self.running), len(self.pending) - self._ended)
             self.sink.signal(ToolResultReady(self.name, *tool, seconds, left))
 
-    def _tell_wait(self) -> None:
-        """All that runs, and what the turn asks for and has not begun: agents run calls one by one, too."""
+    def _report_wait(self) -> None:
+        """Report the running calls and those not yet begun: some agents run the calls one by one."""
         missing = max(0, len(self.pending) - self._began)
         later = tuple((each.server, each.name) for each in self.pending[len(self.pending) - missing :])
         self.sink.signal(ToolWaitStarted(self.name, (*self.running, *later)))
@@ -227,27 +226,22 @@ class ProxySession:
 
 
 # --- All conversations ------------------------------------------------------------------------------------------------
-# All conversations of the proxy: finds or begins them, gives them the hub's calls, ends them.
-#
-# A call of the hub belongs to the conversation whose latest answer asks for it: the same tool with the same arguments.
-# That works also for agents that name nothing (MiroFlow's tools run under ids of their own). Where arguments were
-# corrected on the way, it is the conversation of the same task that waits for that tool, else the one that waits last.
-
+# All conversations of the proxy: finds or begins them, assigns the hub's calls to them, ends them.
 TASK_HEADER = b"x-toolhub-task"
 _SESSION_HEADERS = tuple(name.lower().encode() for name in SESSION_HEADERS)
-# A conversation without a request or a running call for so long is over; agents pause for minutes, tools for longer.
+# A conversation without a request or a running call for this long is over. Agents pause for minutes, tools for longer.
 IDLE_SESSION_S = 1800.0
-# How often tasks are looked at, but only while there are conversations of tasks.
+# How often the registry checks for closed tasks, while some conversation has one.
 CHECK_TASKS_S = 2.0
-# A request of more messages is no conversation; they would only fill the index.
+# A request with more messages is not followed: it would only fill the index.
 MAX_MESSAGES = 20_000
 
 
 class SessionRegistry:
-    """Conversations, and the observer of the hub's calls that tells them of theirs."""
+    """The conversations, and the observer that assigns the hub's calls to them."""
 
     def __init__(self, hub: Hub, sink: HintSink, *, forget: Callable[[str], None]) -> None:
-        """forget: told of an affinity that no conversation has any more."""
+        """forget: called with an affinity that no conversation uses any more."""
         self._hub = hub
         self._sink = sink
         self._forget = forget
@@ -257,7 +251,7 @@ class SessionRegistry:
         self._by_affinity: dict[str, int] = {}
         self._calls: dict[str, ProxySession] = {}
         self._message_format = AssistantMessageFormat()
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
 
     def __repr__(self) -> str:
         return f"<SessionRegistry {len(self._by_name)} conversations, {len(self._calls)} calls>"
@@ -268,7 +262,7 @@ class SessionRegistry:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, headers: Sequence[Header], messages: list[Message]) -> ProxySession | None:
-        """The conversation that these messages belong to, told that they have come; None where none is followed."""
+        """The conversation that these messages belong to, updated with them; None if it is not followed."""
         if len(messages) > MAX_MESSAGES:
             return None
         group = session_name(headers)
@@ -285,7 +279,7 @@ class SessionRegistry:
         return conversation
 
     def headers_of(self, name: str) -> dict[str, str]:
-        """Those of a conversation's own requests."""
+        """The headers of a conversation's own requests."""
         conversation = self._by_name.get(name)
         return dict(conversation.headers) if conversation else {}
 
@@ -301,14 +295,14 @@ class SessionRegistry:
         self._by_name[name] = conversation
         self._by_task.setdefault(None, set()).add(conversation)
         self._by_affinity[affinity] = self._by_affinity.get(affinity, 0) + 1
-        self._news.set()
+        self._changed.set()
         return conversation
 
     def _tie(self, conversation: ProxySession, task_id: str) -> None:
         self._untie(conversation)
         conversation.task_id = task_id
         self._by_task.setdefault(task_id, set()).add(conversation)
-        self._news.set()
+        self._changed.set()
 
     def _task_named(self, headers: Iterable[Header], group: str) -> str | None:
         """The open task that a header names, or whose id a session's name begins with (MiroFlow: id, `-`, uuid4)."""
@@ -351,12 +345,12 @@ class SessionRegistry:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ends conversations that are over. Sleeps while there are none, and as long as none can be over."""
+        """End conversations that are over. Sleep while there are none, or none can be over yet."""
         looked_at = anyio.current_time()
         while True:
-            self._news = anyio.Event()
+            self._changed = anyio.Event()
             with anyio.move_on_at(looked_at + self._patience()):
-                await self._news.wait()
+                await self._changed.wait()
                 continue
             looked_at = anyio.current_time()
             for conversation in self._over():
@@ -374,7 +368,7 @@ class SessionRegistry:
             self._forget(conversation.affinity)
 
     def _patience(self) -> float:
-        """Seconds from one look to the next."""
+        """Seconds between two checks."""
         if not self._by_name:
             return float("inf")
         return CHECK_TASKS_S if self._by_task.keys() - {None} else IDLE_SESSION_S
@@ -394,7 +388,7 @@ class SessionRegistry:
 
 
 def session_name(headers: Iterable[Header]) -> str:
-    """What the client calls its session, "" if it does not."""
+    """The client's name for its session; "" if it sends none."""
     for name in (*_SESSION_HEADERS, TASK_HEADER):
         if value := header_text(headers, name):
             return header_value(value)
@@ -402,7 +396,7 @@ def session_name(headers: Iterable[Header]) -> str:
 
 
 def _match_rank(conversation: ProxySession, call: Call, digest: bytes) -> int:
-    """How likely a call is that conversation's; 0: it is not."""
+    """How likely the call belongs to that conversation; 0: it does not."""
     is_of_task = conversation.task_id is not None
     if not conversation.has_unstarted_calls:
         return int(is_of_task)
