@@ -1,4 +1,4 @@
-"""Reads the chunks of a streamed answer: into pieces as they come, into one answer at the end."""
+"""Reads the chunks of a streamed answer: each chunk into a piece, and all of them into one answer at the end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.types import Delta, Json, Usage
 
 # --- Token counts -----------------------------------------------------------------------------------------------------
-# Token counts out of the many spellings of servers.
 
 
 def usage_of(usage: Mapping[str, Any], chunk: Mapping[str, Any] | None = None) -> Usage:
-    """Read a `usage` object. chunk: the whole answer or chunk, where some servers tell of the cache beside it."""
+    """Read a `usage` object. chunk: the whole answer or chunk; some servers report cached tokens there."""
     return Usage(
         prompt_tokens=_count(usage.get("prompt_tokens", usage.get("input_tokens"))) or 0,
         completion_tokens=_count(usage.get("completion_tokens", usage.get("output_tokens"))) or 0,
@@ -45,21 +44,20 @@ def _count(value: Any) -> int | None:
 
 
 # --- Endless repetition -----------------------------------------------------------------------------------------------
-# Notices a model that repeats itself without end, while it still does (MiroFlow's rule: its last 50 characters occur
-# more than 5 times).
-
+# Detects a model that repeats itself without end, while it still writes. The rule is MiroFlow's: the text's last 50
+# characters occur more than 5 times in it.
 TAIL_CHARS, MAX_REPEATS = 50, 5
-# The text is looked at every so many characters, and by then the rule must have held for that many looks in a row:
-# a table's ruler or a page of dots is no reason to stop a model that goes on.
+# The text is checked each time it has grown by so many characters. The rule must hold in that many checks in a row:
+# a ruler in a table or a page of dots is no reason to stop the model.
 CHECK_EVERY_CHARS, CHECKS_IN_A_ROW = 512, 4
-# Only so much of the end is looked through; a loop longer than that is left to max_tokens.
+# Only the end of the text is searched. A longer loop ends at max_tokens.
 WINDOW_CHARS = 65_536
-# Calls of one turn may well end alike.
+# Several calls of one turn may end in the same way.
 CALL_END = "</use_mcp_tool>"
 
 
 def is_repeated(text: str) -> bool:
-    """The rule for a text that ended."""
+    """The rule for a complete text."""
     tail = text[-TAIL_CHARS:]
     return len(tail) == TAIL_CHARS and not text.rstrip().endswith(CALL_END) and text.count(tail) > MAX_REPEATS
 
@@ -74,7 +72,7 @@ class RepetitionGuard:
         self._streak = 0
 
     def feed(self, piece: str) -> bool:
-        """Add a piece; true once the text does nothing but repeat."""
+        """Add a piece; return True once the text only repeats itself."""
         self._parts.append(piece)
         self._fresh += len(piece)
         if self._fresh < CHECK_EVERY_CHARS:
@@ -87,10 +85,8 @@ class RepetitionGuard:
 
 
 # --- The answer -------------------------------------------------------------------------------------------------------
-# The chunks of a streamed answer, read: into pieces while they come, into one answer at the end.
-
 FINISHED = frozenset({"stop", "length", "tool_calls"})
-# No model writes this much in a turn, nor that many calls; a broken server might.
+# No model writes this many characters or calls in a turn. A broken server might.
 MAX_ANSWER_CHARS = 16 << 20
 MAX_CALLS = 1024
 
@@ -98,7 +94,7 @@ MAX_CALLS = 1024
 class AnswerAccumulator:
     """Reads the chunks of one stream, as plain objects, in order.
 
-    Dynamo's event for a call that is complete has a chunk of its own: ``{"choice_index", "tool_call"}``.
+    Dynamo reports a complete call with a chunk of its own: ``{"choice_index", "tool_call"}``.
     """
 
     def __init__(self) -> None:
@@ -134,7 +130,7 @@ class AnswerAccumulator:
         return self._read(choice.get("delta") or {})
 
     def finish(self) -> None:
-        """The stream ended: settle `text` and `reasoning`.
+        """Settle `text` and `reasoning` after the stream ended.
 
         Raises AttemptFailed if the answer is not finished, AnswerUnreadable if it ended in an unusable way.
         """
@@ -147,7 +143,7 @@ class AnswerAccumulator:
             raise AnswerUnreadable("the answer repeats itself")
 
     def calls(self) -> tuple[Json, ...]:
-        """The native tool calls as they go into history, in the order of their index."""
+        """The native tool calls as they go into history, ordered by index."""
         return tuple(self._calls[index] for index in sorted(self._calls))
 
     def _read(self, delta: Any) -> Delta | None:
@@ -194,7 +190,7 @@ class AnswerAccumulator:
 
 
 def _choice(chunk: Mapping[str, Any]) -> Json | None:
-    """The first choice; None in a chunk that only tells of usage."""
+    """The first choice; None in a chunk that holds only usage."""
     choices = chunk.get("choices")
     if choices is None or choices == []:
         return None

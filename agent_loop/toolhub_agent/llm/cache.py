@@ -1,4 +1,4 @@
-"""Two small helpers: work that many callers want is done once (`SingleFlight`), and a bounded memory."""
+"""Two small helpers: `SingleFlight` does work once for many callers, and a bounded cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class _Flight(Generic[V]):
     def __init__(self) -> None:
         self.ended = anyio.Event()
         self.result: list[V] = []
-        """Empty: it failed or was cancelled."""
+        """Empty if the work failed or was cancelled."""
 
 
 class SingleFlight(Generic[K, V]):
-    """One piece of work per key at a time; those who come meanwhile get the same result.
+    """Does one piece of work per key at a time. Callers that arrive meanwhile wait and get the same result.
 
-    Whoever does the work may fail or be cancelled, and alone learns of that; the next who waits then does it.
+    If the work fails or is cancelled, only the caller that did it gets the error. The next waiting caller then does it.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The client of the model servers, as the agent loop uses it.
 
-`LlmClient.stream` sends one request. An `LlmStream` makes as many attempts as it takes to get the first piece of the
-answer, each at the endpoint that is best at that moment, and exactly one attempt after that.
+`LlmClient.stream` sends one request. An `LlmStream` makes attempts until one yields the first piece of the answer. Each
+attempt goes to the endpoint that is best at that moment. After the first piece there is no further attempt.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from toolhub_agent.llm.transport import MAX_TOKEN_CHARS, SESSION_TOKEN_HEADER, C
 from toolhub_agent.types import Completion, Delta, EngineFields, Json, Message, Usage
 
 # --- A request --------------------------------------------------------------------------------------------------------
-# A request of the loop, and the JSON it becomes.
+# A request of the loop and its JSON.
 
 
 @dataclass(frozen=True, slots=True)
 class LlmRequest:
     """One request of a conversation. session: the conversation's name, which decides the endpoint.
 
-    body: more fields of the request (tools, tool_choice, ...); they win over sampling. engine_fields: called with the
-    endpoint each time one is chosen; returns what the engine there takes beside that.
+    body: more fields of the request (tools, tool_choice, ...); they override sampling. engine_fields: called with each
+    endpoint that is chosen; returns the additional fields for the engine there.
     """
 
     session: str
@@ -49,7 +49,7 @@ class LlmRequest:
 
 
 def chat_request_body(request: LlmRequest, model: str | None) -> Json:
-    """The streamed request's JSON, fields always in the same order. model: None leaves it out."""
+    """The JSON of the streamed request, fields always in the same order. model: None omits it."""
     body: Json = {} if model is None else {"model": model}
     body |= {"messages": list(request.messages), **sampling_fields(request.sampling)}
     if _continues_last_message(request.messages):
@@ -58,7 +58,7 @@ def chat_request_body(request: LlmRequest, model: str | None) -> Json:
 
 
 def with_engine_fields(body: Json, fields: EngineFields) -> Json:
-    """A request with an engine's fields. Where both have an object under one name, the request's own keys stand."""
+    """Add an engine's fields to a request. If both have an object of the same name, the request's keys win."""
     own = {name: value for name, value in body.items() if isinstance(value, dict)}
     return body | {
         name: {**value, **own[name]} if isinstance(value, Mapping) and name in own else value
@@ -67,7 +67,7 @@ def with_engine_fields(body: Json, fields: EngineFields) -> Json:
 
 
 def sampling_fields(sampling: Sampling) -> Json:
-    """Only what differs from leaving it to the server."""
+    """The sampling fields that are set. The server decides the others."""
     named = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -81,7 +81,7 @@ def sampling_fields(sampling: Sampling) -> Json:
 
 
 def _continues_last_message(messages: Sequence[Message]) -> bool:
-    """Whether the model shall go on with its own last message, as MiroFlow asks in that case."""
+    """Whether the model must continue its own last message, as MiroFlow asks in that case."""
     last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and not last.get("tool_calls")
 
@@ -96,7 +96,7 @@ class Attempt:
     def __init__(
         self, slot: Slot, send: Callable[[], Awaitable[ChunkStream]], *, timeout: float, deadline: float
     ) -> None:
-        """send: sends the request. timeout: for all of it. deadline: the turn's."""
+        """send: sends the request. timeout: of this attempt. deadline: of the turn."""
         self.reader = AnswerAccumulator()
         self.sent_at = anyio.current_time()
         self.first_at: float | None = None
@@ -135,7 +135,7 @@ class Attempt:
         return None
 
     async def aclose(self) -> None:
-        """Close the connection, so that the engine stops, and only then give the slot back."""
+        """Close the connection, so that the engine stops. Then release the slot."""
         try:
             if self._chunks is not None:
                 await self._chunks.aclose()
@@ -144,14 +144,14 @@ class Attempt:
 
 
 # --- A streamed answer ------------------------------------------------------------------------------------------------
-# A streamed answer: as many attempts as it takes to the first piece, one after that.
+# A streamed answer: attempts until the first piece, none after it.
 
 
 class LlmStream:
-    """Iterate over it once; `completion` is there when the iteration has ended by itself.
+    """One answer. Iterate over it once. `completion` is available after the iteration ended normally.
 
-    Raises, from the iteration: LlmUnavailable, LlmRefused, ContextTooLong before the first piece; AnswerUnreadable
-    for an answer that broke off after it, repeats itself or ended with something else than stop, length or tool_calls.
+    The iteration raises LlmUnavailable, LlmRefused or ContextTooLong before the first piece. It raises AnswerUnreadable
+    if the answer breaks off after that, repeats itself, or ends with another reason than stop, length or tool_calls.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class LlmStream:
         send: Callable[[str], Awaitable[ChunkStream]],
         done: Callable[[Completion, Attempt], None],
     ) -> None:
-        """send: sends the request to an endpoint. done: told of the finished answer."""
+        """send: sends the request to an endpoint. done: called with the finished answer."""
         self.attempts = 0
         self._pool = pool
         self._settings = settings
@@ -207,7 +207,7 @@ class LlmStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop generating, give the slot back. Nothing comes after it."""
+        """Stop generating and release the slot. The stream yields nothing after that."""
         self._closed = True
         await self._drop()
 
@@ -252,7 +252,7 @@ class LlmStream:
         self._done(self._completion, attempt)
 
     async def _recover(self, failure: AttemptFailed) -> None:
-        """Get ready for another attempt, or raise what the caller shall know."""
+        """Prepare another attempt, or raise the error for the caller."""
         endpoint = self._attempt.endpoint if self._attempt else ""
         await self._drop()
         if failure.is_endpoint_fault:
@@ -274,7 +274,7 @@ class LlmStream:
         raise error from failure
 
     def _pause(self, endpoint: str, failure: AttemptFailed) -> float:
-        """None before another endpoint is tried that nobody has anything against."""
+        """Seconds before the next attempt: 0 if it goes to another endpoint that is healthy."""
         following = self._pool.router.of(self._session)
         if failure.is_endpoint_fault and following != endpoint and self._pool.router.is_healthy(following):
             return 0.0
@@ -295,26 +295,26 @@ class LlmStream:
 
 
 # --- Shared prefixes --------------------------------------------------------------------------------------------------
-# Warming: a prefix that many tasks share is computed once, before they all ask for it at the same time.
+# Prefetches a prefix that many tasks share, before they all ask for it at the same time.
 #
-# Without it the first requests of a sweep, all with the same system prompt and tools, each compute that prefix, since
-# none of them has finished when the others start.
+# Without it each of the first requests of a sweep computes the prefix, the same system prompt and tools, because none
+# of them has finished when the others start.
 
 T = TypeVar("T")
 
-# A prefix is taken to stay in the cache this long; a sweep's own tasks keep it there afterwards.
+# How long a prefix is expected to stay in the cache. After that the sweep's own tasks keep it there.
 PREFETCHED_S = 300.0
 MAX_PREFETCHED = 1000
 
 
 def prefix_key(messages: Sequence[Message], body: Mapping[str, Any]) -> str:
-    """The same for requests that begin with the same prompt. body: the fields that shape it."""
+    """Equal for requests that begin with the same prompt. body: the fields that shape it."""
     written = json.dumps([list(messages), dict(body)], ensure_ascii=False, separators=(",", ":"), default=str)
     return blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def group_by_prefix(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """A sweep's tasks in an order in which those with the same prefix start together; otherwise as they came."""
+    """Order a sweep's tasks so that those with the same prefix start together. Otherwise the order is unchanged."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -322,12 +322,12 @@ def group_by_prefix(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]
 
 
 class PrefixPrefetcher:
-    """Computes prefixes, each once per endpoint and while."""
+    """Prefetches prefixes, each once per endpoint within `PREFETCHED_S`."""
 
     def __init__(
         self, pool: EndpointPool, send: Callable[[str, Json, Mapping[str, str]], Any], *, timeout: float
     ) -> None:
-        """send: asks an endpoint, not streamed. timeout: for one prefetch, its wait for a slot included."""
+        """send: sends a request that is not streamed. timeout: of one prefetch, with its wait for a slot."""
         self._pool = pool
         self._send = send
         self._timeout = timeout
@@ -338,7 +338,7 @@ class PrefixPrefetcher:
         return f"<PrefixPrefetcher {len(self._prefetched)} prefixes, {self._flights!r}>"
 
     async def prefetch(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
-        """Return once every healthy endpoint has the prefix, and what that cost; None where it did not work."""
+        """Return when every healthy endpoint has the prefix. Maps each to the usage, None where the prefetch failed."""
         key = prefix_key(messages, body)
         found: dict[str, Usage | None] = {}
 
@@ -364,7 +364,7 @@ class PrefixPrefetcher:
                 with anyio.fail_at(deadline):
                     answer = await self._send(url, {**body, "max_tokens": 1, "stream": False}, session_headers(key))
         except (AttemptFailed, LlmUnavailable, TimeoutError):
-            return None  # a prefix that is cold only costs time
+            return None  # without the prefetch the first request only takes longer
         told = answer.get("usage") if isinstance(answer, dict) else None
         usage = usage_of(told, answer) if isinstance(told, dict) else Usage()
         self._prefetched[url, key] = (anyio.current_time(), usage)
@@ -374,10 +374,10 @@ class PrefixPrefetcher:
 
 
 # --- The client -------------------------------------------------------------------------------------------------------
-# The loop's client of the model servers.
+# The agent loop's client of the model servers.
 
 _log = logging.getLogger(__name__)
-# Conversations whose router token is remembered.
+# For how many conversations the router's token is kept.
 MAX_SESSION_TOKENS = 10_000
 
 OnTurn = Callable[[LlmRequest, Completion], None]
@@ -385,7 +385,7 @@ OnTurn = Callable[[LlmRequest, Completion], None]
 
 @dataclass(frozen=True, slots=True)
 class LlmStatistics:
-    """Sums over finished answers; `endpoints` is as of now. cached_tokens: of those servers that tell."""
+    """Sums over finished answers; `endpoints` shows the present. cached_tokens: of servers that report them."""
 
     answers: int = 0
     attempts: int = 0
@@ -396,18 +396,18 @@ class LlmStatistics:
 
 
 class LlmClient:
-    """Asks the model servers of one configuration. See `open_llm`."""
+    """Sends requests to the model servers of one configuration. See `open_llm`."""
 
     def __init__(self, settings: LlmSettings, pool: EndpointPool) -> None:
         self.pool = pool
         self.on_turn: list[OnTurn] = []
-        """Told of every finished answer; what they raise is logged, not raised."""
+        """Called with every finished answer. Their exceptions are logged, not raised."""
         self._settings = settings
         self._model = settings.model
         self._asking: SingleFlight[None, str] = SingleFlight()
         self._tokens: OrderedDict[str, str] = OrderedDict()
         self._without_fields: set[str] = set()
-        """Endpoints that refused fields of their own engine."""
+        """Endpoints that refused their own engine's fields."""
         self._sums = LlmStatistics()
         self._prefetcher = PrefixPrefetcher(pool, self._ask, timeout=settings.attempt_timeout_s)
 
@@ -416,7 +416,7 @@ class LlmClient:
 
     @asynccontextmanager
     async def stream(self, request: LlmRequest) -> AsyncIterator[LlmStream]:
-        """One answer, piece by piece; leaving the block stops it. See `LlmStream` for what is raised."""
+        """One answer, piece by piece. Leaving the block stops it. `LlmStream` says what it raises."""
         stream = LlmStream(
             self.pool,
             self._settings,
@@ -430,36 +430,36 @@ class LlmClient:
             await stream.aclose()
 
     async def complete(self, request: LlmRequest) -> Completion:
-        """One answer at once. Raises as `LlmStream` does."""
+        """One complete answer. Raises the errors of `LlmStream`."""
         async with self.stream(request) as stream:
             async for _ in stream:
                 pass
         return stream.completion
 
     async def prefetch_prefix(self, messages: Sequence[Message], body: Mapping[str, Any]) -> dict[str, Usage | None]:
-        """Have every endpoint compute a prefix that many conversations will begin with.
+        """Have every endpoint compute a prefix that many conversations begin with.
 
         body: the fields that shape the prompt (tools, chat_template_kwargs, ...), as the conversations will send them.
-        Many may call it at once, it is sent once per endpoint, and all go on together. Returns what each endpoint
-        counted, None where it did not work; raises nothing for that.
+        Concurrent callers with the same prefix share one request per endpoint and return together. Returns each
+        endpoint's usage, None where the prefetch failed. It does not raise for that.
         """
         return await self._prefetcher.prefetch(messages, body)
 
     def endpoint_of(self, session: str) -> str:
-        """Where the conversation's next request would go now."""
+        """The endpoint for the conversation's next request, as of now."""
         return self.pool.router.of(session)
 
     def raw(self, endpoint: str) -> httpx2.AsyncClient:
-        """The endpoint's pool for requests beside the API; see `EndpointPool.client`."""
+        """The endpoint's HTTP client, for requests outside the API; see `EndpointPool.client`."""
         return self.pool.client(endpoint)
 
     @property
     def known_model(self) -> str | None:
-        """The model's name; None until the first request, if the configuration does not say."""
+        """The model's name; None before the first request if it is not configured."""
         return self._model
 
     def forget(self, session: str) -> None:
-        """No request of this conversation follows."""
+        """Forget a conversation that sends no more requests."""
         self.pool.router.forget(session)
         self._tokens.pop(session, None)
 
@@ -467,7 +467,7 @@ class LlmClient:
         return replace(self._sums, endpoints=self.pool.statistics())
 
     async def model(self, endpoint: str) -> str:
-        """The configured model, else the only one that the endpoint serves. Raises AttemptFailed."""
+        """The configured model, or the only one that the endpoint serves. Raises AttemptFailed."""
         if self._model is None:
             self._model = await self._asking.run(None, lambda: self._only_model(endpoint))
         return self._model
@@ -475,8 +475,8 @@ class LlmClient:
     async def _send(self, endpoint: str, request: LlmRequest) -> ChunkStream:
         """Send the request to an endpoint, with the fields of the engine there.
 
-        A caller must never see an error about fields that it did not write: where the engine does not understand the
-        request, it is sent again without them. If that works, the endpoint gets no more of them.
+        A caller must never see an error about fields that it did not write. If the engine does not understand the
+        request, it is sent again without them. If that works, the endpoint gets none of them any more.
         """
         transport = self.pool.transport(endpoint)
         body = chat_request_body(request, await self.model(endpoint))
@@ -537,6 +537,6 @@ class LlmClient:
 
 @asynccontextmanager
 async def open_llm(settings: LlmSettings) -> AsyncIterator[LlmClient]:
-    """A client of the configured model servers; nothing is sent until the first request."""
+    """Open a client of the configured model servers. It sends nothing before the first request."""
     async with open_endpoint_pool(settings) as pool:
         yield LlmClient(settings, pool)

@@ -1,10 +1,10 @@
 """How many requests an endpoint gets at once.
 
-Each endpoint has a number of slots. A request holds a slot while it runs; the others wait here, first come, first
-served. The number follows the engine's own queue, which the engine reports at `/metrics`: additive increase and
-multiplicative decrease (AIMD), as in TCP. More requests than the engine runs would only wait inside the engine, where
-they can be neither reordered nor moved. Fewer would leave it idle. So the number goes up while all slots are used and
-no request waits in the engine, and down when more than `target_waiting` wait there.
+Each endpoint has a number of slots. A request holds a slot while it runs. The others wait here, first come, first
+served. The number of slots follows the engine's own queue, which the engine reports at `/metrics`: additive increase
+and multiplicative decrease (AIMD), as in TCP. Further requests would only wait inside the engine, where they can be
+neither reordered nor moved. Fewer requests would leave the engine idle. So the number goes up while all slots are used
+and no request waits in the engine, and down when more than `target_waiting` wait there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,9 @@ from toolhub_agent.errors import LlmUnavailable
 from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, engine_root, read_body
 
 # --- The AIMD rule ----------------------------------------------------------------------------------------------------
-# How many requests an endpoint gets at once: follows the engine's own queue (AIMD, as TCP does). Pure.
-#
-# More requests than the engine runs only wait inside it, where they can neither be reordered nor moved; fewer leave it
-# idle. So: up while all slots are used and nothing waits there, down when more than `target_waiting` wait.
-
 START_SLOTS = 64
 MIN_SLOTS, MAX_SLOTS = 1, 1024
-# Of the cut when too many wait, and of the growth before the first cut (then it is one more per load).
+# The factor of a decrease, and the factor of each increase before the first decrease. Later increases add one slot.
 DECREASE, PROBING_INCREASE = 0.75, 1.25
 # Above this share of KV memory one more request would only preempt another.
 FULL_USAGE = 0.95
@@ -38,7 +33,7 @@ FULL_USAGE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an engine tells of itself. usage: share of its KV memory that running requests hold, 0 to 1."""
+    """The load that an engine reports. usage: share of its KV memory that running requests hold, 0 to 1."""
 
     waiting: int
     running: int
@@ -47,18 +42,18 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class SlotLimit:
-    """slots: at once. is_probing: nothing has ever waited, so it grows fast."""
+    """slots: requests at once. is_probing: no request has ever waited in the engine, so the limit grows fast."""
 
     slots: int = START_SLOTS
     is_probing: bool = True
 
 
 def update_limit(limit: SlotLimit, load: EngineLoad | None, *, in_use: int, target_waiting: int) -> SlotLimit:
-    """The limit after one load. in_use: slots held now. None: the engine tells nothing, so the start value."""
+    """The limit after a report. in_use: slots held now. load: None if the engine reports none; resets the limit."""
     if load is None:
         return SlotLimit()
     if load.waiting > target_waiting:
-        # What is above an earlier cut must run out first: cutting again for it would go down to one.
+        # Requests above an earlier limit must end first. A decrease at every report would go down to one.
         return SlotLimit(max(MIN_SLOTS, int(limit.slots * DECREASE)), False) if in_use <= limit.slots else limit
     if in_use < limit.slots or load.waiting > 0 or load.usage >= FULL_USAGE:
         return limit
@@ -67,9 +62,9 @@ def update_limit(limit: SlotLimit, load: EngineLoad | None, *, in_use: int, targ
 
 
 # --- Slots ------------------------------------------------------------------------------------------------------------
-# Slots: how many requests are at an endpoint at once. First come, first served; the number may change at any time.
+# How many requests are at an endpoint at once. First come, first served. The number may change at any time.
 
-# More than this waiting for one endpoint is a runaway caller.
+# If more requests wait for one endpoint, the caller is out of control.
 MAX_QUEUE = 10_000
 
 
@@ -94,14 +89,14 @@ class _EndpointSlots:
     waiters: deque[_Waiter] = field(default_factory=deque)
 
     def grant(self) -> None:
-        """Hand free slots to those who wait longest."""
+        """Give free slots to the requests that have waited longest."""
         while self.waiters and self.in_use < self.limit:
             self.in_use += 1
             self.waiters.popleft().granted.set()
 
 
 class Slot:
-    """A slot that is held; give it back once."""
+    """A held slot."""
 
     def __init__(self, limiter: ConcurrencyLimiter, endpoint: str) -> None:
         self._limiter: ConcurrencyLimiter | None = limiter
@@ -111,7 +106,7 @@ class Slot:
         return f"<Slot at {self.endpoint}, {'held' if self._limiter else 'given back'}>"
 
     def release(self) -> None:
-        """May be called again; that does nothing."""
+        """Give the slot back. A second call does nothing."""
         limiter, self._limiter = self._limiter, None
         if limiter is not None:
             limiter._give_back(self.endpoint)
@@ -122,30 +117,30 @@ class ConcurrencyLimiter:
 
     def __init__(self, limit: int = START_SLOTS) -> None:
         self._first_limit = limit
-        self._lanes: dict[str, _EndpointSlots] = {}
+        self._slots: dict[str, _EndpointSlots] = {}
         self._busy: anyio.Event | None = None
 
     def __repr__(self) -> str:
-        lanes = ", ".join(f"{url}: {lane.in_use}/{lane.limit}+{len(lane.waiters)}" for url, lane in self._lanes.items())
-        return f"<ConcurrencyLimiter {lanes or 'unused'}>"
+        parts = (f"{url}: {slots.in_use}/{slots.limit}+{len(slots.waiters)}" for url, slots in self._slots.items())
+        return f"<ConcurrencyLimiter {', '.join(parts) or 'unused'}>"
 
     async def acquire(self, endpoint: str, *, deadline: float) -> Slot:
-        """Return a slot once there is one. deadline: absolute, on the anyio clock.
+        """Wait for a slot and return it. deadline: absolute, on the anyio clock.
 
-        Raises LlmUnavailable if there was none until then.
+        Raises LlmUnavailable if no slot was free by then.
         """
-        lane = self._lane(endpoint)
+        slots = self._slots_of(endpoint)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if lane.in_use < lane.limit:  # then nobody waits: whatever becomes free is handed over at once
-            lane.in_use += 1
+        if slots.in_use < slots.limit:  # then no request waits: a free slot goes to a waiting request at once
+            slots.in_use += 1
         else:
-            await self._wait(endpoint, lane, deadline)
-        self._tell_busy()
+            await self._wait(endpoint, slots, deadline)
+        self._notify_busy()
         return Slot(self, endpoint)
 
     @asynccontextmanager
     async def hold(self, endpoint: str, *, deadline: float) -> AsyncIterator[Slot]:
-        """Hold a slot for the block; see `acquire`."""
+        """Hold a slot while the block runs; see `acquire`."""
         slot = await self.acquire(endpoint, deadline=deadline)
         try:
             yield slot
@@ -153,75 +148,76 @@ class ConcurrencyLimiter:
             slot.release()
 
     def set_limit(self, endpoint: str, limit: int) -> None:
-        """Below what is held: nobody is interrupted, nobody starts until enough have ended."""
-        lane = self._lane(endpoint)
-        lane.limit = max(1, limit)
-        lane.grant()
+        """Change the number of slots. If more are held, no request is interrupted and none starts until enough end."""
+        slots = self._slots_of(endpoint)
+        slots.limit = max(1, limit)
+        slots.grant()
 
     def statistics(self, endpoint: str) -> SlotStatistics:
-        lane = self._lane(endpoint)
-        return SlotStatistics(lane.limit, lane.in_use, len(lane.waiters))
+        slots = self._slots_of(endpoint)
+        return SlotStatistics(slots.limit, slots.in_use, len(slots.waiters))
 
     @property
     def is_busy(self) -> bool:
-        return any(lane.in_use or lane.waiters for lane in self._lanes.values())
+        return any(slots.in_use or slots.waiters for slots in self._slots.values())
 
     async def wait_busy(self) -> None:
-        """Return as soon as anyone holds a slot."""
+        """Return as soon as a slot is held or waited for."""
         while not self.is_busy:
             if self._busy is None:
                 self._busy = anyio.Event()
             await self._busy.wait()
 
-    async def _wait(self, endpoint: str, lane: _EndpointSlots, deadline: float) -> None:
-        if len(lane.waiters) >= MAX_QUEUE:
+    async def _wait(self, endpoint: str, slots: _EndpointSlots, deadline: float) -> None:
+        if len(slots.waiters) >= MAX_QUEUE:
             raise LlmUnavailable(f"{endpoint}: {MAX_QUEUE} requests already wait for a slot", endpoint=endpoint)
         waiter = _Waiter()
-        lane.waiters.append(waiter)
+        slots.waiters.append(waiter)
         try:
             with anyio.fail_at(deadline):
                 await waiter.granted.wait()
         except BaseException as exc:
-            # Whoever gives up although a slot was handed over in the same moment passes it on.
+            # A slot was granted in the moment of the timeout or cancellation: pass it on.
             if waiter.granted.is_set():
                 self._give_back(endpoint)
             else:
-                lane.waiters.remove(waiter)
+                slots.waiters.remove(waiter)
             if isinstance(exc, TimeoutError):
-                raise LlmUnavailable(_none_free(endpoint, lane), endpoint=endpoint) from None
+                raise LlmUnavailable(_timeout_text(endpoint, slots), endpoint=endpoint) from None
             raise
 
     def _give_back(self, endpoint: str) -> None:
-        lane = self._lanes[endpoint]
-        lane.in_use -= 1
-        lane.grant()
+        slots = self._slots[endpoint]
+        slots.in_use -= 1
+        slots.grant()
 
-    def _tell_busy(self) -> None:
+    def _notify_busy(self) -> None:
         if self._busy is not None:
             self._busy.set()
             self._busy = None
 
-    def _lane(self, endpoint: str) -> _EndpointSlots:
-        lane = self._lanes.get(endpoint)
-        if lane is None:
-            lane = self._lanes[endpoint] = _EndpointSlots(self._first_limit)
-        return lane
+    def _slots_of(self, endpoint: str) -> _EndpointSlots:
+        slots = self._slots.get(endpoint)
+        if slots is None:
+            slots = self._slots[endpoint] = _EndpointSlots(self._first_limit)
+        return slots
 
 
-def _none_free(endpoint: str, lane: _EndpointSlots) -> str:
-    return f"{endpoint}: no slot became free in time ({lane.in_use} of {lane.limit} in use, {len(lane.waiters)} wait)"
+def _timeout_text(endpoint: str, slots: _EndpointSlots) -> str:
+    counts = f"{slots.in_use} of {slots.limit} in use, {len(slots.waiters)} wait"
+    return f"{endpoint}: no slot became free in time ({counts})"
 
 
 # --- The engine's own queue -------------------------------------------------------------------------------------------
-# What an engine tells about its queue at `/metrics`: load the Prometheus text, and asking for it now and then.
+# Reads the engine's queue from the Prometheus text at `/metrics`, at an interval.
 
-# A scrape that takes longer tells of the past; one that is larger is not an engine's.
+# A slower report is out of date. A larger page is not an engine's.
 SCRAPE_TIMEOUT_S = 2.0
 MAX_METRICS_BYTES = 8 << 20
-# An endpoint without metrics is asked again after this long; a proxy may have got a new server behind it.
+# An endpoint without metrics is asked again after this long: a proxy may have a new server behind it.
 NO_METRICS_RETRY_S = 60.0
 
-# Engine's own names: vLLM (the older spelling of usage too), SGLang, llama.cpp.
+# The engines' names: vLLM (also the older one of usage), SGLang, llama.cpp.
 WAITING = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"})
 RUNNING = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"})
 USAGE = frozenset(
@@ -234,7 +230,7 @@ _METRIC_LINE = re.compile(
 
 
 def read_metrics(text: str) -> EngineLoad | None:
-    """The queue in a page of metrics, added up over ranks; None if the page tells of no queue."""
+    """The queue in a page of metrics, summed over ranks; None if the page reports no queue."""
     waiting: list[float] = []
     running: list[float] = []
     usage = [0.0]
@@ -255,7 +251,7 @@ def _number(written: str) -> float:
 
 
 class LoadScraper:
-    """Asks one endpoint every `interval` seconds, but only while requests are in use anywhere."""
+    """Asks one endpoint for its load every `interval` seconds, while any endpoint has requests."""
 
     def __init__(
         self,
@@ -277,8 +273,9 @@ class LoadScraper:
         return f"<LoadScraper of {self._url} every {self._interval} s>"
 
     async def run(self) -> None:
-        """Until cancelled. Never raises. An endpoint without metrics is told as None; one that is too busy or away
-        to answer is not told of at all.
+        """Run until cancelled. Never raises.
+
+        An endpoint without metrics updates the load with None. An endpoint that does not answer causes no update.
         """
         while True:
             await self._limiter.wait_busy()

@@ -1,4 +1,4 @@
-"""The model servers of one configuration: for each a connection pool, slots and its place in the routing."""
+"""The model servers of one configuration: a connection pool, slots and routing for each."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from toolhub_agent.llm.concurrency import (
 from toolhub_agent.llm.routing import EndpointRouter
 from toolhub_agent.llm.transport import ChatTransport
 
-# Beside the slots: hints, prefetches and metrics. A pool that is full would be a queue that nobody sees.
+# Connections besides the slots, for hints, prefetches and metrics. A full pool would be a second, hidden queue.
 EXTRA_CONNECTIONS = 64
-# vLLM's and SGLang's server closes a connection that is idle for 5 s; one that we close first is never half dead.
+# vLLM's and SGLang's server closes a connection that is idle for 5 s. We close first, to never send on a closed one.
 KEEPALIVE_S = 4.0
 MAX_KEEPALIVE_CONNECTIONS = 256
-# Shorter ones could be any word of a server's text.
+# A shorter secret could be any word in a server's text.
 MIN_SECRET_CHARS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """load: None if the engine does not tell."""
+    """load: None if the engine reports none."""
 
     slots: SlotStatistics
     load: EngineLoad | None
@@ -42,7 +42,7 @@ class EndpointStatistics:
 
 
 class EndpointPool:
-    """What `open_endpoint_pool` gives: `endpoints` to choose, `slots` to hold, `client` to send with."""
+    """The pool that `open_endpoint_pool` opens: `endpoints` to choose, `slots` to hold, `client` to send with."""
 
     def __init__(self, settings: LlmSettings, clients: dict[str, httpx2.AsyncClient]) -> None:
         self.limiter = ConcurrencyLimiter(settings.max_in_flight or START_SLOTS)
@@ -60,7 +60,7 @@ class EndpointPool:
         return f"<EndpointPool {self.router!r}, {self.limiter!r}>"
 
     def client(self, url: str) -> httpx2.AsyncClient:
-        """The endpoint's pool; key and configured headers are set. Its timeouts are for connecting only."""
+        """The endpoint's HTTP client, with its key and configured headers. Its timeouts are for connecting only."""
         return self._clients[url]
 
     def transport(self, url: str) -> ChatTransport:
@@ -68,13 +68,13 @@ class EndpointPool:
         return self._transports[url]
 
     def load(self, url: str) -> int:
-        """Requests that run or wait there: as the engine says, ours at least."""
+        """Requests that run or wait there: the engine's number, or ours if that is larger."""
         lane = self.limiter.statistics(url)
         load = self.engine_load(url)
         return lane.waiting + max(lane.in_use, load.running + load.waiting if load else 0)
 
     def engine_load(self, url: str) -> EngineLoad | None:
-        """What the engine told last; None if that is too old to say anything."""
+        """The engine's last report; None if it is too old."""
         at, load = self._loads.get(url, (0.0, None))
         return load if load and anyio.current_time() - at < 5 * self._settings.metrics_interval_s else None
 
@@ -86,7 +86,7 @@ class EndpointPool:
         }
 
     def update_load(self, url: str, load: EngineLoad | None) -> None:
-        """An engine was asked for its queue. None: it did not tell."""
+        """Store an engine's report and adjust its slots. None: the engine reports no load."""
         if load is None:
             self._loads.pop(url, None)
         else:
@@ -99,7 +99,7 @@ class EndpointPool:
             self.limiter.set_limit(url, self._limits[url].slots)
 
     def scrapers(self) -> list[LoadScraper]:
-        """None are needed where one endpoint has a fixed number of slots."""
+        """The scrapers that are needed: none for a single endpoint with a fixed number of slots."""
         if self._settings.max_in_flight is not None and len(self.router.urls) == 1:
             return []
         interval = self._settings.metrics_interval_s
@@ -111,7 +111,7 @@ class EndpointPool:
 
 @asynccontextmanager
 async def open_endpoint_pool(settings: LlmSettings) -> AsyncIterator[EndpointPool]:
-    """The servers of a configuration; nothing is sent until the first request."""
+    """Open the servers of a configuration. Nothing is sent before the first request."""
     async with AsyncExitStack() as stack:
         urls = dict.fromkeys(settings.endpoints)
         clients = {url: await stack.enter_async_context(_http_client(url, settings)) for url in urls}
@@ -122,7 +122,7 @@ async def open_endpoint_pool(settings: LlmSettings) -> AsyncIterator[EndpointPoo
                 tasks.start_soon(scraper.run)
             try:
                 yield pool
-            except Exception as exc:  # the group would make an ExceptionGroup of the caller's own error
+            except Exception as exc:  # the task group would wrap the caller's error in an ExceptionGroup
                 raised = exc
             finally:
                 tasks.cancel_scope.cancel()
@@ -135,7 +135,7 @@ def _http_client(url: str, settings: LlmSettings) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         base_url=url,
         headers={**headers, **settings.headers},
-        # Only connecting has a time of its own; deadlines are the callers' scopes, which a stalled read cannot escape.
+        # Only connecting has a timeout. Callers use cancel scopes as deadlines, which also end a stalled read.
         timeout=httpx2.Timeout(None, connect=settings.connect_timeout_s),
         limits=httpx2.Limits(
             max_connections=(settings.max_in_flight or MAX_SLOTS) + EXTRA_CONNECTIONS,

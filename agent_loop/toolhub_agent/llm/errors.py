@@ -1,4 +1,4 @@
-"""What went wrong with one attempt, what that means for the next one, and how long to wait before it."""
+"""Failures of one attempt: what they mean for the next attempt, and how long to wait before it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Any
 from toolhub_agent.errors import ContextTooLong, LlmRefused
 
 # --- When to try again ------------------------------------------------------------------------------------------------
-# When to try again: full jitter, Retry-After, deadlines. Pure.
+# Full jitter, Retry-After, deadlines. No I/O.
 
-# Of the pauses before the second, third, ... attempt: anything between 0 and this, doubled each time.
+# The pause before another attempt is random between 0 and this. The bound doubles with each attempt.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-# Added at random to what a server asked for, so that all who were told the same do not come back together.
+# A random addition to Retry-After, so that clients with the same Retry-After do not return at the same moment.
 JITTER_S = 0.5
 
 
 def is_retryable(status: int) -> bool:
-    """Whether the same request may be answered otherwise soon (RFC 9110 section 15, RFC 8470 for 425)."""
+    """Whether the same request may soon be answered (RFC 9110 section 15, RFC 8470 for 425)."""
     return status in (408, 409, 425, 429) or status >= 500
 
 
 def retry_pause(attempt: int, *, retry_after: float | None = None) -> float:
-    """Seconds to wait after the attempt of that number, the first being 1."""
+    """Seconds to wait after an attempt. attempt: its number, from 1."""
     if retry_after is not None:
         return retry_after + random.uniform(0, JITTER_S)  # noqa: S311
     return random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt - 1, 16)))  # noqa: S311
 
 
 def parse_retry_after(text: str | None, now: datetime | None = None) -> float | None:
-    """Seconds from a Retry-After, a number or an HTTP date (RFC 9110 section 10.2.3); None for anything else."""
+    """Seconds from a Retry-After header, a number or an HTTP date (RFC 9110 section 10.2.3); None for anything else."""
     text = (text or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError, LookupError, TypeError):  # what its parser raises for one nonsense or another
+    except (ValueError, OverflowError, LookupError, TypeError):  # the parser raises all of these for malformed dates
         return None
     if moment.tzinfo is None:  # "-0000"
         moment = moment.replace(tzinfo=UTC)
@@ -51,9 +51,9 @@ def parse_retry_after(text: str | None, now: datetime | None = None) -> float | 
 # --- What went wrong --------------------------------------------------------------------------------------------------
 # What went wrong with one attempt, and what that means for the next.
 
-# Of a server's text in an error; enough for every engine's own messages.
+# How much of a server's text an error contains: enough for every engine's own messages.
 LONGEST_TEXT = 600
-# The words of vLLM, SGLang, OpenAI, llama.cpp and TensorRT-LLM for a prompt that does not fit.
+# How vLLM, SGLang, OpenAI, llama.cpp and TensorRT-LLM say that a prompt does not fit.
 _CONTEXT_OVERFLOW = re.compile(
     r"maximum context length|context[_ ]length[_ ]exceeded|maximum model length|longer than the model"
     r"|exceed\w* (?:the |model's )*(?:maximum (?:allowed |context |input |sequence )?length|max_seq_len|context window)"
@@ -62,7 +62,7 @@ _CONTEXT_OVERFLOW = re.compile(
 )
 
 
-# The answer of an engine that does not know a field of a request.
+# The statuses of an engine that does not know a field of the request.
 UNKNOWN_FIELD = frozenset({400, 422})
 
 
@@ -93,7 +93,7 @@ class AttemptFailed(Exception):
         self.is_endpoint_fault = is_endpoint_fault
 
     def refusal(self, endpoint: str) -> LlmRefused:
-        """The error for a caller. Only if the failure is not retryable."""
+        """The error for the caller. Only for a failure that is not retryable."""
         error = ContextTooLong if self.kind is FailureKind.TOO_LONG else LlmRefused
         return error(f"{endpoint} refused the request: {self}", endpoint=endpoint, status=self.status)
 
@@ -101,7 +101,7 @@ class AttemptFailed(Exception):
 def failure_from_status(
     status: int | None, text: str, *, code: str = "", retry_after: float | None = None
 ) -> AttemptFailed:
-    """An error that a server told. status: None if it did not name one. text: already fit to be shown."""
+    """The failure that a server reported. status: None if it gave none. text: already sanitized."""
     what = f"{status}: {text}" if status is not None else text
     if is_context_overflow(f"{code} {text}") and (status is None or status < 500):
         return AttemptFailed(what, kind=FailureKind.TOO_LONG, status=status, is_endpoint_fault=False)
@@ -116,7 +116,7 @@ def is_context_overflow(text: str) -> bool:
 
 
 def error_message(body: Any) -> tuple[str, str]:
-    """(message, code) of an error body: OpenAI's and vLLM's object, SGLang's flat one, FastAPI's `detail`, or text."""
+    """(message, code) of an error body: the object of OpenAI and vLLM, SGLang's flat one, FastAPI's `detail`, text."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(inner, dict):
         message = inner.get("message") or inner.get("detail") or inner.get("msg") or ""
@@ -125,7 +125,7 @@ def error_message(body: Any) -> tuple[str, str]:
 
 
 def sanitize(text: str, secrets: Iterable[str]) -> str:
-    """A server's text as an error may carry it: on one line, bounded, with nothing that was configured as secret."""
+    """A server's text for use in an error: on one line, bounded, without the configured secrets."""
     for secret in secrets:
         text = text.replace(secret, "***")
     line = " ".join(text[: LONGEST_TEXT * 4].split())

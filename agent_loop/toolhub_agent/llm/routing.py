@@ -1,7 +1,7 @@
-"""Which endpoint a conversation's next request goes to.
+"""Decides which endpoint a conversation's next request goes to.
 
 A conversation stays where its prefix is cached: at the first endpoint of its rendezvous order. It moves to the next one
-only while the first one fails or is much busier. It stays there as long as that is so, and then comes back.
+only while the first one fails or is much busier. Then it comes back.
 
 Rendezvous (highest random weight) hashing needs no state: every process that knows the same endpoints computes the same
 order. When an endpoint leaves, only its own conversations move (Thaler and Ravishankar, 1998).
@@ -26,10 +26,10 @@ def _weight(session: str, endpoint: str) -> bytes:
     return blake2b(f"{endpoint}\0{session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-# How long an endpoint that failed goes to the back; doubled each time it fails again before it worked.
+# How long an endpoint that failed is tried last. The time doubles with each failure until it works again.
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
-# Conversations away from home that are remembered; those forgotten just go home, which costs a prefill.
+# For how many conversations a move to another endpoint is kept. A forgotten one returns, which costs a prefill.
 MAX_MOVED = 10_000
 
 
@@ -40,7 +40,7 @@ class _Health:
 
 
 class EndpointRouter:
-    """The choice among endpoints. Never waits. Reads loads through `load`, knows failures from those who ask."""
+    """Chooses among endpoints. Never waits. Its users report failures; `load` reports loads."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EndpointRouter:
     ) -> None:
         """load: requests that run or wait at an endpoint.
 
-        load_imbalance_threshold: a conversation leaves an endpoint that has so many requests more than another one.
+        load_imbalance_threshold: a conversation leaves an endpoint that has this many requests more than another one.
         """
         self.urls = tuple(dict.fromkeys(urls))
         self._load = load
@@ -65,7 +65,7 @@ class EndpointRouter:
         return f"<EndpointRouter {len(self.urls)}, {len(self.failing())} failing, {len(self._away)} conversations away>"
 
     def of(self, session: str) -> str:
-        """Where the conversation's next request would go now. Changes nothing."""
+        """The endpoint for the conversation's next request, as of now. Changes nothing."""
         order = self._order(session)
         home, here = order[0], self._away.get(session)
         if here is None or here == home or not self.is_healthy(here):
@@ -75,7 +75,7 @@ class EndpointRouter:
         return self._with_spill([here, *(url for url in order if url != here)])
 
     def choose(self, session: str) -> str:
-        """The same, and remembered if it is not the conversation's home."""
+        """Choose the endpoint for the next request. Remember it if it is not the first of the order."""
         url = self.of(session)
         self._away.pop(session, None)
         if len(self.urls) > 1 and url != rendezvous_order(session, self.urls)[0]:
@@ -85,11 +85,11 @@ class EndpointRouter:
         return url
 
     def forget(self, session: str) -> None:
-        """No request of this conversation follows."""
+        """Forget a conversation that sends no more requests."""
         self._away.pop(session, None)
 
     def failed(self, url: str, *, for_s: float | None = None) -> None:
-        """Put an endpoint to the back. for_s: as long as it asked for itself, else longer with each failure."""
+        """Try this endpoint last for a while. for_s: the time it asked for; else longer with each failure."""
         health = self._health[url]
         health.failures += 1
         pause = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(health.failures - 1, 10))
@@ -105,13 +105,13 @@ class EndpointRouter:
         return tuple(url for url in self.urls if not self.is_healthy(url))
 
     def _order(self, session: str) -> list[str]:
-        """Rendezvous order, those that fail last and among them the one first that comes back first."""
+        """Rendezvous order, with failing endpoints last. Of those, the one that returns soonest comes first."""
         order = rendezvous_order(session, self.urls)
         healthy = [url for url in order if self.is_healthy(url)]
         return healthy + sorted((u for u in order if u not in healthy), key=lambda u: self._health[u].out_until)
 
     def _with_spill(self, order: list[str]) -> str:
-        """The first, or the next healthy one that has so much less to do."""
+        """The first endpoint, or the next healthy one that has so many requests less."""
         first = order[0]
         busy = self._load(first) - self._spill_load
         return next((url for url in order[1:] if self.is_healthy(url) and self._load(url) <= busy), first)

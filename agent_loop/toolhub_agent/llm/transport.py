@@ -1,7 +1,7 @@
-"""Requests to one model server: session headers, JSON requests, streamed chunks, and what went wrong.
+"""Requests to one model server: session headers, JSON requests, streamed chunks, and failures.
 
-The loop, the doctor and the LLM proxy read streams with the same `SseSplitter`. Retries, deadlines and affinity are not
-decided here: a request is sent once.
+The agent loop, the doctor and the LLM proxy split streams with the same `SseSplitter`. A request is sent once: callers
+decide on retries, deadlines and affinity.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from toolhub_agent.llm.errors import AttemptFailed, error_message, failure_from_
 from toolhub_agent.types import Json
 
 # --- Session headers --------------------------------------------------------------------------------------------------
-# The headers that tell routers and engines which conversation a request belongs to. Unknown headers harm nobody.
+# Headers that tell routers and engines which conversation a request belongs to. Other servers ignore them.
 
 MAX_HEADER_CHARS = 200
-# MiroFlow's; vLLM, its routers and llm-d; SGLang's gateway; Dynamo.
+# Of MiroFlow; of vLLM, its routers and llm-d; of SGLang's gateway; of Dynamo.
 SESSION_HEADERS = ("x-upstream-session-id", "X-Session-ID", "X-SMG-Routing-Key", "X-Dynamo-Session-ID")
-# llm-d's session affinity hands this out with an answer and wants it back with the next request.
+# llm-d's session affinity sends this with an answer and expects it with the next request.
 SESSION_TOKEN_HEADER = "x-session-token"  # noqa: S105
 MAX_TOKEN_CHARS = 4096
 
@@ -37,7 +37,7 @@ def session_headers(session: str) -> dict[str, str]:
 
 
 def header_value(text: str) -> str:
-    """A name as a header may carry it: no control or foreign characters, not too long, still one per name."""
+    """A name in a form that a header can carry: ASCII without control characters, bounded, and still unique."""
     safe = quote(text, safe="!#$&'()*+,/:;=?@[]-._~|", errors="backslashreplace")
     if len(safe) <= MAX_HEADER_CHARS:
         return safe
@@ -45,7 +45,7 @@ def header_value(text: str) -> str:
 
 
 def engine_root(endpoint: str) -> str:
-    """An engine's address without the API's `/v1`: `/metrics`, `/version`, `/close_session` are there."""
+    """An engine's address without the API's `/v1`. `/metrics`, `/version` and `/close_session` are below it."""
     return endpoint.rstrip("/").removesuffix("/v1")
 
 
@@ -53,13 +53,13 @@ def engine_root(endpoint: str) -> str:
 
 # An event ends with an empty line (WHATWG HTML, section 9.2.6: LF, CRLF or CR).
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-# No event of this API is longer. What is longer is handed out as it is, in pieces.
+# No event of this API is longer. A longer one is returned unchanged, in pieces.
 MAX_EVENT_BYTES = 8 << 20
 DONE = b"[DONE]"
 
 
 class SseSplitter:
-    """Takes bytes as they come and returns whole events with their ends, so that one event can be left out."""
+    """Splits a byte stream into whole events, each with its end, so that a caller can leave one out."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -99,11 +99,11 @@ def event_data(event: bytes) -> Any:
 # --- Requests ---------------------------------------------------------------------------------------------------------
 
 CHAT_PATH = "/chat/completions"
-# An error's body, a list of models or an answer that is not streamed; no model writes more.
+# For an error's body, a list of models or an answer that is not streamed. No model writes more.
 MAX_BODY_BYTES = 64 << 20
-# For the end of a stream after its last event, and for closing a connection in the middle of an answer: local work.
+# For the end of a stream after its last event, and for closing a connection during an answer: both are local work.
 CLOSE_S = 1.0
-# What httpx2 raises when a server cannot be reached or breaks off its answer.
+# httpx2 raises these if a server cannot be reached or breaks off its answer.
 HTTP_ERRORS = (httpx2.HTTPError, httpx2.StreamError)
 
 
@@ -157,7 +157,7 @@ class ChunkStream:
         return self._events.pop(0)
 
     async def _read_to_end(self) -> None:
-        """Only a connection that was read to the end of its answer can be used again."""
+        """Read the rest of the answer: a connection can be used again only after that."""
         with anyio.move_on_after(CLOSE_S):
             try:
                 async for _ in self._pieces:
@@ -177,10 +177,10 @@ class ChunkStream:
 
 
 class ChatTransport:
-    """Sends to one endpoint's API over its connection pool; raises AttemptFailed for everything that goes wrong."""
+    """Sends requests to one endpoint's API over its connection pool. Every failure is an AttemptFailed."""
 
     def __init__(self, endpoint: str, http: httpx2.AsyncClient, *, secrets: tuple[str, ...] = ()) -> None:
-        """http: its key and configured headers are set. secrets: never shown, whatever the server repeats."""
+        """http: has the key and configured headers. secrets: removed from error texts."""
         self.endpoint = endpoint
         self.http = http
         self.secrets = secrets
@@ -189,7 +189,7 @@ class ChatTransport:
         return f"<ChatTransport to {self.endpoint}>"
 
     async def stream(self, body: Json, headers: Mapping[str, str]) -> ChunkStream:
-        """Send a streamed chat request; return once the head of its answer is here."""
+        """Send a streamed chat request. Return when the head of the answer has come."""
         request = self.http.build_request("POST", self.endpoint + CHAT_PATH, json=body, headers=dict(headers))
         try:
             response = await self.http.send(request, stream=True)
@@ -201,11 +201,11 @@ class ChatTransport:
             raise await self.refusal(response)
 
     async def ask(self, body: Json, headers: Mapping[str, str]) -> Any:
-        """Send a chat request that is not streamed; return its JSON."""
+        """Send a chat request that is not streamed; return the JSON of its answer."""
         return await self._json("POST", CHAT_PATH, headers, body)
 
     async def models(self) -> list[Json]:
-        """The models that are served, as `/models` lists them."""
+        """The models that the endpoint lists at `/models`."""
         answer = await self._json("GET", "/models", {})
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, list):
@@ -224,7 +224,7 @@ class ChatTransport:
             raise AttemptFailed(f"{path} did not answer with JSON", is_endpoint_fault=False) from exc
 
     async def refusal(self, response: httpx2.Response) -> AttemptFailed:
-        """Why the server refused. An answer without a readable body still has its status."""
+        """The failure for an error answer. It has the status even if the body is not readable."""
         try:
             content = await read_body(response, MAX_BODY_BYTES)
         except (*HTTP_ERRORS, BodyTooLarge):
@@ -239,7 +239,7 @@ class ChatTransport:
 
 
 class BodyTooLarge(ValueError):
-    """A server's body has more bytes than are read."""
+    """A server's body is larger than the limit."""
 
 
 async def read_body(response: httpx2.Response, limit: int) -> bytes:
@@ -253,11 +253,11 @@ async def read_body(response: httpx2.Response, limit: int) -> bytes:
 
 
 def connection_failure(exc: Exception, secrets: tuple[str, ...]) -> AttemptFailed:
-    """The endpoint could not be reached or broke off its answer."""
+    """The failure of an endpoint that could not be reached or broke off its answer."""
     return AttemptFailed(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), secrets))
 
 
 def _status_in(code: str) -> int | None:
-    """An error inside a stream has its status in its code, if anywhere."""
+    """The status of an error inside a stream, if its code holds one."""
     first = code.split(" ")[0]
     return int(first) if first.isdigit() and 400 <= int(first[:4]) < 600 else None
