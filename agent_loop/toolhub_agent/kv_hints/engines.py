@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from toolhub.config.llm import EngineName
 
 # --- Any server that caches prefixes ----------------------------------------------------------------------------------
+
+
 PREFETCH_ID_PREFIX = "toolhub-prefetch-"
 """Request ids of prefetches begin with this, so that a server's logs and accounting can tell them apart."""
 

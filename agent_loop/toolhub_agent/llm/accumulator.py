@@ -85,6 +85,8 @@ class RepetitionGuard:
 
 
 # --- The answer -------------------------------------------------------------------------------------------------------
+
+
 FINISHED = frozenset({"stop", "length", "tool_calls"})
 # No model writes this many characters or calls in a turn. A broken server might.
 MAX_ANSWER_CHARS = 16 << 20

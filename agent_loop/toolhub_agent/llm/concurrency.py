@@ -23,6 +23,8 @@ from toolhub_agent.errors import LlmUnavailable
 from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, engine_root, read_body
 
 # --- The AIMD rule ----------------------------------------------------------------------------------------------------
+
+
 START_SLOTS = 64
 MIN_SLOTS, MAX_SLOTS = 1, 1024
 # The factor of a decrease, and the factor of each increase before the first decrease. Later increases add one slot.

@@ -1,7 +1,7 @@
-"""Starts a model's tool calls while it still writes: a component of its own, for any agent and any LLM stream.
+"""Starts a model's tool calls while the model still writes. It works with any agent and any LLM stream.
 
-A call starts the moment its arguments close in the stream, so that a turn takes max(stream, tools) instead of their
-sum; results come in call order or as they complete. With the `openai` SDK:
+A call starts when its arguments are complete in the stream, so a turn takes max(stream, tools) instead of their sum.
+Results come in call order or as they complete. With the `openai` SDK:
 
     catalog = ToolCatalog.of(await tools.get_all_tool_definitions())
 
@@ -17,14 +17,16 @@ sum; results come in call order or as they complete. With the `openai` SDK:
         async for outcome in turn.results():
             messages.append({"role": "tool", "tool_call_id": outcome.call.id, "content": outcome.text})
 
-What may go wrong early, and what is done about it:
-- only tools that declare themselves read-only (or are named in `read_only`) start before the turn's end, unless
-  `eager="all"`; then a native call that may change something still waits until a later call or the end seals it;
-- a call that turns out to be none (more text after its object, or all of it was thinking) is cancelled and its outcome
-  dropped; a call that was begun but never completed makes the turn void, and everything that was started is cancelled.
-  `tolerant=True` runs the complete calls of such a turn nevertheless;
-- calls of one turn to one server take effect in their order: whatever may change something waits for the calls before
-  it that may, too, and a read waits for the changes before it. Everything else runs together.
+Early starts have these rules:
+- Only tools that declare themselves read-only (or are named in `read_only`) start before the turn's end. With
+  `eager="all"` other tools do too, but a native call that may change something waits until a later call or the end of
+  the stream seals it.
+- A call may turn out not to be one: more text follows its object, or all of it was thinking. Then it is cancelled and
+  its outcome dropped.
+- If a call was begun and never completed, the turn is void: every started call is cancelled. With `tolerant=True` the
+  complete calls of such a turn run nevertheless.
+- Calls of one turn to one server take effect in their order. A call that may change something waits for the earlier
+  calls that may, too. A read waits for the earlier changes. All other calls run concurrently.
 """
 
 from toolhub_agent.tool_calls.dispatcher import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls

@@ -1,4 +1,4 @@
-"""A call's arguments as the model wrote them: read into an object, or the reason why that is impossible."""
+"""Reads a call's arguments as the model wrote them: into an object, or the reason why that is impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ParseEnd:
     """The end of a turn's text.
 
     calls: those that only the end completed. problem: a call was begun and never completed, or there is a call's tag
-    without a call. format_error: such a turn has no call at all, which MiroFlow takes back and samples again.
+    without a call. format_error: the turn has no call at all; MiroFlow rolls such a turn back and samples again.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -24,7 +24,7 @@ class ParseEnd:
     format_error: bool = False
 
 
-# json_repair looks far ahead at every bracket; beyond these bounds it takes many seconds, and what needs it is no call.
+# json_repair looks far ahead at every bracket. Beyond these bounds it takes many seconds, and the text is not a call.
 _MAX_REPAIR_CHARS = 64_000
 _MAX_REPAIR_DEPTH = 16
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -32,10 +32,10 @@ _KINDS: dict[type, str] = {list: "a list", str: "a string", bool: "a boolean", i
 
 
 def read_arguments(text: str) -> tuple[Json, str | None]:
-    """Return (arguments, problem); with a problem the arguments are empty and nothing may be sent to a tool.
+    """Return (arguments, problem). With a problem the arguments are empty and the call must not run.
 
-    Nothing at all is an empty object. Line breaks inside strings are taken as they are; other faults are repaired.
-    Top-level nulls are left out, as servers have defaults for what is not given.
+    An empty text is an empty object. Line breaks inside strings are accepted; other faults are repaired. Top-level
+    nulls are left out, because servers have defaults for missing arguments.
     """
     if not text.strip():
         return {}, None
@@ -49,7 +49,7 @@ def read_arguments(text: str) -> tuple[Json, str | None]:
 
 
 def is_object(text: str, *, strict: bool) -> bool:
-    """Whether it is a JSON object as it stands. strict: line breaks inside strings make it none."""
+    """Whether the text is a JSON object as it stands. strict: line breaks inside strings are not accepted."""
     try:
         return isinstance(_parsed(text, strict=strict), dict)
     except ValueError:
@@ -79,13 +79,13 @@ def _repaired(text: str, fault: ValueError) -> Any:
         raise fault
     if isinstance(fault, json.JSONDecodeError) and fault.msg == "Extra data" and text[fault.pos] in "{[":
         raise ValueError("there is more than one object")  # the repair would choose one of them
-    import json_repair  # here: most turns need no repair, and the package is to import cheaply
+    import json_repair  # imported here: most turns need no repair, and importing this package must be cheap
 
     try:
         value = json_repair.loads(text, skip_json_loads=True)
     except RecursionError:
         raise fault from None
-    if value == "":  # its way to say that it found nothing
+    if value == "":  # json_repair found nothing
         raise fault
     return value
 

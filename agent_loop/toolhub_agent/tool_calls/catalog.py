@@ -1,6 +1,6 @@
-"""The tools of one agent: their order, their names for native calls, which may start early, what a wrong name meant.
+"""The tools of one agent: their order, names for native calls, early starts, and corrections of wrong names.
 
-One catalog per agent, never one per process: two agents may have tools of one name on different servers.
+Each agent has its own catalog, because two agents may have tools of the same name on different servers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from toolhub_agent.types import Json
 
 SUB_AGENT_PREFIX = "agent-"
 _UNKNOWN_SERVER = "unknown"
-# The API allows no other characters in a function's name, and no more of them.
+# The API allows only these characters in a function's name, and no longer names.
 _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME_CHARS = 64
-# Names that models give to the tool they were trained with.
+# Names that models use because they were trained with such a tool.
 _ALIASES = {"python": "run_python_code", "python_code": "run_python_code"}
-# Argument names that models mix up: tool -> what it is called -> what models also write.
+# Argument names that models confuse: tool -> its argument -> what models also write.
 _RENAMED: dict[str, dict[str, tuple[str, ...]]] = {
     "scrape_and_extract_info": {"info_to_extract": ("description", "introduction")},
     "run_python_code": {"code_block": ("code",)},
@@ -41,7 +41,7 @@ class ToolEntry:
 
 
 class ToolCatalog:
-    """What `ToolCatalog.of` made; does not change afterwards."""
+    """Made by `ToolCatalog.of`. It does not change afterwards."""
 
     def __init__(self, servers: Mapping[str, tuple[ToolEntry, ...]], read_only: frozenset[str] = frozenset()) -> None:
         self.servers = servers
@@ -59,9 +59,9 @@ class ToolCatalog:
     def of(
         cls, definitions: Iterable[Json], *, read_only: Iterable[str] = (), hidden: Iterable[str] = ()
     ) -> ToolCatalog:
-        """Read `ToolSource.get_all_tool_definitions()`; a server that could not be asked has no tools.
+        """Read `ToolSource.get_all_tool_definitions()`. A server that could not be asked has no tools.
 
-        read_only: `server/tool` beside those that say so themselves. hidden: `server/tool` that are left out.
+        read_only: further `server/tool` besides those that declare it. hidden: `server/tool` that are left out.
         """
         read_only, hidden = frozenset(read_only), frozenset(hidden)
         servers: dict[str, tuple[ToolEntry, ...]] = {}
@@ -87,7 +87,7 @@ class ToolCatalog:
         return [_native(entry) for entry in self._tools.values()]
 
     def split(self, function: str) -> tuple[str, str]:
-        """(server, tool) of a function's name; of unknown ones the part before the last `-`, as in MiroFlow."""
+        """(server, tool) of a function's name. An unknown name is split at its last `-`, as in MiroFlow."""
         if (entry := self._functions.get(function)) is not None:
             return entry.server, entry.name
         server, dash, tool = function.rpartition("-")
@@ -98,11 +98,11 @@ class ToolCatalog:
         return f"{server}/{tool}" in self._read_only if entry is None else entry.read_only
 
     def is_independent(self, server: str, tool: str) -> bool:
-        """Whether calls of it may overlap: they change nothing, or each has a sub-agent of its own."""
+        """Whether its calls may overlap: they change nothing, or each has a sub-agent of its own."""
         return self.is_read_only(server, tool) or server.startswith(SUB_AGENT_PREFIX)
 
     def correct(self, server: str, tool: str, arguments: Json) -> tuple[str, str, Json]:
-        """What the model most likely meant: the only server that has the tool, the names it is really known by."""
+        """What the model most likely meant: the only server that has the tool, and the tool's real argument names."""
         server, tool = self._meant(server, tool)
         return server, tool, self._corrected(server, tool, arguments)
 
@@ -131,7 +131,7 @@ class ToolCatalog:
 
 
 def _accepts(accepted: Any, name: str, *, not_: str = "") -> bool:
-    """By the tool's schema; a schema that does not tell accepts everything."""
+    """Whether the tool's schema accepts the argument. A schema without properties accepts every argument."""
     return not isinstance(accepted, Mapping) or (name in accepted and not_ not in accepted)
 
 
@@ -148,7 +148,7 @@ def _entry(server: str, tool: Json, read_only: frozenset[str], taken: set[str]) 
 
 
 def _function_name(server: str, tool: str, taken: set[str]) -> str:
-    """`<server>-<tool>`; where that is no valid or no unique name, with a digest of both at its end."""
+    """`<server>-<tool>`; if that is not valid or not unique, it ends with a digest of both."""
     plain = f"{server}-{tool}"
     name = _NOT_ALLOWED.sub("_", plain)
     if name != plain or len(name) > _MAX_NAME_CHARS or name in taken:

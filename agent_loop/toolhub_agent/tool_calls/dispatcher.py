@@ -1,7 +1,7 @@
-"""One turn's calls: found in the stream, started as soon as they may start, and their outcomes handed out.
+"""Runs one turn's calls: finds them in the stream, starts each as soon as it may start, and returns their outcomes.
 
-Everything is decided synchronously in `feed`, `finish` and `cancel`. The tasks they start live in a task group that the
-context manager owns. A call reader finds the calls; `ToolJobs` keeps them.
+`feed`, `finish` and `cancel` decide everything synchronously. The tasks that they start live in a task group that the
+context manager owns. A call reader finds the calls. `ToolJobs` keeps them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import Delta, Json, ToolCall, ToolOutcome
 
 # --- Values -----------------------------------------------------------------------------------------------------------
-# The values around one turn of calls: what is executed, and what is told.
+
 
 Execute = Callable[[ToolCall], Awaitable[ToolOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call is being executed now. early: the model was still writing."""
+    """A call starts to run. early: the model was still writing."""
 
     call: ToolCall
     early: bool
@@ -39,7 +39,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A call has its outcome; none comes for a call that was cancelled."""
+    """A call has its outcome. A cancelled call has no such event."""
 
     outcome: ToolOutcome
 
@@ -52,8 +52,8 @@ class TurnCalls:
     """The calls of a finished turn.
 
     calls: in order, with corrected names. native: the API's tool calls, as they go into history. problem: a call was
-    begun and never completed. format_error: there is not even one complete call. is_void: nothing was run, or what
-    had run was cancelled: because of the problem, or because `cancel()` was called.
+    begun and never completed. format_error: there is no complete call at all. is_void: no call ran, or those that ran
+    were cancelled, because of the problem or because of `cancel()`.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -63,14 +63,13 @@ class TurnCalls:
     is_void: bool = False
 
 
-# --- What a stream gives ----------------------------------------------------------------------------------------------
-# Whatever a stream gives -> `Delta`: plain text, our own deltas, chunks of the `openai` SDK or their deltas.
-
+# --- Pieces of a stream -----------------------------------------------------------------------------------------------
+# Converts a stream's pieces into `Delta`: plain text, our own deltas, chunks of the `openai` SDK or their deltas.
 _NOTHING = Delta()
 
 
 def as_delta(piece: Any) -> Delta:
-    """Only the first choice is read; what has neither text nor calls is an empty delta."""
+    """The piece as a `Delta`. Only the first choice is read. A piece without text and calls is an empty delta."""
     if isinstance(piece, Delta):
         return piece
     if isinstance(piece, str):
@@ -92,9 +91,7 @@ def _call_delta(call: Any) -> Json:
 
 
 # --- The calls of a turn ----------------------------------------------------------------------------------------------
-# The calls of one turn on their way, and the iterator over their outcomes.
-#
-# Who reads outcomes is woken by an event that is replaced at every change.
+# The jobs of one turn, and the iterator over their outcomes. Every change sets an event, which wakes the readers.
 
 
 class JobState(Enum):
@@ -114,7 +111,7 @@ _NEXT = {
 
 @dataclass(eq=False)
 class ToolJob:
-    """One call. independent: it may overlap with its like. ended: nothing of it runs any more, or ever will."""
+    """One call. independent: may overlap with other independent calls. ended: it does not run, and never will."""
 
     call: ToolCall
     read_only: bool = False
@@ -132,7 +129,7 @@ class ToolJob:
         self.state = state
 
     def drop(self) -> None:
-        """Forget its outcome and cancel it if it runs."""
+        """Drop its outcome and cancel it if it runs."""
         if self.state is JobState.DROPPED:
             return
         if self.state is JobState.HELD:
@@ -142,7 +139,7 @@ class ToolJob:
 
 
 class ToolJobs:
-    """The jobs of a turn by their calls' index. A withdrawn native call comes back as a new job with the same index."""
+    """The jobs of a turn by call index. A withdrawn native call comes back as a new job with the same index."""
 
     def __init__(self) -> None:
         self._standing: dict[int, ToolJob] = {}
@@ -162,14 +159,14 @@ class ToolJobs:
         self._standing[job.call.index] = job
 
     def withdraw(self, index: int) -> None:
-        """The call is none; unknown ones were withdrawn before they were added."""
+        """Drop a call that turned out not to be one. An unknown index was withdrawn before it was added."""
         if (job := self._standing.pop(index, None)) is not None:
             job.drop()
             self._withdrawn[index] = job
             self._wake()
 
     def before(self, job: ToolJob) -> list[ToolJob]:
-        """What must have ended before it may run: changes that earlier calls make on its server, and its forerunner."""
+        """Jobs that must end first: changes by earlier calls on the same server, and a withdrawn job of this index."""
         earlier = [
             other
             for other in self._standing.values()
@@ -179,7 +176,7 @@ class ToolJobs:
         return earlier if forerunner is None else [*earlier, forerunner]
 
     def complete(self, job: ToolJob, outcome: ToolOutcome) -> bool:
-        """Keep an outcome; False if the job was dropped, and did not mind being cancelled."""
+        """Store an outcome. Return False if the job was dropped but ended in spite of its cancellation."""
         if job.state is not JobState.STARTED:
             return False
         job.outcome = outcome
@@ -189,7 +186,7 @@ class ToolJobs:
         return True
 
     def close(self) -> None:
-        """No more calls will be added."""
+        """Declare that no more calls will be added."""
         self._is_complete = True
         self._wake()
 
@@ -204,23 +201,23 @@ class ToolJobs:
         await self._changed.wait()
 
     def is_over(self) -> bool:
-        """Whether no outcome will follow those that are there."""
+        """Whether no further outcome will come."""
         return self._is_stopped or (
             self._is_complete and all(job.state is JobState.DONE for job in self._standing.values())
         )
 
     def next_in_call_order(self, place: int) -> tuple[int, ToolOutcome | None]:
-        """(where to go on, the outcome of the first call from there), None: there is none yet."""
+        """(where to continue, the outcome of the first call from there); None if there is none yet."""
         last = max(self._standing, default=-1)
         while self._is_complete and place <= last and place not in self._standing:
-            place += 1  # only the end tells that a place stays empty
+            place += 1  # only after the end is it certain that a place stays empty
         job = self._standing.get(place)
         if job is None or job.state is not JobState.DONE:
             return place, None
         return place + 1, job.outcome
 
     def next_completed(self, place: int) -> tuple[int, ToolOutcome | None]:
-        """The same over the outcomes as they came in."""
+        """The same over the outcomes in the order of completion."""
         for number, job in enumerate(self._completed[place:], place):
             if job.state is JobState.DONE:
                 return number + 1, job.outcome
@@ -232,7 +229,7 @@ class ToolJobs:
 
 
 class Outcomes(AsyncIterator[ToolOutcome]):
-    """Outcomes as they become known. Not a generator: leaving it early leaves nothing behind that must be closed."""
+    """Outcomes as they arrive. It is not a generator, so a reader that stops early has nothing to close."""
 
     def __init__(self, jobs: ToolJobs, *, in_call_order: bool) -> None:
         self._jobs = jobs
@@ -250,22 +247,20 @@ class Outcomes(AsyncIterator[ToolOutcome]):
 
 
 # --- The dispatcher ---------------------------------------------------------------------------------------------------
-# One turn: calls are found in the stream, started when they may, and their outcomes handed out.
-#
-# Everything is decided synchronously in `feed`, `finish` and `cancel`; the tasks they start live in a task group that
-# the context manager owns. `reader` finds the calls, `ToolJobs` keeps them.
+
 
 logger = logging.getLogger("toolhub.agent.dispatch")
-# Of an exception's text in an error result; a model reads it, and some exceptions carry whole pages.
+# How much of an exception's text an error result contains. A model reads it, and some exceptions hold whole pages.
 _ERROR_CHARS = 4000
 
 
 class Dispatcher:
-    """One turn of an agent. `async with` it, `feed` it, `finish` it, read `results()`; leaving cancels what runs.
+    """One turn of an agent: `async with` it, `feed` it, `finish` it, read `results()`. Leaving cancels running calls.
 
-    execute: runs one call; an exception of it becomes an error outcome. catalog: corrects names and tells what is
-    read-only. eager: which calls may start before the turn ends. parallel: calls at once. tolerant: complete calls of a
-    turn with a parse problem are run all the same. on_event: told of `CallStarted` and `CallFinished`; must not wait.
+    execute: runs one call; its exception becomes an error outcome. catalog: corrects names and knows which tools are
+    read-only. eager: which calls may start before the turn ends. parallel: calls at once. tolerant: if the turn has a
+    parse problem, its complete calls run nevertheless. on_event: called with `CallStarted` and `CallFinished`; must
+    not wait.
     """
 
     def __init__(
@@ -306,28 +301,29 @@ class Dispatcher:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
-        # The group never hears of the block's own error, which would come out wrapped into an exception group.
+        # The block's own error is not passed to the group, which would wrap it in an exception group.
         await self._group.__aexit__(None, None, None)
 
     def feed(self, piece: Delta | str | Any) -> None:
-        """Take the next piece of the stream and start what may start: text, a `Delta`, or a chunk of the openai SDK.
+        """Read the next piece of the stream and start the calls that may start.
 
-        After `finish` and after `cancel` nothing is read any more.
+        piece: text, a `Delta`, or a chunk of the openai SDK. After `finish` or `cancel` it is ignored.
         """
         if self._is_stopped or self._end is not None:
             return
         calls = self._read(as_delta(piece))
         for call in calls:
             self._add(call)
-        self._withdraw()  # after the adding: a call may be found and withdrawn in one piece
+        self._withdraw()  # after adding: one piece may complete a call and withdraw it
         if calls or self._growing != self._reader.growing:
             self._growing = self._reader.growing
             self._start_held()
 
     async def finish(self, run: bool = True) -> TurnCalls:
-        """The stream has ended: start the rest and tell which calls there are.
+        """End the stream: start the remaining calls and return all calls.
 
-        run: with False nothing more is started; call it again to start the rest, or `cancel()`. What runs goes on.
+        run: with False no more calls start, and running calls go on. Then call it again to start the rest, or
+        `cancel()`.
         """
         await anyio.lowlevel.checkpoint()
         if self._end is None:
@@ -339,15 +335,15 @@ class Dispatcher:
         return TurnCalls(calls, native, self._end.problem, self._end.format_error, self._is_stopped)
 
     def results(self) -> Outcomes:
-        """Every call's outcome, in call order or as completed, each as soon as it is known; ends with the turn.
+        """Every call's outcome as soon as it is known, in call order or as completed. Ends with the turn.
 
-        May be read while the stream still runs; a call may then still turn out to be none. After `cancel()` there are
-        no more outcomes. After `finish(run=False)` it waits for the second `finish`.
+        It may be read while the stream still runs; a call may then be withdrawn later. After `cancel()` there are no
+        more outcomes. After `finish(run=False)` it waits for the second `finish`.
         """
         return Outcomes(self._jobs, in_call_order=self._order == "call")
 
     def cancel(self) -> None:
-        """Give the turn up (rollback, stop): cancel what runs, drop every outcome. Does not wait."""
+        """Give up the turn (rollback, stop): cancel running calls and drop every outcome. Does not wait."""
         self._is_stopped = True
         self._jobs.stop()
 
@@ -405,7 +401,7 @@ class Dispatcher:
                 async with self._slots:
                     outcome = await self._outcome_of(job.call)
                 if self._jobs.complete(job, outcome):
-                    self._tell(CallFinished(outcome))
+                    self._notify(CallFinished(outcome))
         finally:
             job.ended.set()
 
@@ -413,7 +409,7 @@ class Dispatcher:
         if call.problem is not None:
             return _failed(call, call.problem)
         early, began = self._end is None, anyio.current_time()
-        self._tell(CallStarted(call, early))
+        self._notify(CallStarted(call, early))
         try:
             outcome = await self._execute(call)
             seconds = outcome.seconds or anyio.current_time() - began
@@ -424,19 +420,19 @@ class Dispatcher:
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
                 raise
-            # Nobody cancelled us: a library let a cancellation of its own escape. It must not cost the other calls.
+            # This task was not cancelled: a library leaked a cancellation of its own. The other calls must go on.
             failed = _failed(call, "it was cancelled")
         return replace(failed, seconds=anyio.current_time() - began, started_early=early)
 
-    def _tell(self, event: CallEvent) -> None:
+    def _notify(self, event: CallEvent) -> None:
         if self._on_event is None:
             return
         try:
             self._on_event(event)
         except Exception:
-            logger.exception("an observer of calls raised")  # its trouble must not become the call's
+            logger.exception("an observer of calls raised")  # its error must not fail the call
 
 
 def _failed(call: ToolCall, why: str) -> ToolOutcome:
-    """The reason alone; who writes history puts it into words."""
+    """An error outcome with the reason alone. The caller that writes history adds the wording."""
     return ToolOutcome(call, why[:_ERROR_CHARS], is_error=True)

@@ -1,8 +1,8 @@
 """Assembles native tool calls from the deltas of the chat completions API.
 
-The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON object.
-It is *sealed* when a later call begins or the stream ends. If more text follows nevertheless, the call is withdrawn
-and handed out again at the end, with all of its text. What never became an object waits for the end, too.
+The API does not say when a call is complete. A call is returned as soon as its arguments are one whole JSON object. It
+is *sealed* when a later call begins or the stream ends. If more text follows nevertheless, the call is withdrawn and
+returned again at the end, with all of its text. Arguments that never became an object are returned at the end, too.
 
 Servers differ. The index may be missing or always 0. The id may be missing or change with every delta. The name may be
 repeated or come in pieces. The arguments may be an object instead of its text.
@@ -21,17 +21,17 @@ from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_argumen
 from toolhub_agent.types import Json, ToolCall
 
 # --- Where a JSON object ends -----------------------------------------------------------------------------------------
-# Tells when a streamed JSON object has closed.
+# Detects when a streamed JSON object is complete.
 
 _OUTSIDE = re.compile(r'["\[\]{}]')
 _INSIDE = re.compile(r'["\\]')
 
 
 class JsonObjectScanner:
-    """Follows strings and brackets only, so that each character is looked at once; whether it is JSON is not asked.
+    """Follows strings and brackets only, and looks at each character once. It does not check that the text is JSON.
 
-    is_closed: the first object is complete. has_more: something other than white space stands after it, or the text
-    does not begin with an object.
+    is_closed: the first object is complete. has_more: after it comes something other than white space, or the text does
+    not begin with an object.
     """
 
     def __init__(self) -> None:
@@ -83,18 +83,11 @@ class JsonObjectScanner:
 
 
 # --- Calls ------------------------------------------------------------------------------------------------------------
-# Assembles native tool calls from the deltas of the chat completions API.
-#
-# The API does not say when a call is complete. A call is handed out as soon as its arguments are one whole JSON
-# object; it is *sealed* when a later call begins or the stream ends. Should more text follow nevertheless, the call
-# is withdrawn and handed out anew at the end, with all of its text. What never became an object waits for the end,
-# too. Servers differ: the index may be missing or always 0, the id may be missing or change with every delta, the
-# name may be repeated or come in pieces, the arguments may be an object instead of its text.
 
 
 @dataclass(eq=False)
 class _Draft:
-    """A call that is being assembled. is_final: the server itself declared it complete."""
+    """A call that is being assembled. is_final: the server declared it complete."""
 
     position: int
     given_id: str
@@ -134,16 +127,16 @@ class NativeCallReader:
 
     @property
     def growing(self) -> int | None:
-        """Index of the call that was handed out and is not sealed yet."""
+        """Index of the call that was returned and is not sealed yet."""
         last = self._drafts[-1] if self._drafts else None
         return last.position if last and last.is_handed_out and not last.is_final else None
 
     def feed(self, deltas: tuple[Json, ...]) -> list[ToolCall]:
-        """The calls whose arguments became a whole object with these deltas."""
+        """The calls whose arguments became one whole object with these deltas."""
         return [call for delta in deltas if (call := self._take(delta)) is not None]
 
     def dispatched(self, event: Json) -> list[ToolCall]:
-        """A call that the server declares complete: handed out now if it was not, and whatever follows is a repeat."""
+        """Read a call that the server declares complete. Return it if it is new. Later deltas of it are repeats."""
         if event.get("choice_index"):
             return []
         delta = event.get("tool_call", event)
@@ -156,16 +149,16 @@ class NativeCallReader:
         return [self._hand_out(draft)]
 
     def take_withdrawn(self) -> list[int]:
-        """Indexes of calls handed out too soon; each is told once, and comes again at the end."""
+        """Indexes of calls that were returned too soon, each once. They are returned again at the end."""
         withdrawn, self._withdrawn = self._withdrawn, []
         return withdrawn
 
     def close(self) -> ParseEnd:
-        """The end of the stream; unreadable arguments are the problem of their call, not of the turn."""
+        """End the stream. Unreadable arguments are a problem of their call, not of the turn."""
         return ParseEnd(tuple(self._hand_out(draft) for draft in self._drafts if not draft.is_handed_out))
 
     def calls(self) -> tuple[Json, ...]:
-        """The calls as they go into history: arguments as written, unless no chat template could read them again."""
+        """The calls as they go into history: arguments as written, unless no chat template could parse them."""
         return tuple(
             {
                 "id": draft.id,
@@ -201,7 +194,7 @@ class NativeCallReader:
         return known
 
     def _last(self, given: str) -> _Draft | None:
-        """Without an index: the call of that id, else the one that is being written."""
+        """For a delta without an index: the call with that id, else the call that is being written."""
         if given:
             return next((draft for draft in self._drafts if draft.given_id == given), None)
         return self._drafts[-1] if self._drafts else None
@@ -225,12 +218,12 @@ _CUT_OFF = "the arguments end before their object is closed"
 
 
 def _is_cut_off(draft: _Draft, raw: str) -> bool:
-    """Half a command must not be repaired into a whole one; a text that ends as objects do has another fault."""
+    """Whether the arguments end too early. Half a command must not be repaired into a whole one."""
     return bool(raw.strip()) and not (draft.scan.is_closed or draft.scan.has_more) and not raw.rstrip().endswith("}")
 
 
 def _is_another(known: _Draft, given: str, delta: Json) -> bool:
-    """Whether a delta under a known index begins another call: servers that number every call 0 send them whole."""
+    """Whether a delta with a known index begins another call: some servers send whole calls, all with index 0."""
     return (
         not known.is_final
         and known.scan.is_closed

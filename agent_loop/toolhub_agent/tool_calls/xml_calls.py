@@ -15,7 +15,7 @@ from toolhub_agent.tool_calls.arguments import ParseEnd, is_object, read_argumen
 from toolhub_agent.types import Json, ToolCall
 
 # --- Tags -------------------------------------------------------------------------------------------------------------
-# Cuts streamed text at the protocol's tags, wherever the stream happens to be split.
+# Splits streamed text at the protocol's tags, however the stream is split.
 
 _NAMES = ("use_mcp_tool", "server_name", "tool_name", "arguments", "think")
 TAGS = frozenset(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
@@ -24,13 +24,13 @@ _LONGEST = max(map(len, TAGS))
 
 
 class TagSplitter:
-    """Linear: of what was fed, only the beginning of a tag is ever looked at again."""
+    """Linear: it looks again only at text that may be the beginning of a tag."""
 
     def __init__(self) -> None:
         self._tail = ""
 
     def feed(self, text: str) -> list[str]:
-        """The pieces that are certain by now; a piece is a whole tag (one of `TAGS`) or text without any."""
+        """The pieces that are certain by now. A piece is a whole tag (one of `TAGS`) or text without tags."""
         text = self._tail + text
         pieces: list[str] = []
         start = 0
@@ -43,7 +43,7 @@ class TagSplitter:
         return [piece for piece in pieces if piece]
 
     def close(self) -> list[str]:
-        """What was kept because it could have become a tag."""
+        """The text that was held back because it could have become a tag."""
         tail, self._tail = self._tail, ""
         return [tail] if tail else []
 
@@ -56,13 +56,6 @@ def _begin_of_unfinished_tag(text: str, start: int) -> int:
 
 
 # --- Calls ------------------------------------------------------------------------------------------------------------
-# Finds the calls in a streamed text: MiroFlow's XML.
-#
-# A call is the tags in fixed order with nothing but white space between them; its arguments end at the first
-# `</arguments>` that `</use_mcp_tool>` follows, so a lone `</arguments>` inside a string does no harm. A call opens
-# only at top level: what stands inside `<think>` is thinking, also when it is never closed. A `</think>` that nothing
-# opened tells that the prompt's template had opened it: everything before was thinking, and calls found there are
-# withdrawn.
 
 
 class _State(Enum):
@@ -77,7 +70,7 @@ class _State(Enum):
     AFTER_ARGUMENTS = auto()
 
 
-# Where a call's head goes on, and by which tag.
+# The tags of a call's head, in order.
 _HEAD = {
     _State.OPENED: ("<server_name>", _State.SERVER),
     _State.SERVER: ("</server_name>", _State.AFTER_SERVER),
@@ -85,15 +78,15 @@ _HEAD = {
     _State.TOOL: ("</tool_name>", _State.AFTER_TOOL),
     _State.AFTER_TOOL: ("<arguments>", _State.ARGUMENTS),
 }
-# Those of the format-error rule; a tool's name is no sign of a call.
+# Tags that count as a sign of a call in the format-error rule. A tool's name is no such sign.
 _TELLTALE = TAGS - {"<think>", "</think>", "<tool_name>", "</tool_name>"}
 
 
 class XmlCallReader:
-    """One turn's text. Linear in its length, however it is split."""
+    """The calls in one turn's text. Linear in its length, however it is split."""
 
     growing: int | None = None
-    """A call in XML is complete once it is handed out."""
+    """Always None: a call in XML is complete when it is returned."""
 
     def __init__(self) -> None:
         self._splitter = TagSplitter()
@@ -119,12 +112,12 @@ class XmlCallReader:
         return self._closed
 
     def take_withdrawn(self) -> list[int]:
-        """Indexes of handed-out calls that turned out to be thinking; each is told once."""
+        """Indexes of returned calls that turned out to be thinking, each once."""
         withdrawn, self._withdrawn = self._withdrawn, []
         return withdrawn
 
     def visible(self) -> str:
-        """The text so far without the thinking; calls stay as they were written."""
+        """The text so far without the thinking. Calls stay as written."""
         return "".join(self._visible)
 
     def close(self) -> ParseEnd:
@@ -160,7 +153,7 @@ class XmlCallReader:
 
     def _withdraw_all(self) -> None:
         if self._has_thought:
-            return  # a second closing tag means nothing
+            return  # a second closing tag has no effect
         self._has_thought = True
         self._withdrawn += self._standing
         self._standing, self._visible = [], []
@@ -218,6 +211,6 @@ class XmlCallReader:
 
 def _read_arguments(raw: str) -> tuple[Json, str | None]:
     if "<use_mcp_tool>" in raw and not is_object(raw, strict=False):
-        # Two calls run into one: whatever a repair made of that, nobody asked for it.
+        # The end tag is missing, so two calls were read as one. A repair would invent arguments.
         return {}, "the call was not closed before the next one began"
     return read_arguments(raw)
