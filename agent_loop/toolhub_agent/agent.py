@@ -1,8 +1,8 @@
 """The agent: one task from its question to its answer.
 
-`Agent.run` makes one or more attempts. An attempt is a conversation of the main agent; sub-agents have conversations of
-their own. An attempt that ran out of turns or context without an answer is discarded as a whole while retries are left
-(`discard_retries`). The last attempt is asked for its answer whatever happened.
+`Agent.run` makes one or more attempts. An attempt is a conversation of the main agent. Each sub-agent call is a
+conversation of its own. An attempt that runs out of turns or context without an answer is discarded while retries are
+left (`discard_retries`). The last attempt is always asked for its answer.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from toolhub_agent.turn import AskedQueries, ChatModel, Conversation, Conversati
 from toolhub_agent.types import Json, StopReason, Task, TaskResult, Usage, add_usage
 
 # --- The boxed answer -------------------------------------------------------------------------------------------------
-# Finding the answer in a text: the last `\boxed{...}` with something in it.
+# Finds the answer in a text: the last `\boxed{...}` with content.
 
 NO_ANSWER = "No \\boxed{} content found in the final answer."
-"""Stands for an answer where there is none; evaluation runners compare with it."""
+"""Replaces an answer that is missing. Evaluation runners compare with it."""
 
 _OPENING = "\\boxed{"
-# What models write into the box when they have nothing to say.
+# What models write into the box when they have no answer.
 _PLACEHOLDERS = frozenset({"?", "??", "???", "？", "…", "……", "...", "unknown"})
 
 
 def boxed_contents(text: str) -> list[str]:
-    """Every boxed content in its order, braces matched; boxes that are never closed are left out."""
+    """Every boxed content in order, with matched braces. A box that is never closed is left out."""
     found = []
     start = text.find(_OPENING)
     while start >= 0:
         begin = start + len(_OPENING)
         end = _closing_brace(text, begin)
         if end < 0:
-            break  # nothing after this can be closed either
+            break  # no later box can be closed either
         found.append(text[begin:end].strip())
         start = text.find(_OPENING, end)
     return found
 
 
 def boxed_answer(text: str) -> str | None:
-    """The last boxed content that is an answer, or None."""
+    """The last boxed content that is an answer; None if there is none."""
     answers = [content for content in boxed_contents(text) if content and content.lower() not in _PLACEHOLDERS]
     return answers[-1] if answers else None
 
@@ -80,18 +80,18 @@ def _closing_brace(text: str, begin: int) -> int:
 
 
 # --- Tools and system prompt ------------------------------------------------------------------------------------------
-# What an agent begins with: the tools it may use, its system prompt, its conversation.
+# What an agent starts with: the tools that it may use, its system prompt, its conversation.
 
 SUB_AGENT_TOOL = "search_and_browse"
 
 
 def definitions_for(definitions: Iterable[Json], servers: Sequence[str] | None) -> list[Json]:
-    """Those of some servers, in the order of the definitions; None: all."""
+    """The definitions of the named servers, in their original order; of all servers if `servers` is None."""
     return [entry for entry in definitions if servers is None or entry["name"] in servers]
 
 
 def sub_agent_definitions(sub_agents: Mapping[str, SubAgentSettings]) -> list[Json]:
-    """Sub-agents as the main agent sees them: servers with one tool."""
+    """Sub-agents as the main agent sees them: each is a server with one tool."""
     return [
         {
             "name": SUB_AGENT_PREFIX + name,
@@ -117,16 +117,16 @@ def catalog_for(definitions: Iterable[Json], settings: AgentSettings) -> ToolCat
 
 
 def system_prompt_for(catalog: ToolCatalog, settings: AgentSettings, objective: str, date: datetime.date) -> str:
-    """date: of the task's start, the same for all of its conversations."""
+    """date: the task's start, the same for all of its conversations."""
     return system_prompt(catalog, date=date, objective=objective, protocol=settings.protocol)
 
 
 # --- The loop ---------------------------------------------------------------------------------------------------------
-# One agent at work: turn after turn until it has finished, or may not go on; then its last word.
+# Runs turns until the agent has finished or must stop. Then it asks for the final answer.
 
-# Turns that were rolled back do not count, but there is an end to them: MiroFlow's number.
+# Turns that were rolled back do not count as turns, but they are bounded: MiroFlow's number.
 _MAX_ROLLED_BACK = 200
-# In a row. Each has tried again for as long as `llm.total_timeout_s` allows.
+# LLM failures in a row. Each was already retried for as long as `llm.total_timeout_s` allows.
 _MAX_FAILURES = 3
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """How far an agent got. answers: what it put into boxes on the way. error: why it stopped, if that was a fault."""
+    """How far an agent got. answers: its boxed answers so far. error: the fault that stopped it, if any."""
 
     stopped: StopReason
     turns: int
@@ -144,7 +144,7 @@ class LoopResult:
 
 
 class AgentLoop:
-    """Drives one conversation. Make a new one for a fresh start."""
+    """Runs one conversation. Make a new one for a fresh start."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class AgentLoop:
         final_request: str,
         pause: float,
     ) -> None:
-        """final_request: what will be asked at the end, for which there must be room. pause: after a failure."""
+        """final_request: the request for the answer; the context must have room for it. pause: after a failure."""
         self.conversation = conversation
         self._reporter = reporter
         self._max_turns = max_turns
@@ -174,7 +174,7 @@ class AgentLoop:
         return total
 
     async def work(self) -> LoopResult:
-        """Take turns until the model has finished or must stop. Raises nothing but cancellation."""
+        """Take turns until the model has finished or must stop. Raises nothing except cancellation."""
         stopped = await self._take_turns()
         turns = self.conversation.history.turns
         return LoopResult(stopped, turns, self._tool_calls, tuple(self._answers), self._error)
@@ -225,7 +225,7 @@ class AgentLoop:
         return None
 
     async def final_answer(self, *, attempts: int, boxed: bool) -> str:
-        """Ask for the final text, several times if its box is missing; "" if the model cannot be asked."""
+        """Ask for the final text, again if its box is missing; "" if the model cannot be reached."""
         text = ""
         for _ in range(attempts):
             try:
@@ -244,13 +244,13 @@ class AgentLoop:
 
 
 # --- Sub-agents -------------------------------------------------------------------------------------------------------
-# Agents that the main agent calls like tools: each call is a conversation of its own, with a report at its end.
+# The main agent calls sub-agents like tools. Each call is a conversation of its own, which ends with a report.
 
 NO_REPORT = "The sub-agent could not be asked for its report."
 
 
 class SubAgents:
-    """Runs the sub-agents of one task. usage: of all of them so far."""
+    """Runs the sub-agents of one task. usage: the sum over all of them so far."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class SubAgents:
         session: str,
         date: datetime.date,
     ) -> None:
-        """definitions: of all servers; each sub-agent sees those of its own. session: of the main agent."""
+        """definitions: of all servers; each sub-agent gets those of its servers. session: of the main agent."""
         self.usage = Usage()
         self._llm = llm
         self._settings = settings
@@ -280,7 +280,7 @@ class SubAgents:
         self._date = date
 
     async def run(self, server: str, subtask: str) -> str:
-        """Have a subtask worked on; returns the report. Raises ValueError for an agent that there is not."""
+        """Run a subtask and return the report. Raises ValueError for an unknown sub-agent."""
         settings = self._settings.sub_agents.get(server.removeprefix(SUB_AGENT_PREFIX))
         if settings is None:
             raise ValueError(f"there is no agent {server!r}")
@@ -334,7 +334,7 @@ _RETRYABLE_STOPS = ("max_turns", "context", "no_progress")
 
 @dataclass(frozen=True)
 class AgentDeps:
-    """What an agent works with while it runs. today: asked once per task."""
+    """What an agent uses while it runs. today: called once per task."""
 
     llm: ChatModel
     settings: AgentSettings
@@ -361,11 +361,11 @@ class Agent:
         callbacks: AgentCallbacks | None = None,
         today: Callable[[], datetime.date] = datetime.date.today,
     ) -> None:
-        """llm: a model server's address, the settings of several, or a client that is open (`open_llm`).
+        """llm: a model server's address, the settings of several, or an open client (`open_llm`).
 
-        tools: a task of a hub, or any object with MiroFlow's two ToolManager methods. hints: where signals about the KV
-        cache go; None: to the model servers, as the settings in `llm` say; nowhere if `llm` is an open client.
-        callbacks: called while the agent works, for a live view. today: the date in the system prompt.
+        tools: a task of a hub, or any object with MiroFlow's two ToolManager methods. hints: receives signals about the
+        KV cache. None: they go to the model servers as the settings in `llm` say, and nowhere if `llm` is an open
+        client. callbacks: called while the agent works, for a live view. today: the date in the system prompt.
         """
         self._llm = _llm_settings(llm) if isinstance(llm, str) else llm
         self._settings = settings or AgentSettings()
@@ -376,7 +376,7 @@ class Agent:
         self._prefix = PrefixReport()
 
     def prefix_report(self) -> PrefixReport:
-        """What of each prompt of the main agent's last attempt was reusable, and what broke it."""
+        """How much of each prompt in the main agent's last attempt was reusable, and what broke the prefix."""
         return self._prefix
 
     async def run(
@@ -387,10 +387,10 @@ class Agent:
         events: StreamEvents | None = None,
         resume_from: TaskRecord | None = None,
     ) -> TaskResult:
-        """Answer one task. log: where its turns are written; the caller closes it. None: nowhere.
+        """Answer one task. log: where its turns are written; the caller closes it. None: no log.
 
-        resume_from: what `log` had when it was resumed; the task goes on from there. Faults of the model and of tools
-        are in the result. Raises what the tools raise if they cannot be listed.
+        resume_from: the content of `log` when it was resumed; the task continues from there. Faults of the model and of
+        tools are in the result. Raises the tools' exception if they cannot be listed.
         """
         if isinstance(task, str):
             task = Task(f"task-{uuid.uuid4().hex[:8]}", task)
@@ -423,7 +423,7 @@ class Agent:
 
 @asynccontextmanager
 async def open_model_servers(settings: LlmSettings) -> AsyncIterator[tuple[LlmClient, Hinter]]:
-    """A client of the configured model servers and the hints for them; nothing is sent until the first request."""
+    """Open a client of the configured model servers and their hints. It sends nothing before the first request."""
     async with (
         open_llm(settings) as llm,
         open_hints(
@@ -438,7 +438,7 @@ async def open_model_servers(settings: LlmSettings) -> AsyncIterator[tuple[LlmCl
 
 
 def with_api_version(url: str) -> str:
-    """`http://host:8000` is taken for `http://host:8000/v1`, where every engine has its API."""
+    """The URL with `/v1` added if it has no path: every engine has its API there."""
     return url.rstrip("/") + "/v1" if not urlsplit(url).path.strip("/") else url
 
 
@@ -453,7 +453,7 @@ def _tool_source(tools: HubTask | ToolSource, settings: AgentSettings) -> ToolSo
 
 
 class _TaskRun:
-    """One task under way."""
+    """One running task."""
 
     def __init__(
         self,
@@ -507,7 +507,7 @@ class _TaskRun:
         return self._judged(result, text)
 
     async def _final_text(self, loop: AgentLoop, result: LoopResult) -> str:
-        """The answer the model gave by itself if it is complete, else the one it is asked for."""
+        """The answer that the model gave itself if it is complete; otherwise ask for it."""
         last = loop.conversation.history.messages()[-1]
         if result.stopped == "answered" and (not self._settings.boxed_answer or boxed_answer(str(last["content"]))):
             return str(last["content"])
@@ -533,7 +533,7 @@ class _TaskRun:
             error=result.error,
         )
 
-    # --- setting up -------------------------------------------------------------------------------------------------
+    # --- set-up -----------------------------------------------------------------------------------------------------
 
     def _loop(self, definitions: list[Json]) -> AgentLoop:
         own = definitions_for(definitions, self._settings.servers)
@@ -575,13 +575,13 @@ class _TaskRun:
         )
 
     def _history(self, system: str) -> tuple[History, AskedQueries]:
-        """A new conversation, or the one a log had, cut back to its last whole turn."""
+        """A new conversation, or the logged one without its incomplete last turn."""
         asked = AskedQueries()
         settings = self._settings
         before = self._record.main if self._record is not None else None
         resumes = before is not None and bool(before.messages)
         if before is not None and resumes:
-            system = before.system  # with the date it began on
+            system = before.system  # it holds the date of the task's first start
         history = History(
             system,
             protocol=settings.protocol,

@@ -1,8 +1,8 @@
 """The messages of one conversation, append-only.
 
-A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message
-is built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end.
-What the model is shown of the history is decided in `trimming`.
+A model server reuses the longest common prefix of two prompts. So the system prompt never changes, every message is
+built here in one way, and nothing that was appended changes. Only a rollback removes messages, from the end. `trimming`
+decides which part of the history the model gets.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Any, Literal, Protocol
 
 from toolhub_agent.types import Completion, Message, ToolOutcome
 
-# --- JSON, always written in the same way -----------------------------------------------------------------------------
-# The one way this package writes JSON: the same value always gives the same bytes.
+# --- JSON -------------------------------------------------------------------------------------------------------------
+# How this package writes JSON: the same value always gives the same bytes.
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON in one line. Keys keep their order: chat templates print them in it, so it is part of the prompt.
+    """Compact JSON on one line. Keys keep their order, because chat templates print them in it.
 
-    What JSON does not know (a path, a date) is written as its text, for a log must not fail a task.
+    A value that JSON cannot hold (a path, a date) is written as text, because a log must not fail a task.
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def encoded(value: Any) -> bytes:
-    """`dumps` as UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes its JSON escape."""
+    """`dumps` as UTF-8. Half a surrogate pair, which UTF-8 cannot hold, is written as its JSON escape."""
     return dumps(value).encode("utf-8", "backslashreplace")
 
 
 def sendable(text: str) -> str:
-    """The text without halves of surrogate pairs: tools do return them, and model servers refuse them."""
+    """The text without halves of surrogate pairs: some tools return them, and model servers refuse them."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-# --- Tool results, in MiroFlow's words, which models were trained on --------------------------------------------------
-# How results of tools are put to the model; the sentences are MiroFlow's, which models were trained on.
+# --- Tool results -----------------------------------------------------------------------------------------------------
+# How the model gets tool results. The sentences are MiroFlow's, because models were trained on them.
 
 TRUNCATED = "\n... [Result truncated]"
 
 
 def result_text(outcome: ToolOutcome, *, limit: int) -> str:
-    """What the model reads of one call. limit: characters of the tool's own text; the rest is cut with a note."""
+    """The text that the model gets for one call. limit: characters of the tool's own text. The rest is cut off."""
     tool, server = outcome.call.tool, outcome.call.server
     text = sendable(_cut(outcome.text, limit))
     if outcome.is_error:
@@ -57,17 +57,12 @@ def _cut(text: str, limit: int) -> str:
 
 
 # --- The history ------------------------------------------------------------------------------------------------------
-# The messages of one conversation, append-only.
-#
-# A model server reuses the longest common prefix of two prompts. So the system prompt is fixed for life, every message
-# is built here in one way, and nothing that was appended changes. Only a rollback takes messages away, from the end.
-# What the model is shown of it is the view's matter (`context.keep`).
 
 RESULT_CHARS = 100_000
 
 
 class HistoryObserver(Protocol):
-    """Is told of every change, in its order; `tasklog.ConversationLog` is one."""
+    """Called with every change, in order. `tasklog.ConversationLog` is one."""
 
     def appended(self, messages: Sequence[Message]) -> None: ...
 
@@ -75,7 +70,7 @@ class HistoryObserver(Protocol):
 
 
 class History:
-    """One conversation. protocol: how results are written, as a text of the user's or as messages of role `tool`."""
+    """One conversation. protocol: whether results are written as a user message or as messages of role `tool`."""
 
     def __init__(
         self,
@@ -86,7 +81,7 @@ class History:
         journal: HistoryObserver | None = None,
         restored: Iterable[Message] = (),
     ) -> None:
-        """restored: messages after the system prompt as a log had them; the journal is not told of these again."""
+        """restored: the logged messages after the system prompt; they are not written to the journal again."""
         self._system: Message = {"role": "system", "content": system}
         self._protocol = protocol
         self._result_chars = result_chars
@@ -97,7 +92,7 @@ class History:
         return f"<History {self._protocol}, {self.turns} turns, {len(self._messages)} messages>"
 
     def __len__(self) -> int:
-        """Messages, the system prompt among them."""
+        """The number of messages, with the system prompt."""
         return 1 + len(self._messages)
 
     @property
@@ -106,19 +101,19 @@ class History:
 
     @property
     def turns(self) -> int:
-        """Answers of the model that stand."""
+        """The number of the model's answers in the history."""
         return sum(message["role"] == "assistant" for message in self._messages)
 
     def messages(self) -> list[Message]:
-        """All of it, for a request. The list is the caller's, the messages are not: change none."""
+        """All messages, for a request. The list is a copy; the messages are not, so do not change them."""
         return [self._system, *self._messages]
 
     def append_user(self, text: str) -> None:
-        """The task, or the request for a summary."""
+        """Append the task, or the request for a summary."""
         self._append([{"role": "user", "content": sendable(text)}])
 
     def append_assistant(self, completion: Completion) -> None:
-        """An answer as it was generated, so that what the server cached of it stays usable."""
+        """Append an answer exactly as it was generated, so that the server's cache of it stays usable."""
         message: Message = {"role": "assistant", "content": sendable(completion.text)}
         if completion.reasoning:
             message["reasoning_content"] = sendable(completion.reasoning)
@@ -127,13 +122,13 @@ class History:
         self._append([message])
 
     def append_results(self, outcomes: Iterable[ToolOutcome]) -> None:
-        """All results of a turn at once, in the order of its calls, whatever order they came in."""
+        """Append all results of a turn, in the order of its calls, whatever order they came in."""
         ordered = sorted(outcomes, key=lambda outcome: outcome.call.index)
         if ordered:
             self._append(self.results_of(ordered))
 
     def results_of(self, ordered: Sequence[ToolOutcome]) -> list[Message]:
-        """The messages these results will be, without appending them (a prefill may be sent ahead of the rest)."""
+        """The messages that these results become, without appending them. A prefetch may use them."""
         texts = [result_text(outcome, limit=self._result_chars) for outcome in ordered]
         if self._protocol == "xml":
             return [{"role": "user", "content": "\n".join(texts)}]
@@ -143,14 +138,14 @@ class History:
         ]
 
     def pop_turn(self) -> list[Message]:
-        """Take back the last answer of the model and what came after it; returns that, empty if there is none."""
+        """Remove the model's last answer and all after it. Return what was removed; empty if there is no answer."""
         for place in range(len(self._messages) - 1, -1, -1):
             if self._messages[place]["role"] == "assistant":
                 return self._pop_from(place)
         return []
 
     def pop_results(self) -> list[Message]:
-        """Take back what follows the last answer of the model (before a request for a summary takes its place)."""
+        """Remove all after the model's last answer, before a request for a summary replaces it."""
         place = len(self._messages)
         while place > 1 and self._messages[place - 1]["role"] != "assistant":
             place -= 1

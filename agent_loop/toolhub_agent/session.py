@@ -1,4 +1,4 @@
-"""Everything that tasks of one command share: model servers, hints, and a hub of its own or one that runs elsewhere."""
+"""What all tasks of one command use: model servers, hints, and a hub of its own or one that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from toolhub_agent.tools import HubTask, HubTools
 from toolhub_agent.types import Json
 
 OpenTask = Callable[[str, str], AbstractAsyncContextManager[HubTask]]
-"""Takes the task's id and the run's name; the tools live as long as the block."""
+"""Called with the task's id and the run's name. The tools live while the block runs."""
 
 
 @dataclass(frozen=True)
 class RunSession:
-    """What a command's tasks share."""
+    """What all tasks of one command use."""
 
     llm: LlmClient
     hints: Hinter
     settings: AgentSettings
     open_task: OpenTask
     secrets: frozenset[str]
-    """What no log may hold: every secret of the config, and those of the model servers and the hub in use."""
+    """What no log may contain: all secrets of the config, of the model servers and of the hub in use."""
 
     def agent(self, tools: HubTask, callbacks: AgentCallbacks | None = None) -> Agent:
         return Agent(llm=self.llm, tools=tools, settings=self.settings, hints=self.hints, callbacks=callbacks)
 
     def fingerprint(self) -> str:
-        """Of what decides how a task goes: one that was begun under another is begun anew."""
+        """A hash of the settings that influence a task. A task is not resumed under another fingerprint."""
         return hashlib.blake2b(self.settings.model_dump_json().encode(), digest_size=8).hexdigest()
 
     async def prefetch_shared_prefix(self) -> bool:
-        """Have the prefix that all tasks begin with computed once; returns whether any endpoint did."""
+        """Have the common prefix of all tasks computed once. Return whether any endpoint did it."""
         async with self.open_task("prefetch", "") as task:
             definitions = await HubTools(task).get_all_tool_definitions()
         messages, body = shared_prefix(definitions, self.settings, datetime.date.today())
@@ -74,7 +74,7 @@ def shared_prefix(
 async def open_session(
     config: Config, llm: LlmSettings, *, hub: str | None = None, token: str | None = None
 ) -> AsyncIterator[RunSession]:
-    """Open everything; nothing is sent to a model server yet. hub: the address of one that runs already."""
+    """Open everything. Nothing is sent to a model server yet. hub: the address of a running one; None starts one."""
     async with AsyncExitStack() as stack:
         client, hints = await stack.enter_async_context(open_model_servers(llm))
         if hub is not None:
@@ -88,12 +88,12 @@ async def open_session(
 
 
 def _task_opener(hub: Any) -> OpenTask:
-    """hub: a `Hub` of this process, or one that `connect()` reaches."""
+    """hub: a `Hub` of this process, or one that `connect()` reached."""
     return lambda task_id, run: hub.task(task_id, run=run)
 
 
 def llm_settings(config: Config, url: str | None, model: str | None) -> LlmSettings:
-    """The config's, with the command's address and model in their place. Raises ConfigError if there is neither."""
+    """The config's settings with the command's address and model. Raises ConfigError if no model server is named."""
     if url is None and config.llm is None:
         raise ConfigError(
             "no model server: name one with --llm http://host:8000/v1, or in the config under `llm: endpoints:`. "

@@ -1,7 +1,7 @@
-"""Many tasks, several at once, each with tools of its own. A sweep that was interrupted goes on where it stopped.
+"""Runs many tasks, several at once, each with its own tools. An interrupted sweep continues where it stopped.
 
-A finished task is not run again. A task that was running goes on from its log, after its last whole turn, if the
-agent's settings are still the same.
+A finished task is not run again. A task that was running continues from its log, after its last complete turn, if the
+agent's settings are unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from toolhub_agent.session import RunSession
 from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, read_log
 from toolhub_agent.types import Json, Task, TaskResult
 
-# --- The tasks: JSON lines with the field names that benchmark files have ---------------------------------------------
-# The tasks of a sweep: read from JSON lines, with the field names that benchmark files have.
+# --- The tasks --------------------------------------------------------------------------------------------------------
+# The tasks of a sweep, read from JSON lines with the field names of benchmark files.
 
 _ID_KEYS = ("id", "task_id")
 _QUESTION_KEYS = ("question", "task_question", "task_description", "task")
@@ -39,8 +39,8 @@ _FILE_KEYS = ("files", "file_path", "file_name")
 def read_tasks(path: Path) -> list[Task]:
     """One task per line. Raises ConfigError with the line's number.
 
-    ``{"id": ..., "question": ..., "ground_truth"?: ..., "files"?: [...]}``; MiroFlow's `task_id`, `task_question` and
-    `file_path` are understood. Without an id the line's number is one.
+    ``{"id": ..., "question": ..., "ground_truth"?: ..., "files"?: [...]}``. MiroFlow's `task_id`, `task_question` and
+    `file_path` are accepted too. A task without an id gets its line's number.
     """
     tasks: dict[str, Task] = {}
     for number, line in enumerate(_task_lines(path), start=1):
@@ -93,16 +93,18 @@ def _files(named: Any) -> tuple[str, ...]:
     return tuple(str(path) for path in named) if isinstance(named, list) else (str(named),)
 
 
-# --- The results: a line of JSON per finished task --------------------------------------------------------------------
-# The results of a sweep: a line of JSON per finished task, by which an interrupted sweep goes on.
+# --- The results ------------------------------------------------------------------------------------------------------
+# A line of JSON per finished task. An interrupted sweep reads it to continue.
 
 RESULTS_FILE = "results.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One finished task of one run. exact: the answer equals the known one but for case, blanks and a last full stop;
-    None: it is not known. Times are seconds."""
+    """One finished task of one run. Times are seconds.
+
+    exact: the answer equals the known one except for case, blanks and a last full stop; None: no answer is known.
+    """
 
     run: int
     id: str
@@ -147,31 +149,31 @@ def _normalized(text: str) -> str:
 
 
 class ResultFile:
-    """The file of a sweep's results, and what was in it."""
+    """The file of a sweep's results, and the rows that it held when it was opened."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigError if the folder cannot be written."""
+        """Raises ConfigError if the folder is not writable."""
         self.path = folder / RESULTS_FILE
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self.rows = list(_read_rows(self.path))
             if self.path.read_bytes()[-1:] not in (b"", b"\n"):
-                os.write(self._file, b"\n")  # a process was killed in the middle of a line
+                os.write(self._file, b"\n")  # a killed process left an incomplete line
         except OSError as exc:
             raise ConfigError(f"results cannot be kept in {folder}: {exc.strerror or exc}; choose --out") from exc
 
     def done(self) -> set[tuple[int, str]]:
-        """(run, id) of every task that need not run again: those the model could not be asked about are not done."""
+        """(run, id) of every task that need not run again. Tasks that could not reach the model are not among them."""
         return {(row.run, row.id) for row in self.rows if row.stopped != "llm_failed"}
 
     def add(self, row: ResultRow) -> None:
-        """In one write, so that no line is ever half there beside another."""
+        """Append a row in one write, so that other processes never see half a line between theirs."""
         self.rows.append(row)
         os.write(self._file, json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
 
     def final(self) -> list[ResultRow]:
-        """One row per task and run: the last."""
+        """The last row of each task and run."""
         return list({(row.run, row.id): row for row in self.rows}.values())
 
     def close(self) -> None:
@@ -183,11 +185,11 @@ def _read_rows(path: Path) -> Iterable[ResultRow]:
         try:
             yield ResultRow(**json.loads(line))
         except (ValueError, TypeError):
-            continue  # half a line of a killed process; its task runs again
+            continue  # an incomplete line of a killed process; its task runs again
 
 
 def summary(rows: Iterable[ResultRow]) -> Json:
-    """What a sweep came to: counts, tokens, and the share of exact answers among those with a known one."""
+    """The result of a sweep: counts, tokens, and the share of exact answers where the answer is known."""
     rows = list(rows)
     known = [row for row in rows if row.exact is not None]
     cached = [row.cached_tokens for row in rows if row.cached_tokens is not None]
@@ -209,17 +211,14 @@ def summary(rows: Iterable[ResultRow]) -> Json:
 
 
 # --- The sweep --------------------------------------------------------------------------------------------------------
-# Many tasks, several at once, each with tools of its own; a sweep that was interrupted goes on where it stopped.
-#
-# A task that had finished is not run again. One that was under way goes on from its log, after its last whole turn, if
-# the agent's settings are still the same.
+# Runs many tasks, several at once, and continues an interrupted sweep.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to run. runs: how often each task; concurrency: tasks at once."""
+    """What to run. runs: how often each task runs. concurrency: tasks at once."""
 
     tasks: tuple[Task, ...]
     folder: Path
@@ -227,7 +226,7 @@ class SweepPlan:
     concurrency: int = 1
 
     def pairs(self) -> list[tuple[int, Task]]:
-        """(run, task). Runs of one question follow each other: what is common to their prompts is computed once."""
+        """(run, task). Runs of one question follow each other, so that their common prefix is computed once."""
         pairs = [(run, replace(task, attempt=run)) for run in range(1, self.runs + 1) for task in self.tasks]
         return group_by_prefix(pairs, lambda pair: pair[1].question)
 
@@ -239,7 +238,7 @@ OnDone = Callable[[ResultRow], None]
 
 
 class Sweep:
-    """Runs a plan. started, resumed: counts so far."""
+    """Runs a plan. started, resumed: how many tasks so far."""
 
     def __init__(self, session: RunSession, plan: SweepPlan, results: ResultFile) -> None:
         self.started = 0
@@ -250,18 +249,18 @@ class Sweep:
         self._places = anyio.Semaphore(plan.concurrency)
 
     def left(self) -> list[tuple[int, Task]]:
-        """What has not finished yet."""
+        """The tasks that have not finished yet."""
         done = self._results.done()
         return [(run, task) for run, task in self._plan.pairs() if (run, task.id) not in done]
 
     async def run(self, on_done: OnDone) -> None:
-        """Run what is left; a task that fails is a row like the others, and the rest goes on."""
+        """Run what is left. A failed task gets a row too, and the others go on."""
         left = self.left()
         if len(left) > 1:
             await self._prefetch_shared_prefix()
         async with anyio.create_task_group() as tasks:
             for run, task in left:
-                # The place is taken here: a thousand waiting tasks would be a thousand coroutines.
+                # Acquire before starting the task: otherwise a thousand waiting tasks would be a thousand coroutines.
                 await self._places.acquire()
                 tasks.start_soon(self._run_one, run, task, on_done)
 
@@ -285,14 +284,14 @@ class Sweep:
         try:
             async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
                 return await self._session.agent(tools).run(task, log=log, resume_from=replay)
-        except Exception as exc:  # one task's trouble must not end a sweep of hours
+        except Exception as exc:  # one failed task must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)
             return failed_result(task, str(exc) or repr(exc), log.path)
         finally:
             log.close()
 
     def _log(self, run: int, task: Task) -> tuple[TaskLog, TaskRecord | None]:
-        """The log of a task that was under way, with what it says; else a new one."""
+        """The log of a task that was running, with its content; else a new log."""
         folder, fingerprint = self._plan.folder_of(run), self._session.fingerprint()
         path = unfinished_log(folder, task.id, fingerprint)
         if path is not None:
@@ -306,7 +305,7 @@ class Sweep:
 
 
 def hub_task_id(task_id: str, run: int) -> str:
-    """The hub's id for one run of a task. A data set's id may have any characters; the hub's may not."""
+    """The hub's id for one run of a task. A data set's id may have any characters; the hub's ids may not."""
     plain = f"{task_id}-run{run}"
     if is_task_value(plain):
         return plain
@@ -329,7 +328,7 @@ def new_log(session: RunSession, folder: Path, task: Task) -> TaskLog:
 
 
 def unfinished_log(folder: Path, task_id: str, fingerprint: str) -> Path | None:
-    """The newest log of a task that has no result in it and was made with the same settings."""
+    """The newest log of a task that holds no result and was written with the same settings."""
     newest, at = None, -math.inf
     for path in folder.glob("task_*.jsonl"):
         try:
@@ -347,5 +346,5 @@ def _is_of(replay: TaskRecord, task_id: str) -> bool:
 
 
 def failed_result(task: Task, error: str, log: Path | None = None) -> TaskResult:
-    """For a task that could not even be tried to its end."""
+    """The result of a task that could not be run to its end."""
     return TaskResult(task, "failed", NO_ANSWER, "", "llm_failed", turns=0, tool_calls=0, log=log, error=error)

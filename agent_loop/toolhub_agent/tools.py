@@ -1,4 +1,4 @@
-"""Where the loop's tools come from, and how one call is executed."""
+"""The sources of the agent's tools, and how one call is executed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ToolSource(Protocol):
         """``[{"name": server, "tools": [{"name", "description", "schema", "annotations"?} or {"error"}]}]``"""
 
     async def execute_tool_call(self, server_name: str, tool_name: str, arguments: Json) -> Json:
-        """``{"server_name", "tool_name", "result" or "error"}``; only cancellation is raised."""
+        """``{"server_name", "tool_name", "result" or "error"}``. Raises nothing except cancellation."""
 
 
 class HubTask(Protocol):
-    """What is used of `toolhub.HubTask`, and of the task that `toolhub.connect(...)` opens."""
+    """The part of `toolhub.HubTask` that is used here; the tasks of `toolhub.connect(...)` have it too."""
 
     id: str
 
@@ -40,7 +40,7 @@ class HubTools:
     """A hub's task as a `ToolSource`."""
 
     def __init__(self, task: HubTask, *, timeout: float | None = None) -> None:
-        """timeout: seconds per call; None: what the hub's config says."""
+        """timeout: seconds per call; None: the hub's config decides."""
         self._task = task
         self._timeout = timeout
 
@@ -75,7 +75,7 @@ def _definitions(tools: list[ToolInfo] | ToolhubError) -> list[Json]:
 
 
 def _result_text(result: Result) -> str:
-    """Every text block; of other blocks their kind, so that the model knows that something is there."""
+    """All text blocks. Of another block its kind, so that the model knows about it."""
     return "\n".join(
         block["text"] if isinstance(block.get("text"), str) else f"[{block.get('type', 'unknown')} block]"
         for block in result.content
@@ -83,20 +83,20 @@ def _result_text(result: Result) -> str:
 
 
 RunSubAgent = Callable[[str, str], Awaitable[str]]
-"""Takes the server's name (`agent-<name>`) and the subtask; gives back the report."""
+"""Called with the server's name (`agent-<name>`) and the subtask; returns the report."""
 
 
 class ToolExecutor:
     """Calls tools through a `ToolSource`. One per agent."""
 
     def __init__(self, tools: ToolSource, *, timeout: float, run_sub_agent: RunSubAgent | None = None) -> None:
-        """timeout: seconds for one tool call. A sub-agent has as many turns as it has, but no time of its own."""
+        """timeout: seconds for one tool call. Sub-agents are limited by turns, not by this."""
         self._tools = tools
         self._timeout = timeout
         self._run_sub_agent = run_sub_agent
 
     async def __call__(self, call: ToolCall) -> ToolOutcome:
-        """Raises nothing but cancellation."""
+        """Execute a call. Raises nothing except cancellation."""
         began = anyio.current_time()
         text, is_error = await self._answer(call)
         return ToolOutcome(call, text, is_error, seconds=anyio.current_time() - began)
@@ -106,7 +106,7 @@ class ToolExecutor:
             if self._run_sub_agent is not None and call.server.startswith(SUB_AGENT_PREFIX):
                 return await self._run_sub_agent(call.server, str(call.arguments.get("subtask", ""))), False
             return await self._call_tool(call)
-        except Exception as exc:  # a foreign ToolManager may raise anything; the model is told, the task goes on
+        except Exception as exc:  # a ToolManager may raise anything: the model gets the error and the task goes on
             return str(exc) or repr(exc), True
 
     async def _call_tool(self, call: ToolCall) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""What the model is shown of a history: which tool results stay, and whether the next turn still fits."""
+"""Which part of a history the model gets: which tool results stay, and whether the next turn still fits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from toolhub_agent.history import encoded
 from toolhub_agent.types import Message, Usage
 
 # --- Leaving out old tool results -------------------------------------------------------------------------------------
-# Which results of tools the model is still shown, and what that costs in the server's prefix cache.
+# Which tool results the model still gets, and what that costs in the server's prefix cache.
 #
-# Exact keep-K replaces one more result at every turn, in the middle of the prompt, and everything after that place has
-# to be computed again. In strides the prompt grows from K to K + s results untouched and is then cut back to K at once:
-# s of s + 1 turns only append. Which results are left out depends on their number alone, so a resumed task is shown the
-# same prompt.
+# Keeping exactly K results replaces one more result in every turn, in the middle of the prompt. The server must compute
+# everything after that place again. With `trim_every` s the prompt grows from K to K + s results and is then cut back
+# to K at once: s of s + 1 turns only append. Which results are left out depends on their number alone, so a resumed
+# task gets the same prompt.
 
 OMITTED = "Tool result is omitted to save tokens."
 ALL = -1
@@ -23,9 +23,9 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class TrimmedPrompt:
-    """A prompt. kept: how many of its first messages are those of the view before. omitted: turns without results.
+    """A prompt. kept: how many first messages equal those of the previous prompt. omitted: turns without results.
 
-    is_rewritten: the view before was not just continued, so that a server's cache of it ends after `kept` messages.
+    is_rewritten: it does not continue the previous prompt, so a server's cache of that ends after `kept` messages.
     """
 
     messages: list[Message]
@@ -35,12 +35,12 @@ class TrimmedPrompt:
 
 
 class ToolResultTrimmer:
-    """One conversation's views. The system prompt, the first user message and the model's answers always stay."""
+    """One conversation's prompts. The system prompt, the first user message and the model's answers always stay."""
 
     def __init__(self, keep: int, trim_every: int = 0) -> None:
         """keep: turns whose results stay, ALL for every one. trim_every: turns that are added before the next cut.
 
-        0 for keep means 1: a result the model has not seen even once would be no result.
+        keep=0 means 1: the model must see each result at least once.
         """
         if keep < ALL or trim_every < 0:
             raise ValueError(f"keep must be at least -1 and trim_every at least 0, not {keep} and {trim_every}")
@@ -52,7 +52,7 @@ class ToolResultTrimmer:
         return f"<ToolResultTrimmer {'all' if self._keep == ALL else self._keep}, trim_every {self._trim_every}>"
 
     def view(self, messages: Sequence[Message]) -> TrimmedPrompt:
-        """What the model is shown of a history. The messages themselves are not changed."""
+        """The prompt for a history. The messages themselves are not changed."""
         turns = result_turns(messages)
         omitted = self._omitted(len(turns))
         shown = list(messages)
@@ -70,9 +70,10 @@ class ToolResultTrimmer:
 
 
 def result_turns(messages: Sequence[Message]) -> list[list[int]]:
-    """The places of each turn's results. The first user message is the task, all others and those of tools are results.
+    """The places of each turn's results.
 
-    A request for a summary counts as one too: it takes the last result's place, and counting it keeps the prefix.
+    The first user message is the task. All other user messages, and those of tools, are results. A request for a
+    summary counts as a result too: it takes the last result's place, and counting it keeps the prefix.
     """
     turns: list[list[int]] = []
     seen_task = False
@@ -99,25 +100,25 @@ def _common_prefix(old: Sequence[Message], new: Sequence[Message]) -> int:
 # --- The context budget -----------------------------------------------------------------------------------------------
 # Whether the next turn still leaves room for an answer.
 #
-# The rule is MiroFlow's: after every turn, the prompt and answer just counted by the server, the new results, the
-# request for a summary and a full answer to it must fit the context. The new texts are not counted yet; they are
-# estimated from their size in UTF-8 and the bytes per token of this very conversation. A tokenizer would count with
-# another model's vocabulary, and must be downloaded. Bytes vary less than characters: four per token in English,
-# three to five in Chinese, where a character is three.
+# The rule is MiroFlow's: the context must fit the prompt and answer that the server just counted, the new results, the
+# request for a summary, and a full answer to it. The new texts are not counted yet. Their tokens are estimated from
+# their size in UTF-8 and this conversation's bytes per token. A tokenizer would have to be downloaded and could have
+# another model's vocabulary. Bytes vary less than characters: four per token in English, three to five in Chinese,
+# where a character has three.
 
-# Of texts not counted yet: prose, code and tables differ by about this much. MiroFlow has the same factor.
+# For texts that are not counted yet: prose, code and tables differ by about this much. MiroFlow has the same factor.
 SAFETY_FACTOR = 1.5
 RESERVE_TOKENS = 1000
-# Before the server counted anything; English has about four, program text about three.
+# Used before the server counted anything. English has about four, program text about three.
 FIRST_BYTES_PER_TOKEN = 3.0
-# A token of a byte-level vocabulary is at least one byte. The other end is for texts of blanks.
+# A token of a byte-level vocabulary has at least one byte. The maximum is for texts of blanks.
 _FEWEST, _MOST = 1.0, 8.0
-# In shorter additions the template's own tokens outweigh the text.
+# With shorter additions the template's own tokens outweigh the text.
 _TELLING_BYTES = 2000
 
 
 class ContextBudget:
-    """One conversation's. Sizes are tokens."""
+    """The token budget of one conversation. Sizes are tokens."""
 
     def __init__(self, *, max_context_tokens: int, max_answer_tokens: int) -> None:
         self._limit = max_context_tokens
@@ -132,33 +133,33 @@ class ContextBudget:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the prompt so far or of its latest growth, whichever makes more tokens."""
+        """The value of the prompt so far or of its latest growth, whichever gives more tokens."""
         return self._whole if self._latest is None else min(self._whole, self._latest)
 
     def note(self, prompt: Sequence[Message], usage: Usage) -> None:
-        """Learn from an answered request: what was sent, and what the server counted."""
+        """Learn from an answered request: the prompt that was sent, and what the server counted."""
         size = sum(len(encoded(message)) for message in prompt)
         if usage.prompt_tokens:
             self._whole = _bounded(size / usage.prompt_tokens)
             grown = size - self._last_size, usage.prompt_tokens - self._last.prompt_tokens
             if self._last.prompt_tokens and grown[0] >= _TELLING_BYTES and grown[1] > 0:
                 self._latest = _bounded(grown[0] / grown[1])
-        else:  # a server that does not count
+        else:  # the server does not count
             usage = Usage(math.ceil(size / self.bytes_per_token), usage.completion_tokens)
         self._last, self._last_size = usage, size
 
     def estimate(self, text: str) -> int:
-        """Tokens of a text nobody counted, without a margin."""
+        """The estimated tokens of a text, without a safety margin."""
         return math.ceil(len(text.encode("utf-8", "replace")) / self.bytes_per_token)
 
     def needed(self, results: Sequence[Message], summary: str) -> int:
-        """Tokens up to the end of the final answer, if a summary were asked for after these results."""
+        """Tokens up to the end of the final answer, if a summary were requested after these results."""
         new = sum(self.estimate(str(message["content"])) for message in results)
         counted = self._last.prompt_tokens + self._last.completion_tokens
         return counted + math.ceil(SAFETY_FACTOR * (new + self.estimate(summary))) + self._answer + RESERVE_TOKENS
 
     def fits(self, history: Sequence[Message], summary: str) -> bool:
-        """Whether the loop may go on. If not: take the last turn back and ask for the summary.
+        """Whether the loop may go on. If not: remove the last turn and request the summary.
 
         history: with the results of the turn at its end. summary: the request that would be sent.
         """

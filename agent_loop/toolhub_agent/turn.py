@@ -1,8 +1,7 @@
-"""One agent's exchange with the model, a turn at a time: send the prompt, read the answer, run tools while it still
-comes.
+"""Runs one conversation with the model, turn by turn: sends the prompt, reads the answer, runs tools meanwhile.
 
-A turn that turns out to be worthless is rolled back: its answer leaves the history and the calls it started are
-cancelled. That can happen while the model still writes; the model is then stopped.
+A turn that is not worth keeping is rolled back: its answer is removed from the history and its calls are cancelled. If
+the model still writes at that moment, it is stopped.
 """
 
 from __future__ import annotations
@@ -40,35 +39,35 @@ from toolhub_agent.trimming import ContextBudget, ToolResultTrimmer
 from toolhub_agent.types import Completion, Delta, Json, Message, ToolCall, ToolOutcome, Usage
 
 # --- The model --------------------------------------------------------------------------------------------------------
-# What the loop asks of a client of model servers.
+# What the agent loop needs of a client of model servers.
 
 
 class CompletionStream(Protocol):
-    """One answer, piece by piece; see `LlmStream` for what is raised."""
+    """One answer, piece by piece. `LlmStream` says what it raises."""
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, once the iteration has ended by itself."""
+        """The whole answer, available after the iteration ended normally."""
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
 
 class ChatModel(Protocol):
-    """`LlmClient` is one; so is a recording of one."""
+    """A model to chat with: `LlmClient`, or a recording of one."""
 
     @property
     def known_model(self) -> str | None:
-        """The model's name, where it is known already."""
+        """The model's name; None if it is not known yet."""
 
     def stream(self, request: LlmRequest) -> AbstractAsyncContextManager[CompletionStream]: ...
 
     def forget(self, session: str) -> None: ...
 
 
-# --- Queries that were asked before -----------------------------------------------------------------------------------
-# Which queries an agent has asked already: asking again teaches nothing, and the model is made to think of another.
+# --- Repeated queries -------------------------------------------------------------------------------------------------
+# The queries that an agent has asked already. Asking one again yields nothing new, so the model must find another.
 
-# The arguments that make a query, by tool. Servers of one tool name them differently.
+# The arguments that form a query, by tool. Servers of the same tool name them differently.
 _QUERY_ARGUMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "search_and_browse": (("subtask",),),
     "google_search": (("q",),),
@@ -76,12 +75,12 @@ _QUERY_ARGUMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "scrape_website": (("url",),),
     "scrape_and_extract_info": (("url",), ("info_to_extract",)),
 }
-# A search for the second page is another query, though the words are the same.
+# The second page of a search is another query, although the words are the same.
 _VARIANTS = ("page", "num", "tbs", "location")
 
 
 def query_of(call: ToolCall) -> str | None:
-    """What a call asks, as one text; None for tools whose calls may be repeated."""
+    """The query of a call as one text; None for tools whose calls may be repeated."""
     parts = _QUERY_ARGUMENTS.get(call.tool)
     if parts is None:
         return None
@@ -95,7 +94,7 @@ def _first(arguments: Json, names: tuple[str, ...]) -> str:
 
 
 class AskedQueries:
-    """Queries whose results stand in the history. One per agent and task."""
+    """The queries whose results are in the history. One object per agent and task."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
@@ -104,16 +103,16 @@ class AskedQueries:
         return query_of(call) in self._asked
 
     def note(self, call: ToolCall) -> None:
-        """Call this for results that stay, or an empty result would make the next try a duplicate."""
+        """Remember a query whose result stays. With an empty result the next attempt would count as a duplicate."""
         if (query := query_of(call)) is not None:
             self._asked.add(query)
 
 
 # --- When a turn is rolled back ---------------------------------------------------------------------------------------
-# When a turn is rolled back and sampled again, without a word to the model about it.
+# When a turn is rolled back and sampled again. The model is not told.
 #
-# The rules are MiroFlow's. Two of its faults are not: a backend's error is no empty result (it would cost up to four
-# more turns per failed search), and a turn is rolled back for a query only if that query's result is in the history.
+# The rules are MiroFlow's, except for two of its faults. A backend's error is not an empty result: that would cost up
+# to four more turns per failed search. A turn is rolled back for a query only if that query's result is in the history.
 
 _REFUSALS = ("time constraint", "I’m sorry, but I can’t", "I'm sorry, I cannot solve")
 _ERROR_PREFIXES = ("Unknown tool:", "Error executing tool")
@@ -121,7 +120,7 @@ _SEARCH_TOOLS = frozenset({"google_search"})
 
 
 class Rollbacks:
-    """Counts turns rolled back in a row: `limit - 1` of them are, the next one stands."""
+    """Counts rolled-back turns in a row. At most `limit - 1` are rolled back; the next turn stays."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -144,7 +143,7 @@ class Rollbacks:
 
 
 def is_refusal(text: str) -> bool:
-    """A turn without a call that says why it makes none."""
+    """Whether a text without a call refuses to go on."""
     return any(words in text for words in _REFUSALS)
 
 
@@ -168,15 +167,17 @@ def _is_empty_search(text: str) -> bool:
 
 
 # --- The conversation -------------------------------------------------------------------------------------------------
-# MiroFlow's factor: an answer that was cut off is sampled again with that much more room ...
+# MiroFlow's factor: an answer that was cut off is sampled again with this much more room.
+
+
 _MORE_ROOM = 1.1
-# ... this often; then it stands as it is.
+# How often that is done. After that the answer stays as it is.
 _LENGTH_RETRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What one request came to. rolled_back: why it does not count; None: it stands in the history."""
+    """The result of one request. rolled_back: why it does not count; None: it is in the history."""
 
     completion: Completion | None
     outcomes: tuple[ToolOutcome, ...] = ()
@@ -184,13 +185,13 @@ class TurnResult:
 
     @property
     def is_last(self) -> bool:
-        """No call: the model has finished."""
+        """Whether the model has finished: it made no call."""
         return self.rolled_back is None and not self.outcomes
 
 
 @dataclass
 class ConversationDeps:
-    """What a conversation is made of."""
+    """What a conversation uses."""
 
     session: str
     llm: ChatModel
@@ -205,7 +206,7 @@ class ConversationDeps:
 
 
 class Conversation:
-    """Takes turns. Everything lasting is in the history; what is kept here only makes turns cheaper."""
+    """Takes turns. All lasting state is in the history. The other state only makes turns cheaper."""
 
     def __init__(self, deps: ConversationDeps) -> None:
         self.session = deps.session
@@ -231,8 +232,10 @@ class Conversation:
     # --- a turn ------------------------------------------------------------------------------------------------------
 
     async def take_turn(self) -> TurnResult:
-        """Ask the model, run what it calls, and append both. Raises LlmError, AnswerUnreadable; then nothing is
-        appended."""
+        """Ask the model, run its calls, and append both to the history.
+
+        Raises LlmError or AnswerUnreadable; then nothing is appended.
+        """
         turn = _RunningTurn(self, may_roll_back=self.rollbacks.is_allowed)
         async with self._dispatcher(turn) as dispatcher:
             completion = await self._listen(dispatcher, turn)
@@ -254,7 +257,7 @@ class Conversation:
         return TurnResult(completion, tuple(turn.outcomes))
 
     async def answer(self, request: str) -> Completion:
-        """Ask for a text without tools, as a message of its own; both stay in the history. Raises LlmError."""
+        """Ask for a text without tools. The request and the answer stay in the history. Raises LlmError."""
         self.history.append_user(request)
         try:
             completion = await self._complete()
@@ -265,11 +268,11 @@ class Conversation:
         return completion
 
     def fits(self, final_request: str) -> bool:
-        """Whether there is room for another turn and the final answer after it."""
+        """Whether the context has room for another turn and for the final answer after it."""
         return self._budget.fits(self.history.messages(), final_request)
 
     def close(self) -> None:
-        """No request follows."""
+        """End the conversation. It sends no more requests."""
         self._signal(SessionFinal(self.session))
         self._deps.llm.forget(self.session)
 
@@ -286,7 +289,7 @@ class Conversation:
         )
 
     async def _listen(self, dispatcher: Dispatcher, turn: _RunningTurn) -> Completion | None:
-        """Feed the stream to the dispatcher; None: the turn was found worthless, and the stream is cut off."""
+        """Feed the stream to the dispatcher. Return None if the turn must be rolled back; the stream is then closed."""
         request = self._request()
         with turn.listening:
             async with self._deps.llm.stream(request) as stream, self._deps.reporter.generating() as seen:
@@ -306,7 +309,7 @@ class Conversation:
         return stream.completion
 
     async def _run(self, dispatcher: Dispatcher, turn: _RunningTurn) -> None:
-        """Run what has not run yet, and take results as they come until one of them spoils the turn."""
+        """Run the remaining calls. Read results as they come, until one of them causes a rollback."""
         await dispatcher.finish(run=True)
         async for outcome in dispatcher.results():
             turn.take(outcome)
@@ -315,7 +318,7 @@ class Conversation:
                 return
             self._tell_result(outcome, turn)
 
-    # --- requests and what they cost ---------------------------------------------------------------------------------
+    # --- requests and token counts -----------------------------------------------------------------------------------
 
     def _request(self) -> LlmRequest:
         view = self._keep.view(self.history.messages())
@@ -334,7 +337,7 @@ class Conversation:
         )
 
     def _body(self) -> Json:
-        """What shapes the prompt beside messages; the same at every turn."""
+        """The fields besides messages that shape the prompt. They are the same in every turn."""
         return {"tools": self._tools, "tool_choice": "auto"} if self._tools else {}
 
     def _account(self, request: LlmRequest, completion: Completion) -> None:
@@ -347,7 +350,7 @@ class Conversation:
             self._signal(Resumed(self.session, completion.usage, completion.ttft))
         self._resuming = False
 
-    # --- how it ends -------------------------------------------------------------------------------------------------
+    # --- the end of a turn -------------------------------------------------------------------------------------------
 
     def _rolled_back(self, completion: Completion | None, turn: _RunningTurn) -> TurnResult:
         reason = turn.reason or "unknown"
@@ -389,7 +392,7 @@ class Conversation:
         self._signal(ToolResultReady(self.session, call.server, call.tool, outcome.seconds, turn.left, prompt))
 
     def _prompt(self, ready: Sequence[ToolOutcome], endpoint: str) -> Prompt:
-        """What the next request will begin with, as far as it is known: trimmed as it will be."""
+        """The known beginning of the next request, trimmed as the request will be."""
         results = self.history.results_of(ready) if ready else []
         messages = [*self.history.messages(), *(results or [_PLACEHOLDER])]
         shown: list[Message] = (
@@ -400,7 +403,7 @@ class Conversation:
             body["model"] = model
         return Prompt(tuple(shown if results else shown[:-1]), body, endpoint)
 
-    # --- what a running turn asks ------------------------------------------------------------------------------------
+    # --- callbacks of a running turn ---------------------------------------------------------------------------------
 
     def is_duplicate(self, call: ToolCall) -> bool:
         return call in self._deps.asked
@@ -409,9 +412,9 @@ class Conversation:
         return self._length_retries < _LENGTH_RETRIES
 
     async def execute(self, call: ToolCall, *, turn: int, early: bool) -> ToolOutcome:
-        """Run a call, or give back what it gave in a turn that was rolled back since."""
+        """Run a call, or return its stored result from a turn that was rolled back."""
         if self._deps.catalog.find(call.server, call.tool) is None:
-            return ToolOutcome(call, f"Unknown tool: {call.tool}")  # hidden ones, too
+            return ToolOutcome(call, f"Unknown tool: {call.tool}")  # also for hidden tools
         if (spare := self._spare.get(_call_key(call))) is not None:
             return ToolOutcome(call, spare.text, started_early=early)
         self._deps.journal.call_started(turn, call, early=early)
@@ -426,12 +429,12 @@ _PLACEHOLDER: Message = {"role": "tool", "content": ""}
 
 
 class _RunningTurn:
-    """A turn under way: what it called, what came back, and whether it is worth anything."""
+    """A running turn: its calls, their results, and whether it must be rolled back."""
 
     def __init__(self, conversation: Conversation, *, may_roll_back: bool) -> None:
         self.outcomes: list[ToolOutcome] = []
         self.executed: list[ToolOutcome] = []
-        """Also those that nobody has taken yet."""
+        """All results, also those that were not read yet."""
         self.reason: str | None = None
         self.is_cut_off = False
         self.endpoint = ""
@@ -451,12 +454,12 @@ class _RunningTurn:
         return outcome
 
     def note(self, event: CallEvent) -> None:
-        """The dispatcher says so just before it executes a call."""
+        """The dispatcher calls this just before it runs a call."""
         if isinstance(event, CallStarted) and event.early:
             self._early.add(event.call.index)
 
     def settle(self, completion: Completion, calls: TurnCalls) -> bool:
-        """The stream has ended; return whether the turn is to be rolled back at once."""
+        """Handle the end of the stream. Return whether the turn must be rolled back at once."""
         self.endpoint, self._calls = completion.endpoint, calls.calls
         if completion.finish_reason == "length" and self._conversation.may_retry_length():
             self.reason, self.is_cut_off = "the answer was cut off", True
@@ -484,7 +487,7 @@ class _RunningTurn:
         return len(self._calls) - len(self.outcomes)
 
     def in_order(self) -> list[ToolOutcome]:
-        """Results so far without a gap from the first call on: these can be in a prompt already."""
+        """The results from the first call on without a gap: they can be in a prompt already."""
         by_index: Mapping[int, ToolOutcome] = {outcome.call.index: outcome for outcome in self.outcomes}
         ready: list[ToolOutcome] = []
         for call in self._calls:

@@ -46,6 +46,8 @@ def _count(value: Any) -> int | None:
 # --- Endless repetition -----------------------------------------------------------------------------------------------
 # Detects a model that repeats itself without end, while it still writes. The rule is MiroFlow's: the text's last 50
 # characters occur more than 5 times in it.
+
+
 TAIL_CHARS, MAX_REPEATS = 50, 5
 # The text is checked each time it has grown by so many characters. The rule must hold in that many checks in a row:
 # a ruler in a table or a page of dots is no reason to stop the model.

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # --- The application --------------------------------------------------------------------------------------------------
 # The proxy forwards these paths only. Engines have others, which are for their operators.
+
+
 METHODS = {"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET"}
 # A prompt of a million tokens is a few MB; images come inline.
 MAX_BODY_BYTES = 64 << 20

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # --- Calls that an answer asks for ------------------------------------------------------------------------------------
 # The tool calls that an answer asks for. They are compared with the hub's calls.
+
+
 _CALL_TAG = "<use_mcp_tool>"
 # No answer asks for more calls.
 MAX_PENDING_CALLS = 128
@@ -97,6 +99,8 @@ def _pending_native(call: Json) -> PendingToolCall:
 
 # --- One conversation -------------------------------------------------------------------------------------------------
 # One conversation that passes through the proxy, and the signals that the hints get about it.
+
+
 Tool = tuple[str, str]
 
 
@@ -227,6 +231,8 @@ class ProxySession:
 
 # --- All conversations ------------------------------------------------------------------------------------------------
 # All conversations of the proxy: finds or begins them, assigns the hub's calls to them, ends them.
+
+
 TASK_HEADER = b"x-toolhub-task"
 _SESSION_HEADERS = tuple(name.lower().encode() for name in SESSION_HEADERS)
 # A conversation without a request or a running call for this long is over. Agents pause for minutes, tools for longer.

@@ -65,6 +65,8 @@ class TurnCalls:
 
 # --- Pieces of a stream -----------------------------------------------------------------------------------------------
 # Converts a stream's pieces into `Delta`: plain text, our own deltas, chunks of the `openai` SDK or their deltas.
+
+
 _NOTHING = Delta()
 
 
