@@ -1,4 +1,4 @@
-"""What `toolhub doctor` wants to know: not what should be in force, but what is, seen from inside."""
+"""A check for `toolhub doctor`: which isolation is really in force, seen from inside a sandbox."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(_json.dumps({
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Findings: what, `ok` or `weaker`, and a sentence."""
+    """What was found. A finding: name, `ok` or `weaker`, a sentence."""
 
     isolation: Isolation
     first_result_s: float

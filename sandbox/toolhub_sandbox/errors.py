@@ -1,6 +1,6 @@
-"""What can go wrong with a sandbox, one class per decision a caller can take.
+"""What can go wrong with a sandbox: one class for each decision that a caller can take.
 
-What the *program* in a sandbox does wrong (an exception, a non-zero exit, a timeout) is no error here but part of its
+Failures of the *program* in a sandbox (an exception, an exit code, a timeout) are not errors here. They are part of its
 `Execution` or `CommandResult`.
 """
 
@@ -12,17 +12,17 @@ from toolhub.errors import ToolhubError
 
 
 class SandboxError(ToolhubError):
-    """Root of what the sandboxes raise."""
+    """Root of the errors of this package."""
 
 
 class SandboxUnavailable(SandboxError):
-    """No sandbox can be had: the backend or the profile does not work here. The message says why and the way out."""
+    """The backend or the profile does not work here. The message says why, and what to do."""
 
 
 class SandboxLimit(SandboxError):
-    """A limit is reached; the message names it. Nothing was started; close sandboxes or raise it.
+    """A limit is reached; the message names it. Nothing was started. End sandboxes, or raise the limit.
 
-    retry_after: seconds after which another try makes sense, where somebody said so.
+    retry_after: seconds to wait before another try, if the service said so.
     """
 
     def __init__(self, message: str, *, limit: str, retry_after: float | None = None) -> None:
@@ -36,14 +36,14 @@ class SandboxNotFound(SandboxError):
 
 
 class SandboxLost(SandboxError):
-    """The sandbox is gone, with all that it kept; make a new one. What was running may have done its work."""
+    """The sandbox is gone with its state and files; make a new one. Calls in progress may have taken effect."""
 
 
 FileProblem = Literal["missing", "directory", "not a file", "denied", "too large", "no space", "other"]
 
 
 class FileError(SandboxError):
-    """A file could not be moved; the sandbox is well."""
+    """A file could not be read or written. The sandbox still works."""
 
     def __init__(self, message: str, *, problem: FileProblem) -> None:
         super().__init__(message)

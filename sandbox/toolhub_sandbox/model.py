@@ -1,4 +1,4 @@
-"""What sandboxes give back: frozen values, the same from every backend."""
+"""The values that sandboxes return, the same from every backend."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ State = Literal["kept", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Something shown as Jupyter shows it: one value in several MIME types.
+    """A displayed value in several MIME types, as in Jupyter.
 
     data: MIME type -> text; images in base64, as in a notebook file.
     """
 
     data: Mapping[str, str]
     is_result: bool = False
-    """Whether it is the value of the last expression, rather than something displayed on the way."""
+    """Whether it is the value of the last expression, not one that the code displayed."""
 
     @property
     def text(self) -> str | None:
@@ -31,7 +31,7 @@ class Display:
 
     @property
     def png(self) -> bytes | None:
-        """The image; None where there is none, or where the code called something else an image."""
+        """The image; None without one, or if the data is not valid base64."""
         try:
             return base64.b64decode(self.data.get("image/png", "")) or None
         except ValueError:
@@ -59,9 +59,9 @@ class Execution:
     displays: tuple[Display, ...] = ()
     error: Failure | None = None
     state: State = "kept"
-    """`lost`: the interpreter had to be replaced; variables, imports and threads are gone, files are not.
+    """`lost`: the interpreter was replaced. Variables, imports and threads are gone; files are not.
 
-    Told once: by the execution that cost it or, if nobody waited for that one or none was running, by the next.
+    Each loss is reported once: by the execution that caused it, or by the next one if no caller waited for an answer.
     """
     timed_out: bool = False
     dropped_bytes: int = 0
@@ -84,8 +84,8 @@ class Execution:
 class CommandResult:
     """What a shell command did.
 
-    exit_code: as the shell tells it, 128 + n for signal n, so 137 when it was ended for its timeout; 126 when it could
-    not be started, for example in a `cwd` that does not exist.
+    exit_code: the shell's; 128 + n for signal n, so 137 after a timeout; 126 if the command could not be started, for
+    example because `cwd` does not exist.
     """
 
     stdout: str
@@ -97,7 +97,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """How a sandbox is doing. Seconds and bytes; None where the backend cannot tell."""
+    """The state of a sandbox. None where the backend does not know."""
 
     id: str
     profile: str
@@ -107,7 +107,7 @@ class SandboxInfo:
     idle_s: float
     executions: int
     lease_s: float | None = None
-    """Time left; None: it lives as long as its owner."""
+    """Seconds left; None: the sandbox lives as long as its owner."""
     cpu_s: float | None = None
     rss_bytes: int | None = None
     processes: int | None = None
@@ -115,7 +115,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What a backend really enforces here. Each of `weaker` says what is missing and why."""
+    """What a backend really enforces on this machine. Each text in `weaker` says what is missing and why."""
 
     backend: str
     summary: str

@@ -1,7 +1,7 @@
-"""What every backend offers.
+"""The interface of every backend and of its sandboxes.
 
-A backend is opened as a context manager, makes sandboxes, and ends them all when it is left. Sandboxes keep their
-state between calls; calls on one sandbox may overlap (code runs one after the other, commands beside it).
+A backend is a context manager: it makes sandboxes, and ends all of them when it is left. A sandbox keeps its state
+between calls. Calls on one sandbox may overlap: code runs in order, one at a time; commands run beside it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Sandbox(Protocol):
     def is_alive(self) -> bool: ...
 
     async def exec_code(self, code: str, *, timeout: float | None = None) -> Execution:
-        """Run Python in the sandbox's interpreter; what it defines is there for the next call.
+        """Run Python in the sandbox's interpreter. Later calls see what it defines.
 
-        timeout: seconds of running (not of waiting for other code); default is the profile's. When it passes, the code
-        is interrupted (state kept); if it ignores that, the interpreter is replaced (state lost). Cancelling does the
-        same. The code's own failure is `Execution.error`.
+        timeout: seconds of running, without waiting for other code; the default is the profile's. After it the code is
+        interrupted (state kept). If it ignores that, the interpreter is replaced (state lost). Cancelling this call
+        does the same. An exception in the code becomes `Execution.error`.
         """
         ...
 
@@ -44,12 +44,12 @@ class Sandbox(Protocol):
     ) -> CommandResult:
         """Run a `bash -lc` command. When `timeout` (seconds) passes, it ends with all that it started.
 
-        What a command that ended by itself left in the background goes on running.
+        Background processes of a command that ended by itself go on running.
         """
         ...
 
     async def put(self, path: str, data: bytes | AsyncIterable[bytes]) -> None:
-        """Write a file as a whole, making its folders; a relative path starts at /home/user. Raises FileError."""
+        """Write a whole file and make its folders. Relative paths start at /home/user. Raises FileError."""
         ...
 
     def read(self, path: str, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
@@ -61,11 +61,11 @@ class Sandbox(Protocol):
         ...
 
     async def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the running code, if any; its state is kept."""
+        """Raise KeyboardInterrupt in the running code, if any. The state is kept."""
         ...
 
     async def kill(self) -> None:
-        """End it with everything in it, and wait until nothing is left. Idempotent."""
+        """End the sandbox with all its processes and files, and wait until it is gone. Idempotent."""
         ...
 
     async def wait_closed(self) -> None:
@@ -83,7 +83,7 @@ class Backend(Protocol):
 
     @property
     def memory_bytes(self) -> int | None:
-        """What all its sandboxes use on this machine; None: nothing, or it cannot tell."""
+        """Memory of this machine that all its sandboxes use; None: none, or unknown."""
         ...
 
     async def create(self, name: str, profile: SandboxProfile) -> Sandbox:

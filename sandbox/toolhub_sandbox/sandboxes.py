@@ -282,7 +282,7 @@ class OwnerSandboxes:
         """Return a live sandbox of this owner. Raises SandboxNotFound."""
         sandbox = self._own.get(sandbox_id)
         if sandbox is None or not sandbox.is_alive:
-            raise SandboxNotFound(f"{self.owner!r} has no sandbox {sandbox_id!r}: it never had, or it has ended")
+            raise SandboxNotFound(f"{self.owner!r} has no sandbox {sandbox_id!r}: it has ended or never was there")
         return sandbox
 
     async def aclose(self) -> None:

@@ -233,7 +233,7 @@ async def test_the_17th_file_at_once_is_refused_and_says_so(sandbox):
     with patience():
         for pieces in open_files:
             await anext(pieces)
-    with pytest.raises(FileError, match="16 files are being moved already"):
+    with pytest.raises(FileError, match="16 files are open already"):
         await got(sandbox, "file")
     for pieces in open_files:
         await pieces.aclose()

@@ -67,7 +67,7 @@ async def test_one_that_has_ended_is_not_found(backend):
         scope = sandboxes.for_owner("t1")
         gone = await scope.create()
         await gone.kill()
-        with pytest.raises(SandboxNotFound, match="it never had, or it has ended"):
+        with pytest.raises(SandboxNotFound, match="it has ended or never was there"):
             scope.get(gone.id)
         assert (dict(scope.sandboxes), scope.count) == ({}, 0)
 

@@ -1,8 +1,8 @@
-"""The backend: creates sandboxes no faster than the service allows, and leaves none behind.
+"""The backend `e2b`: creates sandboxes no faster than the service allows, and leaves none behind.
 
-A creation runs in a task of the backend, not of its caller: a caller that is cancelled half-way cannot take back a
-request that is already at the service, so the sandbox is awaited and killed. All carry a mark of this backend in
-their metadata; leaving it looks for those whose answer never arrived.
+A creation runs in a task of the backend, not of its caller. A caller that is cancelled cannot take back a request that
+the service already has, so the backend waits for that sandbox and kills it. The metadata of all sandboxes names this
+backend: closing it looks for those whose answer never arrived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from toolhub_sandbox.model import Isolation
 log = logging.getLogger("toolhub.sandbox.e2b")
 
 METADATA_KEY = "toolhub_backend"
-# Killing all sandboxes at once, and creations that are on their way: 20,000 requests in 30 s are allowed.
+# For killing all sandboxes and for creations in progress. The service allows 20,000 requests in 30 s.
 CLOSE_S = 10.0
-# One list and one kill each, and only when an answer was lost. Together less than a hub waits for its sandboxes.
+# One list, and one kill for each sandbox, only when an answer was lost. CLOSE_S and this are less than a hub waits.
 SWEEP_S = 4.0
 
 _ISOLATION = Isolation(
@@ -46,7 +46,7 @@ _ISOLATION = Isolation(
 
 @dataclass(eq=False, slots=True)
 class _PendingCreation:
-    """A sandbox on its way."""
+    """A sandbox that is being created."""
 
     is_wanted: bool = True
     sandbox: E2BSandbox | None = None
@@ -62,7 +62,7 @@ class E2BBackend:
         self._settings = settings
         self._adapter = adapter
         self._tasks = tasks
-        self._mark = secrets.token_hex(12)
+        self._backend_id = secrets.token_hex(12)
         self._sandboxes: set[E2BSandbox] = set()
         self._pending: set[_PendingCreation] = set()
         self._has_lost_answers = False
@@ -78,14 +78,14 @@ class E2BBackend:
 
     @property
     def memory_bytes(self) -> None:
-        """None of this machine's."""
+        """None: E2B's sandboxes use no memory of this machine."""
         return None
 
     async def create(self, name: str, profile: SandboxProfile) -> E2BSandbox:
-        """Return a new sandbox, after waiting for a turn.
+        """Return a new sandbox, as soon as the rate limit allows.
 
-        Raises SandboxLimit when the service refuses (`retry_after`: when a next try makes sense; the SDK has already
-        waited for what its Retry-After asked, as far as a request's time allows), SandboxUnavailable.
+        Raises SandboxLimit when the service refuses, with `retry_after` (the SDK has already retried after Retry-After,
+        as far as a request's timeout allowed), SandboxUnavailable.
         """
         if profile.read_only:
             raise SandboxUnavailable(
@@ -101,7 +101,7 @@ class E2BBackend:
             await pending.done.wait()
         except BaseException:
             pending.is_wanted = False
-            if pending.sandbox is not None:  # it arrived at the very moment
+            if pending.sandbox is not None:  # it was created at the same moment
                 self._tasks.start_soon(pending.sandbox.kill)
             raise
         if pending.sandbox is None:
@@ -131,7 +131,7 @@ class E2BBackend:
         except BaseException as exc:
             await sandbox.kill()
             if isinstance(exc, SandboxError) and not isinstance(exc, SandboxLimit | SandboxUnavailable):
-                raise SandboxUnavailable(f"a new sandbox of profile {name!r} did not work: {exc}") from exc
+                raise SandboxUnavailable(f"a new sandbox of profile {name!r} does not work: {exc}") from exc
             raise
         return sandbox
 
@@ -144,7 +144,7 @@ class E2BBackend:
                 lambda: self._adapter.sdk.AsyncSandbox.create(
                     template=self._settings.template,
                     timeout=lease.whole_s,
-                    metadata={METADATA_KEY: self._mark},
+                    metadata={METADATA_KEY: self._backend_id},
                     envs=dict(profile.env),
                     idempotency_key=idempotency_key,
                     **_network(profile),
@@ -170,7 +170,7 @@ class E2BBackend:
         self._sandboxes.discard(sandbox)
 
     async def aclose(self) -> None:
-        """Kill all sandboxes, also those on their way. Bounded."""
+        """Kill all sandboxes, including those that are being created. Bounded in time."""
         self._is_closing = True
         for pending in self._pending:
             pending.is_wanted = False
@@ -185,9 +185,9 @@ class E2BBackend:
                 await self._sweep()
 
     async def _sweep(self) -> None:
-        """Kill what carries our mark: sandboxes whose creation was never answered."""
+        """Kill sandboxes whose creation was never answered: their metadata names this backend."""
         sdk, params = self._adapter.sdk, self._adapter.params
-        pages = sdk.AsyncSandbox.list(query=sdk.SandboxQuery(metadata={METADATA_KEY: self._mark}), **params)
+        pages = sdk.AsyncSandbox.list(query=sdk.SandboxQuery(metadata={METADATA_KEY: self._backend_id}), **params)
         with suppress(SandboxError):
             while pages.has_next:
                 for found in await self._adapter.call(pages.next_items, doing="looking for sandboxes left behind"):
@@ -229,13 +229,16 @@ async def open_e2b(settings: SandboxSettings) -> AsyncIterator[E2BBackend]:
 
 # --- how fast sandboxes may be created --------------------------------------------------------------------------------
 
-# Slower than one try in a minute would look dead, and a refusal costs the service next to nothing.
+# The service refuses with 429 (too fast, or too many) and 503 (no room). Each refusal halves the rate. Each creation
+# that works adds a tenth of the configured rate. TCP does the same (AIMD), so hubs on one account share it fairly.
+#
+# One try a minute: slower would look dead, and a refusal costs the service little.
 SLOWEST_PER_SECOND = 1 / 60
 
 
 @dataclass(slots=True)
 class CreationRate:
-    """The rule alone; `now` is seconds on any monotonic clock."""
+    """The AIMD rule, without waiting; `now` is seconds on any monotonic clock."""
 
     per_second: float
     """Never faster than this."""
@@ -261,7 +264,7 @@ class CreationRate:
     def refuse(self, now: float, *, started: float, retry_after: float | None = None) -> None:
         """A creation that began at `started` was refused.
 
-        Those that were already on their way when the rate was lowered say nothing new: they do not lower it again.
+        Requests that had started before the rate was lowered do not lower it again.
         """
         if started >= self._refused_at:
             self.current = max(min(self.per_second, SLOWEST_PER_SECOND), self.current / 2)
@@ -270,7 +273,7 @@ class CreationRate:
 
 
 class CreationLimiter:
-    """Makes creations wait for the rule, first come first served."""
+    """Makes creations wait until `CreationRate` allows them, first come, first served."""
 
     def __init__(self, rate: CreationRate) -> None:
         self.rate = rate
@@ -285,7 +288,7 @@ class CreationLimiter:
         return self.rate.wait_s(anyio.current_time())
 
     async def acquire(self) -> float:
-        """Return, when a creation may start, the time at which it does."""
+        """Wait until a creation may start, and return that time."""
         async with self._turn:
             # In a loop: a refusal that arrives during the wait makes it longer.
             while (wait := self.rate.wait_s(anyio.current_time())) > 0:

@@ -1,9 +1,9 @@
 """Shell commands of one sandbox, and ending them with all that they started.
 
-A command is wrapped: when it has ended, its shell writes a mark with the exit code to both streams. So what it left
-in the background may hold them open as long as it likes, and the exit code is the shell's, not the service's -1.
+Each command is wrapped: when it has ended, its shell writes a mark with the exit code to both streams. So background
+processes may keep the streams open, and the exit code is the shell's, not the service's -1.
 
-The service kills one process at most. All others are found by a variable that they inherited, and as descendants.
+The service kills one process. The others are found as its descendants, and by a variable that they inherited.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger("toolhub.sandbox.e2b")
 
 VARIABLE = "TOOLHUB_COMMAND"
 KILLED = 128 + 9
-# Looking through /proc and killing takes milliseconds; a machine without memory may need longer.
+# Reading /proc and killing takes milliseconds; longer on a machine that is out of memory.
 KILL_S = 10.0
-# Letting go of a stream is local.
+# Disconnecting from a stream needs no request.
 DISCONNECT_S = 1.0
 
 # The deadlines are ours. The SDK's one for opening a stream opens it in a task of its own on Python 3.11, which then
-# ends, when it is cancelled, with an error that nobody retrieves.
+# ends, when it is cancelled, with an error that asyncio reports as never retrieved.
 _NO_DEADLINE = {"timeout": 0, "request_timeout": 0}
 
 # The subshell keeps `exit` and `set` of the command away from the mark; the token is split so that the mark is
@@ -100,7 +100,7 @@ class E2BCommands:
         return running.handle
 
     async def _wait(self, running: _Command, handle: Any) -> int:
-        """Return the exit code, as soon as the command has ended by itself or its streams have."""
+        """Return the exit code as soon as the command or its streams have ended."""
         exited = self._lifecycle.adapter.sdk.CommandExitException
         with running.until_marked:
             try:
@@ -117,7 +117,7 @@ class E2BCommands:
         return running.stdout.exit_code or 0
 
     async def _kill(self, running: _Command) -> None:
-        """End whatever of the command is left. Bounded."""
+        """End all processes of the command. Bounded in time."""
         if not self._lifecycle.is_alive:
             return
         pid = running.handle.pid if running.handle is not None else "none"
@@ -129,7 +129,7 @@ class E2BCommands:
                     return
             if running.handle is not None:
                 await self._lifecycle.call(running.handle.kill, doing="killing a command")
-        log.warning("what a command started in sandbox %s may still run", self._lifecycle.remote.sandbox_id)
+        log.warning("processes of a command in sandbox %s may still run", self._lifecycle.remote.sandbox_id)
 
     async def _run_quietly(self, script: str, user: str | None) -> bool:
         try:
@@ -147,7 +147,7 @@ class E2BCommands:
 
 
 class _Command:
-    """One command on its way."""
+    """One running command."""
 
     def __init__(self, output_bytes: int) -> None:
         self.token = secrets.token_hex(12)
@@ -174,7 +174,7 @@ class _Command:
         )
 
     async def disconnect(self) -> None:
-        """Stop listening; what still runs goes on."""
+        """Stop listening. Processes that still run go on."""
         if self.handle is not None and self.handle.exit_code is None:
             with suppress(Exception), anyio.move_on_after(DISCONNECT_S, shield=True):
                 await self.handle.disconnect()

@@ -17,9 +17,9 @@ from toolhub_sandbox.protocol import HOME
 
 T = TypeVar("T")
 
-# Slower than this is not moving: a file of n bytes gets n / this seconds beyond a request's own.
+# A slower transfer counts as stuck: a file of n bytes gets n / this seconds beyond a request's timeout.
 SLOWEST_BYTES_PER_SECOND = 256 * 1024
-# Removing the rest of a failed upload, and letting go of a download.
+# For removing a failed upload, and for closing a download.
 TIDY_S = 5.0
 
 
@@ -47,7 +47,7 @@ class E2BFiles:
             await self._put_stream(target, data)
 
     async def _put_stream(self, target: str, pieces: AsyncIterable[bytes]) -> None:
-        # Beside the target and renamed at the end: what fails half-way leaves the file as it was.
+        # Written beside the target and renamed at the end: a failed upload leaves the file as it was.
         folder, name = posixpath.split(target)
         part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}.part")
         try:
@@ -59,7 +59,7 @@ class E2BFiles:
             if upload.error is not None:
                 raise upload.error
             if upload.scope.cancelled_caught:
-                raise SandboxError(f"{target}: the upload stopped moving for {self._lifecycle.adapter.timeout_s:g} s")
+                raise SandboxError(f"{target}: the upload made no progress for {self._lifecycle.adapter.timeout_s:g} s")
             await self._send(target, "moving a file into place", lambda: self._files.rename(part, target))
         except BaseException:
             with suppress(Exception), anyio.move_on_after(TIDY_S, shield=True):
@@ -100,7 +100,7 @@ class E2BFiles:
             raise FileError(f"{target}: {text}", problem=self._problem(exc, text)) from exc
 
     def _problem(self, exc: Exception, text: str) -> FileProblem:
-        # The service has one status for all of these, and tells them apart in words.
+        # The service has one status for all of these. Only its text tells them apart.
         if "is a directory" in text or "is a dir" in text:
             return "directory"
         if "permission denied" in text:
@@ -123,9 +123,9 @@ class E2BFiles:
 
 
 class _Upload:
-    """Pieces on their way; `scope` ends when the service takes none for a while.
+    """An upload in pieces. `scope` is cancelled when the service takes none for a while.
 
-    The time that the producer needs for a piece is its own.
+    The time that the producer needs for a piece does not count.
     """
 
     def __init__(self, pieces: AsyncIterable[bytes], idle_s: float, check: Callable[[int], None]) -> None:
@@ -145,7 +145,7 @@ class _Upload:
                 yield bytes(piece)
                 self.scope.deadline = math.inf
         except Exception as exc:
-            # The SDK may wrap it; ours is told as it is.
+            # The SDK may wrap the error; the caller gets the original.
             self.error = exc
             self.scope.cancel()
             return

@@ -1,12 +1,12 @@
 """The code interpreter of one sandbox: runs code one piece after the other, and keeps its variables.
 
-The service has no request for interrupting. It interrupts the code when the connection of the request breaks (the
-SDK keeps HTTP/1.1 for these requests so that this works), which is therefore what a timeout, `interrupt()` and a
-cancellation do. Older templates do not, and code can swallow a KeyboardInterrupt. So afterwards the interpreter is
-asked for its process id: the same one in time means that its state is kept, else the context is restarted.
-Only this question is ever asked twice, never somebody's code.
+The service has no request for interrupting. It interrupts the code when the connection of the request breaks (the SDK
+keeps HTTP/1.1 for these requests so that this works). So a timeout, `interrupt()` and a cancellation break it. Older
+templates do not interrupt then, and code can swallow a KeyboardInterrupt. So afterwards the interpreter is asked for
+its process id. The same id in time means that its state is kept; otherwise the context is restarted. Only this question
+is ever sent twice, never a caller's code.
 
-A kernel that dies between two pieces of code is replaced by the service without a word, but counts from 1 again.
+The service silently replaces a kernel that dies between two pieces of code. The new one counts from 1 again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toolhub_sandbox.model import Display, Execution, Failure, State
 
 # An interrupt takes milliseconds; code that cleans up after itself gets this long before its interpreter is replaced.
 INTERRUPT_S = 3.0
-# An interrupt that comes late hits the question instead of the code.
+# A late interrupt may hit the question instead of the code.
 ASK_TIMES = 5
 ASK_AGAIN_S = 0.05
 # Importing what a profile preloads, on a machine that has just started.
@@ -61,7 +61,7 @@ def display_of(result: Any) -> Display:
 
 @dataclass(slots=True)
 class _Output:
-    """What an execution has said so far: one that is stopped early gives no other result."""
+    """The output of an execution so far. One that is stopped early has no other result."""
 
     stdout: CappedText
     stderr: CappedText
@@ -96,11 +96,11 @@ class E2BInterpreter:
         self._turn = anyio.Lock()
         self._context: Any = None
         self._process_id: int | None = None
-        """None: it has to be replaced before it is used."""
+        """None: the interpreter must be replaced before the next use."""
         self._state: State = "kept"
-        """`lost` until an execution has told so."""
+        """`lost` until an execution has reported the loss."""
         self._count = 0
-        """What the kernel's own count has come to; ours are in it."""
+        """The kernel's own execution count. It includes our questions."""
         self._running: _Running | None = None
         self.executions = 0
 
@@ -117,7 +117,7 @@ class E2BInterpreter:
                 return
             except (SandboxLost, SandboxUnavailable):
                 raise
-            except SandboxError:  # some templates list it under an id that they do not know
+            except SandboxError:  # some templates list an id that they then do not accept
                 pass
         await self._make_context()
 
@@ -198,7 +198,7 @@ class E2BInterpreter:
         return self._count <= before
 
     async def _adopt(self) -> None:
-        """The service has replaced the interpreter; what the code just did to the new one is kept."""
+        """Go on with the interpreter that the service has put in place of the old one."""
         self._state = "lost"
         with suppress(SandboxError):  # unprepared, it is replaced when its process id is next asked for
             await self._prepare()
@@ -216,7 +216,7 @@ class E2BInterpreter:
         return False
 
     async def _replace(self) -> None:
-        # Forgotten first: whatever goes wrong below, the next execution replaces it again.
+        # Cleared first: if something fails below, the next execution replaces the interpreter again.
         self._process_id = None
         self._count = 0
         try:
@@ -252,7 +252,7 @@ class E2BInterpreter:
             )
             self._count = answer.execution_count or self._count + 1
             printed = "".join(answer.logs.stdout).split()
-            if printed and printed[-1].isdigit():  # what it preloads may print as well
+            if printed and printed[-1].isdigit():  # the preloaded modules may print, too
                 return int(printed[-1])
             if answer.error is None or answer.error.name != "KeyboardInterrupt":
                 break
@@ -260,7 +260,7 @@ class E2BInterpreter:
         problem = f"{answer.error.name}: {answer.error.value}" if answer.error else "no answer"
         if self._preload and question != _ASK:
             raise SandboxUnavailable(
-                f"the profile preloads {', '.join(self._preload)}, which the E2B template cannot ({problem}); "
-                "use a template that can (sandbox.e2b.template)"
+                f"the profile preloads {', '.join(self._preload)}, which the E2B template cannot import ({problem}); "
+                "use a template that has them (sandbox.e2b.template)"
             )
         raise SandboxError(f"the interpreter does not work: {problem}")

@@ -1,4 +1,4 @@
-"""Whether a sandbox lives, and what ends with it: every call that is on its way, and its lease."""
+"""Whether a sandbox at E2B is alive: its lease, and the calls in progress that end with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolhub_sandbox.errors import SandboxError, SandboxLost
 T = TypeVar("T")
 log = logging.getLogger("toolhub.sandbox.e2b")
 
-# One request, tried again twice: whoever ends a sandbox waits no longer. Its lease ends it anyway.
+# One request and two retries. If they fail, the lease ends the sandbox.
 KILL_S = 10.0
 KILL_TRIES = 3
 
@@ -40,19 +40,19 @@ class Lease:
         self.ends_at = now + self.seconds
 
     def next_renewal(self, *, rng: random.Random | None = None) -> float:
-        """When 40 to 50 % of it is used: time for several tries, and not every sandbox at once."""
+        """Return when to renew: after 40 to 50 % of the lease, at random, with time left for several tries."""
         return self.ends_at - self.seconds * (0.5 + 0.1 * (rng or random).random())
 
 
 class Lifecycle:
-    """One sandbox's: alive until `mark_lost()` or `kill()`."""
+    """The life of one sandbox: alive until `mark_lost()` or `kill()`."""
 
     def __init__(self, adapter: SdkAdapter, remote: Any, lease: Lease) -> None:
         self.adapter = adapter
         self.remote = remote
         self.lease = lease
         self.end_reason: str | None = None
-        """Why it is over; None while it lives."""
+        """Why the sandbox has ended; None while it is alive."""
         self._was_killed = False
         self._closed = anyio.Event()
         self._scopes: set[anyio.CancelScope] = set()
@@ -73,7 +73,7 @@ class Lifecycle:
         timeout: float | None = None,
         passing: tuple[type[Exception], ...] = (),
     ) -> T:
-        """As `SdkAdapter.call`, for something inside this sandbox; finding it dead ends this lifecycle."""
+        """As `SdkAdapter.call`, for something inside this sandbox; if the sandbox is gone, `mark_lost()`."""
         self.check()
         try:
             return await self.adapter.call(
@@ -89,7 +89,7 @@ class Lifecycle:
 
     @contextmanager
     def while_alive(self) -> Iterator[None]:
-        """Something that ends when the sandbox does. Raises SandboxLost then."""
+        """Cancel the block when the sandbox ends, and raise SandboxLost."""
         self.check()
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
@@ -101,12 +101,12 @@ class Lifecycle:
             raise SandboxLost(self.end_reason or "the sandbox is gone")
 
     def mark_lost(self, reason: str) -> None:
-        """It was found dead."""
+        """End this lifecycle: the sandbox was found to be gone."""
         if self._finish(reason):
             self._closed.set()
 
     async def kill(self) -> None:
-        """Tell the service to end it, and return when it has, or when it cannot be told. Idempotent."""
+        """Ask the service to end the sandbox. Returns when it has, or when all tries failed. Idempotent."""
         if not self._finish("the sandbox was killed"):
             await self._closed.wait()
             return
@@ -121,7 +121,7 @@ class Lifecycle:
         await self._closed.wait()
 
     async def renew_until_ended(self) -> None:
-        """Renew the lease until this life is over."""
+        """Renew the lease until the sandbox ends."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -129,7 +129,7 @@ class Lifecycle:
             finally:
                 self._scopes.discard(scope)
         await self._closed.wait()
-        if not self._was_killed:  # only found dead: should that be wrong, nothing may be left behind
+        if not self._was_killed:  # it was only found to be gone: if that is wrong, this ends it
             await self._send_kill(tries=1)
 
     async def _renew_forever(self) -> None:
@@ -149,7 +149,7 @@ class Lifecycle:
 
     async def _renew(self) -> None:
         asked = anyio.current_time()
-        # A third of the lease: one slow answer must not cost all the other tries.
+        # A third of the lease: one slow answer must leave time for other tries.
         await self.call(
             lambda: self.remote.set_timeout(self.lease.whole_s),
             doing="renewing the lease",

@@ -1,4 +1,4 @@
-"""What a program printed: the first bytes are kept, the rest is counted."""
+"""Output of a program at E2B: the first bytes are kept, the rest is counted."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class CappedText:
 
 
 class MarkedStream:
-    """A stream whose writer says where it ends: `mark`, its exit code, a newline.
+    """A stream that ends with a mark: `mark`, the exit code, a newline.
 
-    The stream itself stays open while anything that the program left in the background holds it. What comes after
-    the mark is not the program's.
+    The stream itself stays open as long as a background process has it. Text after the mark is not the program's.
     """
 
     def __init__(self, limit: int, mark: str, on_end: Callable[[], None]) -> None:
@@ -39,7 +38,7 @@ class MarkedStream:
         self._mark = mark
         self._on_end = on_end
         self._tail = ""
-        """Not yet told apart from the beginning of a mark."""
+        """Text that may be the beginning of the mark."""
 
     def feed(self, text: str) -> None:
         if self.exit_code is not None:
@@ -59,7 +58,7 @@ class MarkedStream:
             self._on_end()
 
     def close(self) -> None:
-        """Keep what was held back; there was no mark."""
+        """End without a mark: keep the text that was held back."""
         if self.exit_code is None:
             self.kept.add(self._tail)
             self._tail = ""

@@ -15,7 +15,7 @@ from toolhub_sandbox.errors import SandboxError
 from toolhub_sandbox.model import CommandResult, Execution, SandboxInfo
 from toolhub_sandbox.protocol import HOME
 
-# Metrics are a courtesy: whoever asks how a sandbox is doing does not wait longer for them.
+# `info()` waits this long for metrics, which are optional.
 METRICS_S = 2.0
 
 
@@ -54,12 +54,12 @@ class E2BSandbox:
     async def exec_code(self, code: str, *, timeout: float | None = None) -> Execution:
         """As the protocol says.
 
-        The SDK itself keeps all that the code prints until it has ended; `output_bytes` bounds what is given back.
+        The SDK keeps all output until the code has ended; `output_bytes` bounds only what is returned.
         """
         self._used()
         with self.lifecycle.while_alive():
             return await self._interpreter.run(code, timeout=_or(timeout, self._limits.exec_timeout_s))
-        raise AssertionError("a step ends or raises")
+        raise AssertionError("while_alive() ends or raises")
 
     async def run_command(
         self, command: str, *, timeout: float | None = None, cwd: str = HOME, env: Mapping[str, str] | None = None
@@ -69,7 +69,7 @@ class E2BSandbox:
         with self.lifecycle.while_alive():
             seconds = _or(timeout, self._limits.command_timeout_s)
             return await self._commands.run(command, timeout=seconds, cwd=cwd, env=env or {})
-        raise AssertionError("a step ends or raises")
+        raise AssertionError("while_alive() ends or raises")
 
     async def put(self, path: str, data: bytes | AsyncIterable[bytes]) -> None:
         self._used()
@@ -78,7 +78,7 @@ class E2BSandbox:
 
     async def read(self, path: str, *, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         self._used()
-        # No step round a `yield`: each request notices by itself that the sandbox is gone.
+        # No `while_alive()` around a `yield`: each request finds out by itself that the sandbox is gone.
         pieces = self._files.read(path, max_bytes=max_bytes)
         try:
             async for piece in pieces:
@@ -89,13 +89,13 @@ class E2BSandbox:
     async def get(self, path: str, *, max_bytes: int | None = None) -> bytes:
         with self.lifecycle.while_alive():
             return b"".join([piece async for piece in self.read(path, max_bytes=max_bytes)])
-        raise AssertionError("a step ends or raises")
+        raise AssertionError("while_alive() ends or raises")
 
     async def interrupt(self) -> None:
         """Interrupt the running code, if any, and return when it has ended.
 
-        The service has no request for it, but interrupts code whose request is dropped. Where that does not help
-        within seconds the interpreter is replaced: the interrupted `Execution` says whether its state is lost.
+        The service has no request for it, but interrupts code whose request is dropped. If that does not help within
+        seconds, the interpreter is replaced. The interrupted `Execution` says whether its state is lost.
         """
         with self.lifecycle.while_alive():
             await self._interpreter.interrupt()

@@ -1,8 +1,8 @@
-"""Where calls leave for the SDK: with a deadline of ours, and with errors of ours.
+"""Calls to E2B's SDK, with our deadlines and our errors.
 
 The SDK's own deadlines cannot be relied on: on Python 3.11 the one of a stream is not enforced once it is open
 (measured with e2b 2.63), and run_code's has been twice what was asked (issue 1881 of e2b-dev/E2B). Its errors need
-asking back: the exception of a sandbox that is gone is a subclass of the one for a timeout.
+a second question: the exception for a sandbox that is gone is a subclass of the one for a timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolhub_sandbox.errors import SandboxError, SandboxLimit, SandboxLost, Sand
 
 T = TypeVar("T")
 
-# Asking whether a sandbox runs is one small request; without an answer by then nothing is known.
+# Whether a sandbox runs is one small request. Without an answer by then it counts as running.
 IS_RUNNING_S = 5.0
 
 # e2b 2.55, which e2b-code-interpreter 2.11 still allows, has neither streamed uploads nor output that is not retained
@@ -34,7 +34,7 @@ IsRunning = Callable[[], Awaitable[bool]]
 
 
 class KeyRefused(SandboxUnavailable):
-    """The service does not know the key, so nothing was done and nothing needs tidying up."""
+    """The service refused the API key: nothing was done, so nothing needs cleaning up."""
 
 
 def load_sdk() -> Any:
@@ -55,7 +55,7 @@ def load_sdk() -> Any:
 
 
 class SdkAdapter:
-    """Sends calls to the SDK; knows the API key, so as to keep it out of what is shown."""
+    """Sends calls to the SDK. It knows the API key, to keep it out of errors."""
 
     def __init__(self, sdk: Any, settings: E2BSettings) -> None:
         self.sdk = sdk
@@ -73,7 +73,7 @@ class SdkAdapter:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What every call of the control plane is given."""
+        """Arguments of every call to the control plane."""
         return {"api_key": self._key, "request_timeout": self.timeout_s}
 
     async def call(
@@ -88,9 +88,9 @@ class SdkAdapter:
     ) -> T:
         """Return what the SDK gives, by `timeout` (default: a request's).
 
-        passing: errors of the SDK that the caller understands itself.
+        passing: errors of the SDK that the caller handles itself.
         Raises SandboxLost if the sandbox is gone (asked with `is_running`), SandboxLimit after 429 and 503,
-        SandboxUnavailable if the key is refused, `otherwise` for the rest: it may or may not have been done.
+        SandboxUnavailable if the key is refused, `otherwise` for the rest: the call may or may not have taken effect.
         """
         seconds = self.timeout_s if timeout is None else timeout
         failure: Exception | None = None
@@ -99,7 +99,7 @@ class SdkAdapter:
                 return await send()
             except passing:
                 raise
-            except Exception as exc:  # the SDK raises what five libraries raise, down to plain Exception
+            except Exception as exc:  # the SDK lets errors of five libraries through, even plain Exception
                 # Being cancelled surfaces as a connection error now and then (Python 3.11).
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 failure = exc
@@ -124,12 +124,12 @@ class SdkAdapter:
             return SandboxLost(f"the sandbox is gone (found while {doing}): {text}")
         if is_running is not None and await self._is_dead(is_running):
             return SandboxLost(f"the sandbox is gone (found while {doing}): {text}")
-        return otherwise(f"E2B failed while {doing}; it may have been done: {text}")
+        return otherwise(f"E2B failed while {doing}; it may have taken effect: {text}")
 
     def _is_refusal(self, failure: Exception | None) -> bool:
         if isinstance(failure, (self.sdk.RateLimitException, self.sdk.ServiceBusyException)):
             return True
-        # The code interpreter's own part of the SDK has only a text for these.
+        # The code interpreter's part of the SDK has no class for these, only a text.
         return isinstance(failure, self.sdk.SandboxException) and str(failure).startswith(("429 ", "503 "))
 
     async def _is_dead(self, is_running: IsRunning) -> bool:

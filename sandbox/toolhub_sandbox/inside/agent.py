@@ -1,6 +1,7 @@
-"""The first process of a sandbox: serves the hub's requests and ends everything when the hub is gone.
+"""The agent, the first process of a sandbox: serves the hub's requests, and ends the sandbox when the hub is gone.
 
-It runs no code of the model's. In a pid namespace it is process 1: when it exits the kernel kills all others.
+It never runs the model's code. It is process 1 of a pid namespace: when it exits, the kernel kills all others. It
+hands code to the worker (`worker_manager`) and commands to their shims (`commands`), and moves files itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolhub_sandbox.inside.worker import MAX_CODE
 from toolhub_sandbox.inside.worker_manager import CodeRun, WorkerManager
 
 _MAX_REQUEST = MAX_CODE
-# poll takes no more than 24 days at once, and a timeout may be as long as it likes.
+# poll waits for at most 24 days; a timeout may be longer.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -32,7 +33,7 @@ SHM_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """What one sandbox is given by the hub; see `SandboxProfile` for the sizes."""
+    """What the hub decides for one sandbox; see `SandboxProfile` for the sizes."""
 
     id: str
     output_bytes: int
@@ -49,7 +50,7 @@ class SandboxOptions:
     proxy_port: int = 0
     home: str = "/home/user"
     uid: int | None = None
-    """A uid of this machine that nothing else has; None: it shares one with other sandboxes."""
+    """A uid of the machine that only this sandbox has; None: it shares one with other sandboxes."""
 
 
 class Agent:
@@ -64,7 +65,7 @@ class Agent:
         become_shell: Callable[[], None],
     ) -> None:
         self._hub = hub
-        # Not epoll: the kernel counts what is watched for each uid, and code in the sandbox could use all of it up.
+        # Not epoll: the kernel counts epoll watches for each uid, and code in the sandbox could use up all of them.
         self._selector = selectors.PollSelector()
         self._requests = FrameBuffer(_MAX_REQUEST)
         common: dict[str, Any] = {
@@ -92,7 +93,7 @@ class Agent:
         self._answer({"event": "ready"}, [])
         while True:
             for key, _ in self._selector.select(self._seconds_left()):
-                if key.fd in self._selector.get_map():  # an earlier callback may have ended its stream
+                if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                     key.data()
             now = time.monotonic()
             self._python.on_time(now)
@@ -109,7 +110,7 @@ class Agent:
         try:
             self._selector.unregister(descriptor)
         except (KeyError, ValueError):
-            pass  # its end was seen before
+            pass  # it was removed when its stream ended
 
     def _answer(self, head: Head, parts: list[bytes]) -> None:
         try:
@@ -122,7 +123,7 @@ class Agent:
         os._exit(1)
 
     def _end_orphans(self) -> None:
-        """End what a dead interpreter and finished commands left behind."""
+        """End the processes that a dead worker and finished commands left behind."""
 
         def find() -> list[int]:
             children = children_by_parent()
@@ -183,7 +184,7 @@ class Agent:
 
 
 def usage() -> Head:
-    """CPU seconds, resident bytes and number of the processes in the sandbox, as /proc has them."""
+    """Return CPU seconds, resident bytes and number of the processes in the sandbox, from /proc."""
     ticks = os.sysconf("SC_CLK_TCK")
     page = os.sysconf("SC_PAGE_SIZE")
     own = os.times()
@@ -202,6 +203,7 @@ def usage() -> Head:
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
+# Links and `..` need no care here: this process sees nothing but the sandbox.
 MAX_OPEN = 16
 _PROBLEMS = {
     errno.ENOENT: "missing",
@@ -228,16 +230,16 @@ class OpenFile:
 
 @dataclass(eq=False)
 class Files:
-    """The files that the hub is moving, by the numbers it gave them."""
+    """The files that the hub reads or writes now, by the numbers that the hub gave them."""
 
     home: str
-    """What stands for /home/user, and where relative paths start."""
+    """The folder that is /home/user for the sandbox. Relative paths start there."""
     map_home: bool = False
-    """Whether /home/user must be translated, because it is not the sandbox's own."""
+    """Whether /home/user must be translated to `home`: without namespaces there is no such folder."""
     _open: dict[int, OpenFile] = field(default_factory=dict)
 
     def handle(self, head: Head, parts: list[bytes]) -> Reply:
-        """Do what the request's `op` says; a failure is part of the reply."""
+        """Serve one request. A failure becomes part of the reply."""
         try:
             if head["op"] == "open":
                 return self._open_file(head["file"], self.path(parts[0]), head["mode"]), []
@@ -251,7 +253,7 @@ class Files:
             return {"problem": _PROBLEMS.get(exc.errno or 0, "other"), "reason": exc.strerror or str(exc)}, []
         except KeyError:
             return {"problem": "other", "reason": "the file is not open"}, []
-        except (ValueError, RecursionError) as exc:  # a null byte in the path; a thousand folders or links
+        except (ValueError, RecursionError) as exc:  # a null byte in the path; too many folders or links
             return {"problem": "other", "reason": str(exc)}, []
 
     def path(self, path: bytes) -> str:
@@ -262,7 +264,7 @@ class Files:
 
     def _open_file(self, number: int, path: str, mode: str) -> Head:
         if len(self._open) >= MAX_OPEN:
-            return {"problem": "other", "reason": f"{MAX_OPEN} files are being moved already"}
+            return {"problem": "other", "reason": f"{MAX_OPEN} files are open already"}
         self._open[number] = _open_for_reading(path) if mode == "r" else _open_for_writing(path)
         return {}
 
@@ -293,7 +295,7 @@ def _open_for_reading(path: str) -> OpenFile:
 
 
 def _open_for_writing(path: str) -> OpenFile:
-    """Readers see the old file or the new one, never a part: it is written beside and moved."""
+    """Open a temporary file beside the target. It is renamed at the end, so readers see the old file or the new one."""
     path = os.path.realpath(path)
     if os.path.isdir(path):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))

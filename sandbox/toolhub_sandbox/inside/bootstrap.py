@@ -1,4 +1,8 @@
-"""The last steps of every sandbox's first process, from any backend."""
+"""How a fresh process becomes the agent of a sandbox: the last steps, the same for every backend.
+
+The namespaces exist and the files are mounted. What is left: drop all privileges, hand the hub a pidfd, wait for its
+go-ahead, move into the cgroups, serve.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _MAX_CGROUP_FDS = 8
 
 
 def run_agent(hub: socket.socket, options: SandboxOptions) -> NoReturn:
-    """Give up all privileges, tell the hub, and serve it. The namespaces are entered, the files mounted."""
+    """Drop all privileges, greet the hub, and serve it. The namespaces are entered and the files mounted."""
     syscalls.set_name("sbx-agent")
     listener = isolation.listen_for_proxy(options.proxy_port) if options.proxy_port else None
     os.environ.clear()
@@ -34,7 +38,7 @@ def run_agent(hub: socket.socket, options: SandboxOptions) -> NoReturn:
 
 
 def run_unisolated_agent(hub: socket.socket, options: SandboxOptions) -> NoReturn:
-    """Be a sandbox that is none: limits, and a folder of its own, but the same files and network as the hub."""
+    """Serve without isolation: only limits and a home folder. Files and network are those of the hub."""
     syscalls.set_name("sbx-agent")
     os.setsid()
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -58,7 +62,7 @@ def _serve(hub: socket.socket, options: SandboxOptions) -> NoReturn:
 
 
 def detach_stdio() -> None:
-    """Let go of what stderr is to the hub: a sandbox must not be able to write there."""
+    """Replace stdin, stdout and stderr with /dev/null: a sandbox must not write to the hub's pipes."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
@@ -66,7 +70,10 @@ def detach_stdio() -> None:
 
 
 def handshake(hub: socket.socket, listener: socket.socket | None) -> None:
-    """Send the hub what it needs to hold this sandbox: a pidfd, and the proxy's socket; wait until it said go."""
+    """Send the hub a pidfd of this process and the proxy's socket, then wait for its answer.
+
+    The answer brings the descriptors of this sandbox's cgroups; an end of the connection means that the hub is gone.
+    """
     own = os.pidfd_open(os.getpid())
     descriptors = [own] if listener is None else [own, listener.fileno()]
     socket.send_fds(hub, [encode({"event": "spawned"})], descriptors)
@@ -76,13 +83,13 @@ def handshake(hub: socket.socket, listener: socket.socket | None) -> None:
     data, cgroup_fds, _, _ = socket.recv_fds(hub, 1, _MAX_CGROUP_FDS)
     if not data:
         os._exit(0)
-    for cgroup_fd in cgroup_fds:  # into this sandbox's cgroups; nothing of the model's has run yet
+    for cgroup_fd in cgroup_fds:  # moves into this sandbox's cgroups; none of the model's code has run yet
         os.write(cgroup_fd, b"0")
         os.close(cgroup_fd)
 
 
 def report_failure(hub: socket.socket, exc: BaseException) -> None:
-    """Tell the hub why there will be no sandbox, or none any more."""
+    """Tell the hub why the sandbox could not start, or why it ended."""
     last = traceback.extract_tb(exc.__traceback__)[-1]
     try:
         hub.sendall(encode({"event": "failed", "why": f"{type(exc).__name__}: {exc} ({last.name})"}))

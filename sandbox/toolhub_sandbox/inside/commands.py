@@ -1,4 +1,4 @@
-"""Shell commands: each below a shim of its own, so that a timeout can end all that it started."""
+"""Shell commands. Each runs below a shim (a small parent process), so that a timeout can end all that it started."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from toolhub_sandbox.inside.processes import Capture, kill_tree, raise_oom_score
 
 Answer = Callable[[Head, list[bytes]], None]
 
-# What more commands than this at once would be for is hard to imagine; each costs three processes.
+# Each command costs three processes. No agent is known to run more at once.
 MAX_COMMANDS = 32
-# Streams that are read for what commands left in the background; beyond, the oldest are closed.
+# Output streams that are still read because background processes write to them. The oldest are closed first.
 MAX_LEFT = 256
 # A killed command is gone within milliseconds; if not, it is killed again.
 _KILL_S = 1.0
-# Of a path in an error.
+# Characters of a path that an error shows.
 _SHOWN = 80
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
@@ -39,7 +39,7 @@ class Command:
 
 @dataclass(eq=False)
 class CommandRunner:
-    """The commands of one sandbox. become_shell: what the forked shell does to itself before it begins."""
+    """Runs the commands of one sandbox. become_shell: runs in the forked shell before it executes bash."""
 
     output_bytes: int
     answer: Answer
@@ -50,7 +50,7 @@ class CommandRunner:
     running: dict[int, Command] = field(default_factory=dict)
     """By the shim's pid."""
     left: list[Capture] = field(default_factory=list)
-    """Streams of commands that have ended, which something in the background still has."""
+    """Output streams of ended commands that background processes still write to."""
 
     def start(self, command_id: int, line: bytes, timeout: float, cwd: str, env: Mapping[str, str]) -> None:
         if len(self.running) >= MAX_COMMANDS:
@@ -119,7 +119,7 @@ class CommandRunner:
             self.unwatch(stream.reader)
 
     def _keep_reading(self, stream: Capture) -> None:
-        """Go on reading what the background writes, if there is any: a pipe that nobody reads would kill it."""
+        """Go on reading while background processes have the stream: without a reader SIGPIPE would kill them."""
         if stream.has_ended:
             stream.close()
             return
@@ -143,7 +143,7 @@ class CommandRunner:
 def _run_shim(
     line: bytes, streams: tuple[Capture, Capture], cwd: str, env: Mapping[str, str], become_shell: Callable[[], None]
 ) -> None:
-    """The forked shim: starts the shell, waits for it, exits as it did. Never returns."""
+    """Be the forked shim: start the shell, wait for it, exit with its status. Never returns."""
     try:
         os.setsid()
         syscalls.set_name("shim")
@@ -160,7 +160,7 @@ def _run_shim(
                 code = os.waitstatus_to_exitcode(status)
                 os._exit(code if code >= 0 else 128 - code)
     finally:
-        os._exit(126)  # what shells say for "found, but could not be executed"
+        os._exit(126)  # the shell's status for "found, but could not be executed"
 
 
 def _exec_shell(
@@ -180,7 +180,7 @@ def _exec_shell(
         shell = next(path for path in SHELLS if os.path.exists(path))
         name = "bash" if shell.endswith("bash") else "sh"
         os.execve(shell, [name, "-lc", os.fsdecode(line)], {**os.environ, **env})  # noqa: S606
-    except (OSError, ValueError) as exc:  # ValueError: a variable that no environment can have
+    except (OSError, ValueError) as exc:  # ValueError: an environment variable with `=` or a null byte in its name
         os.write(2, f"{getattr(exc, 'strerror', None) or exc}\n".encode(errors="replace"))
     finally:
         os._exit(126)

@@ -1,6 +1,6 @@
-"""Messages between hub, agent and worker: a JSON head, and parts of raw bytes whose sizes the head tells.
+"""Messages between hub, agent and worker: a JSON head, then parts of raw bytes. The head has the size of each part.
 
-Each side takes the other for hostile: sizes are bounded before anything is allocated.
+Each side treats the other as hostile: sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import struct
 from typing import Any
 
 _SIZES = struct.Struct("<II")
-# An exception's text and traceback, with twelve bytes of JSON for a character, and what tells of 1,000 displays.
+# Room for an exception's text and traceback (up to twelve bytes of JSON for a character) and for 1,000 displays.
 MAX_HEAD = 1 << 20
 CHUNK_BYTES = 256 << 10
 """Bytes of a file that travel in one message."""
 RECEIVE_BYTES = 64 << 10
-"""Bytes to ask a socket for: room for all is made first, and from 128 KiB on that is a mapping made and unmade."""
+"""Bytes to ask a socket for. Python allocates all of them first; from 128 KiB on, malloc maps and unmaps memory."""
 
 Head = dict[str, Any]
 Message = tuple[Head, list[bytes]]
 
 
 class BadFrame(Exception):
-    """The other side does not keep to the format; nothing it sends can be trusted any more."""
+    """The other side broke the message format. Nothing more that it sends can be trusted."""
 
 
 def encode(head: Head, *parts: bytes) -> bytes:
-    """Return the bytes of one message. Raises ValueError for a head that the other side would not take."""
+    """Return the bytes of one message. Raises ValueError for a head that the other side would refuse."""
     packed = json.dumps(head | {"parts": [len(part) for part in parts]}).encode()
     if len(packed) > MAX_HEAD:
-        raise ValueError(f"{len(packed)} bytes of settings for one request; {MAX_HEAD} are possible")
+        raise ValueError(f"{len(packed)} bytes of settings in one request; the most is {MAX_HEAD}")
     return b"".join((_SIZES.pack(len(packed), sum(map(len, parts))), packed, *parts))
 
 
@@ -75,14 +75,14 @@ def _head(packed: bytes, body_size: int) -> Head:
         sizes = head["parts"]
         fits = all(type(size) is int and size >= 0 for size in sizes) and sum(sizes) == body_size
     except (ValueError, TypeError, KeyError, RecursionError) as exc:
-        raise BadFrame(f"a head that cannot be read: {type(exc).__name__}") from None
+        raise BadFrame(f"the head of a message cannot be read: {type(exc).__name__}") from None
     if not isinstance(head, dict) or not fits:
-        raise BadFrame("a head that does not describe its parts")
+        raise BadFrame("the head of a message does not match its parts")
     return head
 
 
 def is_display(shown: object) -> bool:
-    """Whether this tells of a display: whether it is a result, and the MIME types of the parts that follow."""
+    """Whether this has the form of a display: [is it the result, [MIME types of its parts]]."""
     if not isinstance(shown, list) or len(shown) != 2:
         return False
     is_result, kinds = shown
@@ -97,5 +97,5 @@ def receive(channel: socket.socket, buffer: FrameBuffer) -> Message:
         if not data:
             raise EOFError
         messages = buffer.feed(data)
-    (message,) = messages  # one question at a time
+    (message,) = messages  # the other side sends one message at a time
     return message

@@ -1,4 +1,9 @@
-"""Turning a fork of the zygote into a sandbox, and what remains of it without namespaces."""
+"""What a sandbox is made of: its namespaces, file tree, limits and environment.
+
+The second half builds the file tree that all sandboxes of a zygote share. It is read-only and has nothing of the host
+but the system. The zygote moves into it before it loads or forks anything, so no process of a sandbox ever has a way
+to the host's files. What each sandbox must have for itself (`PRIVATE_MOUNTS`) is mounted over empty folders.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +43,14 @@ from toolhub_sandbox.inside.syscalls import (
 
 UID = 1000
 MAX_FILES = 4096
-# Enough for any unpacked package; a file costs about a KiB of kernel memory however small it is.
+# Enough for any unpacked package. Each file costs about 1 KiB of kernel memory, however small it is.
 _INODES, INODE_BYTES = 100_000, 1 << 10
-# Without a cgroup: a file for as many bytes, so that empty files cost no more than a quarter of what full ones do.
+# Without a cgroup: one file for this many bytes, so that empty files cost at most a quarter of what full ones do.
 _BYTES_PER_INODE = 4 * INODE_BYTES
 FILE_SYSTEMS = ("/home/user", "/tmp", "/dev/shm")  # noqa: S108 - those of the sandbox
-# Smallest, first and largest size of a TCP buffer where only their number is bounded; see `watch.SOCKET_BYTES`.
+# Smallest, first and largest TCP buffer where only the number of sockets is bounded (`resource_watch.SOCKET_BYTES`).
 _TCP_BUFFER = "4096 65536 131072"
-# Sandboxes that make namespaces of their own, or watch files that all of them share, are attacks.
+# Only attacks make namespaces in a sandbox, or watch files that all sandboxes share.
 _NAMESPACE_LIMITS = dict.fromkeys(
     [f"{kind}_namespaces" for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time")]
     + ["inotify_instances", "fanotify_groups"],
@@ -55,7 +60,7 @@ _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 1 | 64
 
 
 def unshare(*, network: bool) -> None:
-    """Enter new namespaces; the next fork is process 1 of the new pid namespace. network: keep the host's."""
+    """Enter new namespaces. The next fork is process 1 of the new pid namespace. network: keep the host's."""
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     syscalls.unshare(flags | (0 if network else CLONE_NEWNET))
@@ -74,7 +79,7 @@ def map_ids(uids: Mapping[int, int], gids: Mapping[int, int]) -> None:
 
 
 def mount_private(options: SandboxOptions, folders: Sequence[str]) -> None:
-    """Give this sandbox its own home, /tmp, /dev/shm and /proc. What of `folders` lies there stays visible."""
+    """Give this sandbox its own home, /tmp, /dev/shm and /proc. Those of `folders` that lie below stay visible."""
     covered = {
         folder: os.open(folder, os.O_PATH)
         for folder in folders
@@ -94,17 +99,17 @@ def mount_private(options: SandboxOptions, folders: Sequence[str]) -> None:
 
 
 def limit_namespace() -> None:
-    """Bound what the kernel counts per user namespace: the rest of it would be counted for the account alone."""
+    """Forbid what the kernel counts per user namespace: new namespaces, inotify and fanotify."""
     for name, most in _NAMESPACE_LIMITS.items():
         try:
             with open(f"/proc/sys/user/max_{name}", "w") as file:
                 file.write(str(most))
         except OSError:
-            pass  # a kernel that does not count it so; namespaces are denied by seccomp, too
+            pass  # an older kernel; seccomp denies these calls, too
 
 
 def limit_sockets() -> None:
-    """Bound what a TCP socket of this network namespace holds: without a cgroup it would not be counted."""
+    """Bound the buffers of TCP sockets in this network namespace: without a cgroup nothing counts them."""
     for name in ("tcp_rmem", "tcp_wmem"):
         with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
             file.write(_TCP_BUFFER)
@@ -118,7 +123,7 @@ def bring_up_loopback() -> None:
 
 
 def listen_for_proxy(port: int) -> socket.socket:
-    """Return a socket that programs inside can connect to and that somebody outside can accept from."""
+    """Return a listening socket: programs inside connect to it, the hub accepts from it."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -127,7 +132,7 @@ def listen_for_proxy(port: int) -> socket.socket:
 
 
 def drop_privileges(options: SandboxOptions) -> None:
-    """Give up every privilege for good. Nothing of the model's has run yet."""
+    """Give up every privilege for good. None of the model's code has run yet."""
     syscalls.new_session_keyring()
     syscalls.drop_capabilities()
     set_limits(options)
@@ -141,11 +146,11 @@ def drop_privileges(options: SandboxOptions) -> None:
 def set_limits(options: SandboxOptions, *, threads_before: int = 0) -> None:
     """Bounds that the kernel checks per process, and for processes per user namespace (Linux 5.14).
 
-    threads_before: what counts already, in the hub's own namespace.
+    threads_before: threads that count towards the limit already, in the hub's own namespace.
     """
     limits = {
         resource.RLIMIT_CORE: 0,
-        # A byte more than any of the file systems holds: a full one should say so.
+        # One byte more than any file system holds, so that a full one fails with ENOSPC.
         resource.RLIMIT_FSIZE: max(options.home_bytes, options.tmp_bytes, options.shm_bytes) + 1,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 0,
@@ -162,12 +167,12 @@ def set_limits(options: SandboxOptions, *, threads_before: int = 0) -> None:
 
 
 def limit_agent_files() -> None:
-    """Bound the open files of each process; to be called once this one has sent its own.
+    """Bound the open files of the agent and of what it starts. Call it after the handshake.
 
-    Sockets and files that are on their way in messages are counted by the kernel for all processes of one uid together,
-    and nobody may send more while there are more of them than files that *he* may open (unix(7), ETOOMANYREFS). So
-    that one sandbox cannot keep the next from being born, code may open fewer than the hub and a young sandbox: half,
-    for there may be a message (253 files) more in flight for each processor.
+    The kernel counts descriptors in flight (sent in a message, not yet received) for all processes of a uid together.
+    A process cannot send more while there are more of them than files that this process may open (unix(7),
+    ETOOMANYREFS). With half the limit, code in one sandbox cannot keep the next one from its handshake. Half, because
+    each processor may have one more message (253 files) in flight.
     """
     own, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     _lower(resource.RLIMIT_NOFILE, min(MAX_FILES, own // 2))
@@ -180,7 +185,7 @@ def _lower(limit: int, value: int) -> None:
 
 
 def environment(options: SandboxOptions) -> dict[str, str]:
-    """The whole environment of a sandbox."""
+    """Return the whole environment of a sandbox."""
     home = options.home
     library = f"{home}/.local/lib/python"
     folders = [f"{sys.prefix}/bin", f"{home}/.local/bin", "/usr/local/bin", "/usr/bin", "/bin"]
@@ -207,12 +212,12 @@ def environment(options: SandboxOptions) -> dict[str, str]:
 
 
 def limit_code_files(options: SandboxOptions) -> None:
-    """Bound what each process of the model's may open. The agent may open more: it reads for all of them."""
+    """Bound the open files of each process that runs the model's code. The agent may open more: it reads for all."""
     _lower(resource.RLIMIT_NOFILE, options.files)
 
 
 def become_worker(options: SandboxOptions) -> None:
-    """What only the worker does: be inspectable by itself, and the first to go when memory ends."""
+    """Prepare the forked worker: its limits, its modules, and a high score for the kernel's OOM killer."""
     syscalls.set_name("python")
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     raise_oom_score()
@@ -224,11 +229,11 @@ def become_worker(options: SandboxOptions) -> None:
         sys.path.append(library)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed()  # or every sandbox would draw the zygote's numbers
+        numpy_random.seed()  # otherwise every sandbox would draw the same numbers
 
 
 def _use_poll_without_epoll() -> None:
-    """Choose the selector that asyncio uses again: the zygote made the choice before the filter was there."""
+    """Choose asyncio's selector again: the zygote chose before the seccomp filter was installed."""
     try:
         select.epoll().close()
     except OSError:
@@ -258,7 +263,7 @@ CONFIG_FILES = (
 )
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/gai.conf")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-# Where the new tree is built before it becomes the root; any folder will do, for nothing below these is shown inside.
+# Where the new tree is built before it becomes the root. Any folder works: nothing below these is shown inside.
 _STAGING_FOLDERS = ("/sys", "/mnt", "/media", "/boot")
 GENERATED_FILES = {
     "/etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
@@ -279,7 +284,7 @@ def enter_new_root(folders: Sequence[str], *, host_network: bool) -> None:
     os.umask(0o022)
     for folder in PRIVATE_MOUNTS:
         os.makedirs(root + folder, exist_ok=True)
-    # For what a module writes while it is loaded; each sandbox has its own over it.
+    # For files that modules write while they load. Each sandbox mounts its own over it.
     syscalls.mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=64m,mode=1777")  # noqa: S108
     for path in _outermost([*SYSTEM_FOLDERS, *folders]):
         _bind_read_only(root, path)
@@ -295,14 +300,14 @@ def enter_new_root(folders: Sequence[str], *, host_network: bool) -> None:
             with open(root + path, "w") as file:
                 file.write(text)
     _add_devices(root)
-    # Of this pid namespace; sandboxes may only mount one of their own while they can see one.
+    # The kernel lets sandboxes mount a /proc of their own only while they can see one.
     syscalls.mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     syscalls.pivot_root(root)
     syscalls.set_mount_attributes("/", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, recursive=False)
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Leave out what lies in another of the paths."""
+    """Leave out paths that lie in another one of them."""
     kept: list[str] = []
     for path in sorted({os.path.realpath(path) for path in paths} | set(paths), key=len):
         if not any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept):
@@ -311,7 +316,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _bind_read_only(root: str, path: str) -> None:
-    """Bind a file or folder of the host, read-only, to the same path; nothing if it is not there."""
+    """Bind a file or folder of the host, read-only, to the same path in the tree, if it exists."""
     target = root + path
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)

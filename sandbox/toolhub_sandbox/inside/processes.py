@@ -7,13 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-# A tree that forks faster than it is killed is a fork bomb: after this the caller must end the whole sandbox.
+# A tree that forks faster than it is killed is a fork bomb. After these rounds the caller must end the whole sandbox.
 _ROUNDS, _PAUSE_S = 100, 0.002
 _OOM_SCORE = 500
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Every process of this pid namespace, by its parent's pid."""
+    """Return every process of this pid namespace by its parent's pid."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -22,14 +22,14 @@ def children_by_parent() -> dict[int, list[int]]:
                     fields = stat.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            # Where only the first thread has ended, the process looks dead and is not (the 18th field counts threads).
+            # A process whose first thread has ended looks like a zombie; the 18th field says that threads are left.
             if fields[0] != b"Z" or int(fields[17]) > 1:
                 found.setdefault(int(fields[1]), []).append(int(name))
     return found
 
 
 def descendants(root: int, children: Mapping[int, list[int]] | None = None) -> list[int]:
-    """Every living process below `root`, parents first. children: what `children_by_parent()` has given just now."""
+    """Return every living process below `root`, parents first. children: a fresh result of `children_by_parent()`."""
     children = children_by_parent() if children is None else children
     found: list[int] = []
     waiting = [root]
@@ -41,7 +41,7 @@ def descendants(root: int, children: Mapping[int, list[int]] | None = None) -> l
 
 
 def count_threads(uid: int) -> int:
-    """Threads of all processes of an account, as its limit counts them."""
+    """Return how many threads a uid has, as RLIMIT_NPROC counts them."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -61,26 +61,26 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def raise_oom_score() -> None:
-    """Let this process and its children be killed for memory before the agent, which is the whole sandbox, is."""
+    """When memory runs out, let the kernel kill this process and its children before the agent."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(_OOM_SCORE))
     except OSError:
-        pass  # then the kernel chooses by size
+        pass  # the kernel then chooses by size
 
 
 def kill_tree(root: int) -> bool:
-    """SIGKILL everything below `root`, a subreaper, then `root`. Returns False if there was always more."""
-    kill(root, signal.SIGSTOP)  # it adopts the orphans until the end, but should start nothing in their place
+    """SIGKILL everything below `root`, a subreaper, then `root`. Returns False if new processes kept appearing."""
+    kill(root, signal.SIGSTOP)  # it must go on adopting orphans, but start nothing new
     is_over = end_all(lambda: descendants(root))
     kill(root)
     return is_over
 
 
 def end_all(find: Callable[[], list[int]]) -> bool:
-    """SIGKILL all that `find` finds, until it finds nothing. Returns False if there was always more.
+    """SIGKILL all that `find` finds, until it finds nothing. Returns False if new processes kept appearing.
 
-    First all are stopped: whatever is killed makes room for what the others fork, whatever is stopped does not.
+    First all are stopped: a killed process makes room for another fork below the limit, a stopped one does not.
     """
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
@@ -104,7 +104,7 @@ _PIPE_BYTES = 64 << 10
 
 
 class Capture:
-    """One stream of a program: keeps the first `limit` bytes, counts the rest, and never lets the program wait."""
+    """One output stream of a program. Keeps the first `limit` bytes, counts the rest; never blocks the program."""
 
     def __init__(self, limit: int) -> None:
         self.reader, self.writer = os.pipe()
@@ -115,7 +115,7 @@ class Capture:
         self._kept = bytearray()
 
     def read(self) -> bool:
-        """Take what is there, at most a pipe full; return False at the end of the stream."""
+        """Read what is there, at most as much as a pipe holds. Returns False at the end of the stream."""
         try:
             data = os.read(self.reader, _PIPE_BYTES)
         except BlockingIOError:
@@ -127,7 +127,7 @@ class Capture:
         return bool(data)
 
     def drain(self) -> None:
-        """Take what was written before now: no more than the pipe can hold, however fast others write."""
+        """Read what was written before this call: at most as much as the pipe holds, even while others write."""
         before = -1
         for _ in range(4):
             size = len(self._kept) + self.dropped

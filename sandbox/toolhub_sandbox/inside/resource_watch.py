@@ -1,7 +1,7 @@
-"""Looking after memory and processes where no cgroup does.
+"""Limits on memory and processes where there is no cgroup.
 
-The zygote sees every process of its sandboxes. It adds up what each sandbox has for itself, its files and sockets
-included, and kills the largest process of one that has too much, as the kernel would.
+The zygote sees every process of its sandboxes. It adds up the memory of each sandbox, with its files and sockets. If a
+sandbox has too much, the zygote kills its largest process, as the kernel would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from toolhub_sandbox.inside.isolation import INODE_BYTES
 from toolhub_sandbox.inside.processes import children_by_parent, descendants, end_all, kill
 
-# Often enough that a sandbox cannot take much more than it may, and as a rule no more than 2 % of a core.
+# Often enough that a sandbox cannot take much more than its limit, and normally no more than 2 % of a core.
 _SHORTEST_S, _LONGEST_S, _SHARE = 0.2, 2.0, 0.02
 # The agent, and shims of commands.
 _SPARE_PROCESSES = 4
@@ -29,9 +29,10 @@ _FREE_SOCKETS = 32
 
 
 class ResourceWatch:
-    """memory_bytes: what one sandbox may have; None: only killing strays is asked of it.
+    """Checks the sandboxes of one zygote.
 
-    processes: how many it may have; None: the kernel sees to that.
+    memory_bytes: the limit of one sandbox; None: memory is not watched.
+    processes: how many processes a sandbox may have; None: the kernel limits them.
     own_network: whether each sandbox has a network namespace, so that its sockets can be told from the host's.
     """
 
@@ -55,7 +56,7 @@ class ResourceWatch:
 
     @property
     def pause_ms(self) -> int | None:
-        """How long may be waited before the next look; None: for ever."""
+        """How long the caller may wait before the next `check()`; None: for ever."""
         return None if self._memory_bytes is None else int(self._pause_s * 1000)
 
     def check(self, agents: Mapping[int, str]) -> None:
@@ -88,7 +89,7 @@ class ResourceWatch:
             os.close(descriptor)
 
     def _file_bytes(self, name: str) -> int:
-        """What the files of a sandbox hold, and the kernel's notes on each."""
+        """Return the bytes of a sandbox's files in memory, with the kernel's memory for each file."""
         found = 0
         for descriptor in self.file_systems.get(name, []):
             told = os.fstatvfs(descriptor)
@@ -96,7 +97,7 @@ class ResourceWatch:
         return found
 
     def _socket_bytes(self, agent: int) -> int:
-        """What the sockets of a sandbox can hold at most, those on their way in messages and half closed included."""
+        """Return what the sockets of a sandbox can hold at most, including sockets in flight and half-closed ones."""
         if not self._own_network:
             return 0
         try:
@@ -107,7 +108,7 @@ class ResourceWatch:
         return max(0, int(found[1]) - _FREE_SOCKETS) * SOCKET_BYTES if found else 0
 
     def _own_bytes(self, pid: int) -> int:
-        """Bytes resident or for page tables; what is shared, with the zygote or one another, counts for each."""
+        """Return resident bytes and page tables of a process. Memory that processes share counts for each of them."""
         try:
             with open(f"/proc/{pid}/status", "rb") as file:
                 return 1024 * sum(map(int, _RESIDENT.findall(file.read())))
@@ -115,7 +116,7 @@ class ResourceWatch:
             return 0
 
     def kill_strays(self, agents: Mapping[int, str]) -> None:
-        """End what sandboxes without a pid namespace left behind: our children that are no agents."""
+        """End what sandboxes without a pid namespace left behind: our children that are not agents."""
 
         def find() -> list[int]:
             children = children_by_parent()
@@ -135,7 +136,7 @@ class ResourceWatch:
 
 
 def _end_below(agent: int) -> None:
-    """Everything a sandbox runs has to go when it is a fork bomb; the agent tells of it."""
+    """End everything below the agent of a fork bomb. The agent then reports that its worker has died."""
     end_all(lambda: _tree(agent, children_by_parent())[1:])
 
 

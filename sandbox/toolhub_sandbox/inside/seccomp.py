@@ -181,6 +181,6 @@ def _unless_one_of(values: tuple[int, ...], code: int) -> list[_Step]:
 
 
 def _in_call(number: int, argument: int, steps: list[_Step]) -> list[_Step]:
-    """CodeRun `steps` on the low word of an argument of one call; a call that passes them is allowed."""
+    """Run `steps` on the low word of an argument of one call; a call that passes them is allowed."""
     load = (_LOAD, 0, 0, _ARGUMENT + 8 * argument)
     return [(_EQUAL, 0, len(steps) + 2, number), load, *steps, (_RETURN, 0, 0, _ALLOW)]

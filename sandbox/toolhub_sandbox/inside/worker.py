@@ -1,4 +1,4 @@
-"""The interpreter that keeps state: takes code from the agent, runs it in `__main__`, answers what it showed."""
+"""The interpreter that keeps state: takes code from the agent, runs it in `__main__`, answers with its displays."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from toolhub_sandbox.inside.frames import BadFrame, FrameBuffer, encode, receive
 
 MAX_CODE = 64 << 20
 MAX_DISPLAYS = 8 << 20
-"""Bytes of everything that one execution shows; what does not fit is replaced by a line that says so."""
+"""Bytes of all displays of one execution. A display that does not fit becomes a line that says so."""
 MAX_SHOWN = 1000
-"""Values that one execution shows, and the most forms (MIME types) of all of them."""
-# Longer names of MIME types and of exceptions than any that are used.
+"""The most displays of one execution, and the most MIME types of all of them together."""
+# Longer than any name of a MIME type or an exception that is in use.
 _MAX_KIND, _MAX_NAME = 100, 256
 _MAX_TRACEBACK = 32 << 10
 _SHELL_LINE = re.compile(r"^(\s*)(?:!|%(?=pip\b|cd\b|ls\b))(.*)$", re.MULTILINE)
@@ -46,7 +46,7 @@ class Worker:
         display.on_figure.append(lambda bundle: self._show(bundle))
 
     def serve(self) -> NoReturn:
-        """CodeRun what arrives until the agent is gone."""
+        """Run the code that arrives, until the agent is gone."""
         while True:
             try:
                 head, (code,) = receive(self._channel, self._buffer)
@@ -55,7 +55,7 @@ class Worker:
             self._number = head["number"]
             failure = self._run(code.decode())
             if os.getpid() != self._pid:
-                os._exit(failure is not None)  # a child that the code forked, and that came to the cell's end
+                os._exit(failure is not None)  # the code forked a child, which reached the end of the cell
             shape = [[is_result, list(texts)] for is_result, texts in self._shown]
             parts = [text for _, texts in self._shown for text in texts.values()]
             try:
@@ -86,7 +86,7 @@ class Worker:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _run(self, code: str) -> list[str] | None:
-        """CodeRun a piece of code; return name, value and traceback of what ended it."""
+        """Run a piece of code. Return name, value and traceback of the exception that ended it; None without one."""
         self._shown = []
         self._room, self._forms, self._unshown = MAX_DISPLAYS, MAX_SHOWN, 0
         failure = None
@@ -118,7 +118,7 @@ class Worker:
             if last is not None:
                 self._show_result(self._evaluate(last, filename, "eval"))
         except KeyboardInterrupt:
-            display.close_figures()  # drawing them could take longer than there is time for
+            display.close_figures()  # drawing them could take longer than the grace period
             raise
         finally:
             display.show_figures()
@@ -138,7 +138,7 @@ class Worker:
         return value
 
     def _event_loop(self) -> Any:
-        """One loop for all cells, so that what one cell opens the next can use."""
+        """Return the event loop. All cells share it, so that a cell can use what an earlier one opened."""
         if self._loop is None:
             import asyncio
 
@@ -148,11 +148,11 @@ class Worker:
 
 
 def _ignore_interrupt(number: int, frame: object) -> None:
-    """An interrupt for code that has ended."""
+    """Ignore an interrupt that comes after the code has ended."""
 
 
 def _parse(code: str, filename: str) -> tuple[ast.Module, str]:
-    """Parse a cell; one that is no Python is tried again with its `!command` lines made calls, as in a notebook."""
+    """Parse a cell. If it is not Python, turn its `!command` lines into calls, as a notebook does, and try again."""
     try:
         return ast.parse(code, filename), code
     except SyntaxError:
@@ -167,7 +167,7 @@ def _parse(code: str, filename: str) -> tuple[ast.Module, str]:
 
 
 def _describe(exc: BaseException) -> list[str]:
-    """Name, value and traceback, without our own frames."""
+    """Return name, value and traceback, without our own frames."""
     trace = exc.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell"):
         trace = trace.tb_next
@@ -175,7 +175,7 @@ def _describe(exc: BaseException) -> list[str]:
         text = "".join(traceback.format_exception(type(exc), exc, trace))
         value = str(exc)
     except BaseException as problem:  # a class of the user's whose __str__ fails
-        value = f"<its text cannot be had: {type(problem).__name__}>"
+        value = f"<str() of it failed: {type(problem).__name__}>"
         text = f"{type(exc).__name__}: {value}\n"
     if len(text) > _MAX_TRACEBACK:
         half = _MAX_TRACEBACK // 2
@@ -184,7 +184,7 @@ def _describe(exc: BaseException) -> list[str]:
 
 
 def _close_if_figure(value: object) -> None:
-    """A figure that was the result is not to be shown again at the end of the cell."""
+    """Close a figure that was shown as the result, or the end of the cell would show it again."""
     pyplot, figure = sys.modules.get("matplotlib.pyplot"), sys.modules.get("matplotlib.figure")
     if pyplot is not None and figure is not None and isinstance(value, figure.Figure):
         pyplot.close(value)

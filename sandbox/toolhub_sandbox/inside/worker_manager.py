@@ -1,4 +1,6 @@
-"""The agent's side of the worker: one piece of code at a time, deadlines, and a new worker when one is lost."""
+"""The agent's side of the worker: runs one piece of code at a time, keeps deadlines, replaces a worker that is lost.
+
+What Jupyter calls a kernel manager."""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from toolhub_sandbox.inside.frames import RECEIVE_BYTES, BadFrame, FrameBuffer, 
 from toolhub_sandbox.inside.processes import Capture, kill_tree
 from toolhub_sandbox.inside.worker import MAX_DISPLAYS, Worker
 
-# After an interrupt: code that cleans up needs a moment; `os.system` swallows the first one; then it is over.
+# Seconds after an interrupt: code that cleans up needs a moment, and `os.system` swallows the first interrupt. After
+# the second one the worker is replaced.
 _SECOND_INTERRUPT_S, _GRACE_S = 0.5, 1.0
-# Milliseconds between the end of its connection and its exit; more under load.
+# A worker exits milliseconds after its connection ends; later on a busy machine.
 _EXIT_CHECKS = 50
 _MAX_ANSWER = MAX_DISPLAYS + (1 << 20)
-# The worker that is idle takes code at once; one that only pretends to be does not.
+# An idle worker takes code at once. One whose connection code has taken over may not.
 _TAKE_S = 5.0
 
 Answer = Callable[[Head, list[bytes]], None]
@@ -42,9 +45,9 @@ class CodeRun:
 
 @dataclass(eq=False)
 class WorkerManager:
-    """Runs code in a worker process. `watch` is told of descriptors to read, `answer` of results.
+    """Runs code in a worker process. It calls `watch` for descriptors to read and `answer` with results.
 
-    become_worker: what the forked worker does to itself before it serves.
+    become_worker: runs in the forked worker before it serves.
     """
 
     output_bytes: int
@@ -59,7 +62,7 @@ class WorkerManager:
     number: int = 0
     pid: int = 0
     _unreported_loss: bool = False
-    """State was lost while nobody waited for an answer; the next one tells."""
+    """State was lost while no caller waited for an answer; the next answer says so."""
     _channel: socket.socket | None = None
     _buffer: FrameBuffer = field(default_factory=lambda: FrameBuffer(_MAX_ANSWER))
     _streams: tuple[Capture, Capture] | None = None
@@ -71,7 +74,7 @@ class WorkerManager:
         self._start_next()
 
     def cancel(self, run_id: int) -> None:
-        """End a piece of code, waiting or running; it is answered all the same."""
+        """End a piece of code that waits or runs. It gets an answer nevertheless."""
         if self.running is not None and self.running.id == run_id:
             self.running.cancelled = True
             self._interrupt(self.running)
@@ -81,7 +84,7 @@ class WorkerManager:
             self.answer({"id": run.id, "error": ["Interrupted", "cancelled before it ran", ""], "number": 0}, [])
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in what is running."""
+        """Raise KeyboardInterrupt in the running code."""
         if self.running is not None:
             _signal_group(self.pid, signal.SIGINT)
 
@@ -109,12 +112,12 @@ class WorkerManager:
         self._buffer = FrameBuffer(_MAX_ANSWER)
 
     def _restart(self) -> bool:
-        """Replace a worker that was lost; if that cannot be done now, tell those who wait."""
+        """Replace a worker that was lost. If no process can be started, answer all waiting code with that."""
         try:
             try:
                 self.start()
             except OSError:
-                self.end_orphans()  # what the last one left behind takes every place, and there is nobody to end it
+                self.end_orphans()  # processes that the last worker left behind use up the limit
                 self.start()
         except OSError as exc:
             why = f"No Python process could be started: {exc.strerror}; the sandbox is at its limit."
@@ -166,7 +169,7 @@ class WorkerManager:
             self._finish(head | {"state": "kept"}, displays)
 
     def _lost(self, why: str) -> None:
-        """The worker is dead or cannot be used: end it with all it started, and tell whoever waits."""
+        """The worker is dead or unusable: end it with all that it started, and answer the running code."""
         assert self._channel is not None and self._streams is not None
         pid, self.pid = self.pid, 0
         if not kill_tree(pid):
@@ -213,7 +216,7 @@ class WorkerManager:
         return self.running.deadline if self.running is not None else None
 
     def on_time(self, now: float) -> None:
-        """Interrupt what ran too long; replace the worker if that did not help."""
+        """Interrupt code that ran too long. Replace the worker if that does not help."""
         run = self.running
         if run is None or now < run.deadline:
             return
@@ -221,7 +224,7 @@ class WorkerManager:
             run.timed_out = run.timed_out or not run.cancelled
             self._interrupt(run)
         else:
-            self._lost("It did not end when it was interrupted.")
+            self._lost("The code did not end when it was interrupted.")
 
     def _interrupt(self, run: CodeRun) -> None:
         run.interrupts += 1
@@ -234,7 +237,7 @@ def _run_worker(channel: socket.socket, streams: tuple[Capture, Capture], become
     """The forked child: never returns."""
     try:
         os.setsid()
-        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)  # so that all it starts is found below it
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)  # so that all processes it starts stay below it
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -254,14 +257,14 @@ def _run_worker(channel: socket.socket, streams: tuple[Capture, Capture], become
 
 
 def _validated(head: Head, parts: list[bytes]) -> Message:
-    """Return a worker's answer without all that should not be there. Raises BadFrame; the code could have sent it."""
+    """Return the known fields of a worker's answer. Raises BadFrame: the model's code could have sent it."""
     error, shape = head.get("error"), head.get("displays")
     if error is not None and not (isinstance(error, list) and [type(text) for text in error] == [str] * 3):
-        raise BadFrame("an error that is none")
+        raise BadFrame("its error is not a name, a value and a traceback")
     if not isinstance(shape, list) or not all(map(is_display, shape)):
-        raise BadFrame("displays that are none")
+        raise BadFrame("its displays have the wrong form")
     if sum(len(kinds) for _, kinds in shape) != len(parts):
-        raise BadFrame("displays without their data")
+        raise BadFrame("its displays do not match their data")
     return {"error": error, "displays": shape}, parts
 
 
@@ -273,7 +276,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _wait_for_exit(pid: int) -> str:
-    """A worker whose connection ended is about to exit, or it closed its descriptors and runs on."""
+    """Describe how the worker ended. It is about to exit, or it closed its descriptors and goes on running."""
     for _ in range(_EXIT_CHECKS):
         try:
             done, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""A process that has a profile's modules loaded and becomes a sandbox with every fork.
+"""The zygote: a process that has a profile's modules loaded. Each of its forks becomes a sandbox.
 
     python -I -c "..." LIBRARY CONTROL_FD HUB_PIDFD     (its settings are the first message)
 
@@ -28,38 +28,38 @@ from toolhub_sandbox.inside.bootstrap import detach_stdio, report_failure, run_a
 from toolhub_sandbox.inside.resource_watch import ResourceWatch
 
 _MAX_REQUEST = 1 << 20
-# Of a zygote whose sandboxes have uids of their own: to become one, and to end what runs as one.
+# For a zygote whose sandboxes have uids of their own: to change to such a uid, and to kill what runs as one.
 _CAPABILITIES = (syscalls.CAP_SETUID, syscalls.CAP_SETGID, syscalls.CAP_KILL)
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteSettings:
-    """What the hub says at the start."""
+    """What the hub decides for one zygote: the first message that it sends."""
 
     isolation: str
     """`namespaces`, or `none`: limits only."""
     preload: list[str]
     folders: list[str]
-    """Of the host, to be shown inside: where the interpreter lives, and what the profile names."""
+    """Folders of the host to show inside: those of the interpreter, and those that the profile names."""
     uid: int
     gid: int
-    """For a launcher that is root: whom the zygote runs as, and every sandbox that has no uid of its own."""
+    """For a launcher that is root: what the zygote runs as, and each sandbox without a uid of its own."""
     host_network: bool
     memory_bytes: int | None = None
-    """What the watch grants a sandbox; None where a cgroup does that."""
+    """Memory that the watch allows a sandbox; None where a cgroup limits it."""
     processes: int | None = None
-    """What the watch grants a sandbox; None where a cgroup or the kernel's own limit does that."""
+    """Processes that the watch allows a sandbox; None where a cgroup or the kernel limits them."""
     cgroups: list[str] | None = None
-    """Folders to remove when everything is over."""
+    """Cgroup folders to remove when the hub has died."""
     own_uids: tuple[int, int] | None = None
-    """First and last of the uids that a zygote below a root launcher may give to sandboxes, one each."""
+    """First and last uid that a zygote below a root launcher may give to sandboxes, one to each."""
 
 
 def main(control_fd: str, hub_fd: str) -> NoReturn:
     """Be the launcher."""
     control = socket.socket(fileno=int(control_fd))
     try:
-        # Not an argument: those can be read by every program inside.
+        # Not a command-line argument: every program inside can read those.
         settings = ZygoteSettings(**json.loads(control.recv(_MAX_REQUEST)))
         if settings.isolation == "none":
             if os.geteuid() == 0:
@@ -94,18 +94,18 @@ def _launch(control: socket.socket, hub: int, settings: ZygoteSettings) -> NoRet
     os.close(hub)
     syscalls.set_name("sbx-launcher")
     with ours:
-        if ours.recv(1):  # it has a user namespace, and waits for what is mapped there
+        if ours.recv(1):  # the zygote has a user namespace and waits for its uid map
             ours.send(b"y" if _map_uids(pid, settings) else b"n")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the hub decides what it means
     _, status = os.waitpid(pid, 0)
-    if status == 0:  # it ended because the hub did; else the hub and its other sandboxes still need the groups
+    if status == 0:  # the hub has ended; otherwise its other sandboxes still need the cgroups
         for folder in settings.cgroups or []:
             _remove_cgroups(folder)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def _unshare_as_root() -> bool:
-    """Root needs no user namespace of its own; a root that is none (in a container) does."""
+    """Enter a pid namespace as root. Returns False for other users, and for a container's root that may not."""
     if os.geteuid() != 0:
         return False
     try:
@@ -122,21 +122,22 @@ def _unshare_as_user(settings: ZygoteSettings) -> None:
     try:
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID)
     except OSError as exc:
-        raise OSError(exc.errno, f"{exc.strerror}; unprivileged user namespaces are switched off here") from exc
+        raise OSError(exc.errno, f"{exc.strerror}; this machine does not allow unprivileged user namespaces") from exc
     isolation.map_ids({uid: uid}, {gid: gid})
 
 
 def _enter(settings: ZygoteSettings, launcher: socket.socket | None) -> bool:
-    """Move into the file tree of the sandboxes and give up what only building it needed.
+    """Move into the file tree of the sandboxes, then drop the privileges that only building it needed.
 
-    launcher: maps the uids of sandboxes; None: there are none. Returns whether sandboxes can have a uid each.
+    launcher: the socket of the launcher, which maps the uids of sandboxes; None: sandboxes share a uid.
+    Returns whether sandboxes can have a uid each.
     """
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
-    socket.sethostname("sandbox")  # before modules are loaded that remember it
+    socket.sethostname("sandbox")  # before the profile's modules load: some remember it
     isolation.enter_new_root(settings.folders, host_network=settings.host_network)
     has_uids = False
     if launcher is not None:
-        # In a user namespace of its own, so that the zygote can become these uids and no other, never root.
+        # A user namespace of its own, so that the zygote can change to these uids and to no other, never to root.
         os.setgroups([])
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         launcher.send(b"u")
@@ -149,7 +150,7 @@ def _enter(settings: ZygoteSettings, launcher: socket.socket | None) -> bool:
 
 
 def _map_uids(pid: int, settings: ZygoteSettings) -> bool:
-    """Let a zygote be its account and all of `own_uids`; only the former where this root has no such uids to give."""
+    """Map the zygote's own uid and all of `own_uids`. Returns False if only its own uid can be mapped here."""
     assert settings.own_uids is not None
     first, last = settings.own_uids
     own = f"{first} {first} {last - first + 1}\n"
@@ -175,17 +176,18 @@ def _set_ids(uid: int, gid: int) -> None:
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # it was cleared, and /proc/self would be root's
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # the change of uid cleared it, and /proc/self would belong to root
 
 
 def _check_access(settings: ZygoteSettings) -> None:
-    """Without a file tree of their own, sandboxes must be able to reach the interpreter as others do."""
+    """Without a file tree of their own, sandboxes must reach the interpreter by its path on the host."""
     if not os.access(sys.executable, os.X_OK):
-        raise PermissionError(f"uid {settings.uid} cannot run {sys.executable}; name another one in sandbox.python")
+        hint = "name another interpreter in sandbox.python"
+        raise PermissionError(f"uid {settings.uid} cannot run {sys.executable}; {hint}")
 
 
 class _Zygote:
-    """Loads, then forks on request."""
+    """Loads the profile's modules, then forks a sandbox for each request."""
 
     def __init__(self, control: socket.socket, hub: int, settings: ZygoteSettings, *, has_uids: bool = False) -> None:
         self._has_uids = has_uids
@@ -201,7 +203,7 @@ class _Zygote:
         )
         self._agents: dict[int, str] = {}
         self._homes: set[str] = set()
-        """Folders of the host that sandboxes without a file tree have had; a hub that is killed leaves them."""
+        """Home folders of unisolated sandboxes, to remove if the hub was killed and cannot."""
 
     def serve(self) -> NoReturn:
         syscalls.set_name("sbx-zygote")
@@ -248,14 +250,14 @@ class _Zygote:
                 self._notify({"failed": reason})
                 os._exit(1)
         gc.collect()
-        gc.freeze()  # a collection would otherwise touch, and so copy, every shared page
+        gc.freeze()  # otherwise a garbage collection would write to, and so copy, every shared page
 
     def _notify(self, head: dict[str, Any]) -> None:
         if not _send(self._control, head):
             self._end()
 
     def _end(self) -> NoReturn:
-        """The hub is gone or wants no more."""
+        """End: the hub has died, or has closed the connection."""
         if self._settings.isolation == "none":
             self._watch.kill_all(self._agents)
             for folder in self._homes:
@@ -296,13 +298,13 @@ class _Zygote:
         with socket.socket(fileno=descriptors[0]) as hub:
             try:
                 pid = os.fork()
-            except OSError as exc:  # this account is at its limit: the next may fit
+            except OSError as exc:  # this uid is at its limit of processes; a later fork may work
                 report_failure(hub, exc)
                 return
             if pid == 0:
                 self._become_sandbox(hub, options)
         if self._settings.isolation == "none":
-            self._agents[pid] = options.id  # at once: it would be taken for a stray
+            self._agents[pid] = options.id  # at once: otherwise it would be killed as a stray
             self._homes = {home for home in self._homes if os.path.isdir(home)} | {options.home}
 
     def _become_sandbox(self, hub: socket.socket, options: SandboxOptions) -> NoReturn:
@@ -350,7 +352,7 @@ def _become_agent(hub: socket.socket, options: SandboxOptions, folders: Sequence
 
 
 def _show_file_systems(spawned: int, name: str) -> None:
-    """Let the zygote, which cannot see them, look how full they are."""
+    """Send the zygote descriptors of this sandbox's file systems: it watches how full they are, and cannot see them."""
     descriptors = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in isolation.FILE_SYSTEMS]
     with socket.socket(fileno=os.dup(spawned)) as zygote:
         socket.send_fds(zygote, [name.encode()], descriptors)

@@ -1,4 +1,7 @@
-"""The line to one agent: requests out, replies in, by number. The agent is taken for hostile."""
+"""The hub's connection to the agent of one sandbox: requests out, replies in, matched by number.
+
+The agent is treated as hostile: code in the sandbox may have taken it over.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from toolhub_sandbox.errors import SandboxLost
 from toolhub_sandbox.inside.frames import RECEIVE_BYTES, BadFrame, FrameBuffer, Head, Message, encode
 
 _MAX_DESCRIPTORS = 2
-# An agent reads within milliseconds; one that does not is lost anyway.
+# A healthy agent reads within milliseconds.
 _FINISH_S = 5.0
 
 
 class AgentConnection:
-    """One socket. Somebody must run `listen()`; everything else may be used by any number of tasks."""
+    """One socket. One task must run `listen()`; any number of tasks may use the other methods."""
 
     def __init__(self, sock: socket.socket, *, max_body: int) -> None:
         sock.setblocking(False)
@@ -58,11 +61,11 @@ class AgentConnection:
         except (BadFrame, ValueError):
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise SandboxLost("it ended while it was being made") from None
+            raise SandboxLost("it ended during its start") from None
         return message[0], list(descriptors)
 
     def start(self, descriptors: Sequence[int]) -> None:
-        """Answer the first message: the agent has all that it needs outside. Raises SandboxLost."""
+        """Answer the handshake: pass the cgroup descriptors and let the agent begin. Raises SandboxLost."""
         try:
             socket.send_fds(self._socket, [b"g"], descriptors)
         except OSError as exc:
@@ -82,11 +85,11 @@ class AgentConnection:
                 self._send_notices()
 
     async def _finish(self) -> None:
-        """Send the rest of a message that has begun: without its end nothing later would be understood."""
+        """Send the rest of a message: the agent could not read anything after half a message."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(_FINISH_S):
             await self._send_rest()
         if self._rest:
-            self.close("a message to it was cut short")
+            self.close("a message to it was sent only in part")
 
     async def _send_rest(self) -> None:
         try:
@@ -102,9 +105,9 @@ class AgentConnection:
     async def request(
         self, head: Head, *parts: bytes, timeout: float, on_cancel: Callable[[int], None] | None = None
     ) -> Message:
-        """Send a request and wait for its reply, at most `timeout` seconds: then the agent counts as lost.
+        """Send a request and wait for its reply, at most `timeout` seconds. After that the agent counts as lost.
 
-        on_cancel: called with the request's number when this is cancelled; the request may have been sent or not.
+        on_cancel: called with the request's number if this call is cancelled. The request may have been sent.
         """
         if self._ended.is_set():
             raise self.lost_error()
@@ -127,27 +130,27 @@ class AgentConnection:
         return replies[0]
 
     def notify(self, head: Head) -> None:
-        """Send a small message as soon as there is room; for notices that nobody waits for."""
+        """Send a small message as soon as the socket has room, without waiting. It gets no reply."""
         self._notices.append(encode(head))
         if not self._sending.locked():
             self._send_notices()
 
     def _send_notices(self) -> None:
-        """Send what there is room for; between messages. Something small is taken as a whole or not at all."""
+        """Send queued notices while the socket has room. The kernel takes a small message as a whole or not at all."""
         try:
             while self._notices:
                 self._socket.send(self._notices[0])
                 self._notices.popleft()
         except OSError:
-            pass  # there is no room before the agent has read, and then it answers: see listen(); or it is gone
+            pass  # no room until the agent reads; it then answers, and listen() tries again. Or it is gone.
 
     async def listen(self) -> None:
-        """Hand replies to those who wait, until the line ends."""
+        """Hand replies to the waiting requests, until the connection ends."""
         why = "it ended"
         try:
             with self._in_use():
                 while not self._ended.is_set():
-                    await anyio.wait_readable(self._socket)  # first: as a rule a reply comes alone, and at once
+                    await anyio.wait_readable(self._socket)  # before recv: normally one reply comes at a time
                     try:
                         data = self._socket.recv(RECEIVE_BYTES)
                     except BlockingIOError:
@@ -183,17 +186,17 @@ class AgentConnection:
         self.loss_reason = self.loss_reason or reason
         self._ended.set()
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # the agent sees the end, and whoever waits here wakes
+            self._socket.shutdown(socket.SHUT_RDWR)  # the agent sees the end, and tasks that wait here wake
         self._close_if_unused()
         for event, _ in self._waiting.values():
             event.set()
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Keep the socket open while somebody waits for it.
+        """Keep the socket open while a task waits for it.
 
-        A socket that is closed at once gives its number to the next one that is opened. Whoever waited for the old one
-        then takes the number out of the event loop when it wakes, and the new one is never heard.
+        The next socket that is opened gets the number of a closed one. A task that waited for the old socket would
+        then remove that number from the event loop when it wakes, and the new socket would never be reported ready.
         """
         self._users += 1
         try:

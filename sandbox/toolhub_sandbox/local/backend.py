@@ -1,4 +1,7 @@
-"""Sandboxes from zygotes: one zygote per profile, started with the profile's first sandbox."""
+"""The backends `local` and `subprocess`: sandboxes forked from zygotes.
+
+There is one zygote per profile. It starts with the profile's first sandbox, and a new one replaces it if it dies.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,14 @@ SHARED_UID = (
 )
 # Open files of one process where no cgroup counts what the kernel keeps for each.
 MAX_FILES_UNCOUNTED = 256
-# A fork, a few mounts; on a machine under load, with 60 others starting, a second or two.
+# A fork and a few mounts take milliseconds; a second or two while 60 others start on a busy machine.
 _SPAWN_S = 30.0
-# Of what a sandbox that is being made gives as the reason why there will be none.
+# Characters kept of the reason that a sandbox gives for not starting.
 _MAX_REASON = 1000
 
 
 class Spawner(Protocol):
-    """Where sandboxes come from. `listeners` hear the id of each that was killed for its memory."""
+    """Starts sandboxes. `listeners` are called with the id of a sandbox that lost a process to its memory limit."""
 
     listeners: list[Callable[[str], None]]
 
@@ -62,7 +65,7 @@ class Spawner(Protocol):
 
 @dataclass(eq=False)
 class ForkServerHandle:
-    """The zygote of one profile."""
+    """The fork server of one profile: none before the first sandbox."""
 
     profile: SandboxProfile
     start: anyio.Lock = field(default_factory=anyio.Lock)
@@ -70,7 +73,7 @@ class ForkServerHandle:
 
 
 class LocalBackend:
-    """See the module's text. `owners` is the task group that zygotes and sandboxes live in."""
+    """Makes sandboxes. `owners` is the task group in which zygotes and sandboxes run."""
 
     def __init__(
         self, settings: SandboxSettings, owners: anyio.abc.TaskGroup, cgroups: Cgroups | None, why_cgroups: str
@@ -111,12 +114,12 @@ class LocalBackend:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What all sandboxes use."""
+        """Memory of all sandboxes together."""
         if self._cgroups is not None:
             return self._cgroups.memory_bytes
         return sum(handle.held.value.memory_bytes for handle in self._fork_servers.values() if handle.held)
 
-    # --- making -----------------------------------------------------------------------------------------------------
+    # --- starting ------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, profile: SandboxProfile) -> LocalSandbox:
         try:
@@ -124,12 +127,12 @@ class LocalBackend:
                 self._owners, self._open_sandbox(name, profile), until=LocalSandbox.listen, name="sandbox"
             )
         except OSError as exc:
-            raise SandboxUnavailable(f"a sandbox could not be made: {exc}") from exc
+            raise SandboxUnavailable(f"a sandbox could not be started: {exc}") from exc
         return held.value
 
     @asynccontextmanager
     async def _open_sandbox(self, name: str, profile: SandboxProfile) -> AsyncIterator[LocalSandbox]:
-        """A sandbox while it lives, with all that it needs outside."""
+        """Give a running sandbox. Leaving ends it, and frees all that the hub holds for it."""
         sandbox: LocalSandbox | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -155,7 +158,7 @@ class LocalBackend:
         try:
             pidfd, listener = await _handshake(connection)
         except SandboxUnavailable as exc:
-            raise SandboxUnavailable(f"a sandbox could not be made: {spawner.stderr_tail() or exc}") from exc
+            raise SandboxUnavailable(f"a sandbox could not be started: {spawner.stderr_tail() or exc}") from exc
         stack.callback(os.close, pidfd)
         if listener is not None:
             await self._serve_proxy(stack, listener, name, profile)
@@ -163,7 +166,7 @@ class LocalBackend:
             with group.cgroup_fds() if group else nullcontext(()) as cgroup_fds:
                 connection.start(cgroup_fds)
         except (OSError, SandboxLost) as exc:
-            raise SandboxUnavailable(f"a sandbox ended while it was being made, or has no cgroup: {exc}") from exc
+            raise SandboxUnavailable(f"a sandbox ended during its start, or could not enter its cgroup: {exc}") from exc
         memory = MemoryKills(options.id, group)
         spawner.listeners.append(memory.note)
         stack.callback(spawner.listeners.remove, memory.note)
@@ -179,7 +182,7 @@ class LocalBackend:
         )
 
     async def _lend_uid(self, name: str, profile: SandboxProfile, stack: AsyncExitStack) -> int | None:
-        """A uid that no other sandbox has until `stack` ends; None where sandboxes share one. Raises SandboxLimit."""
+        """Lend a uid until `stack` ends; None where sandboxes share one. Raises SandboxLimit."""
         if self.uids is None or not await self._can_change_uid(name, profile):
             return None
         uid = self.uids.take()
@@ -191,7 +194,8 @@ class LocalBackend:
 
     def _options(self, profile: SandboxProfile, home: str, uid: int | None) -> SandboxOptions:
         network = profile.network
-        # Files in memory that only the watch counts get a fixed share of it each, so that they alone cannot fill it.
+        # Without a cgroup only the watch counts files in memory. With a fixed share for each file system, files alone
+        # cannot fill the limit.
         most = (
             [1 << 62] * 3 if self._cgroups or not self._is_isolated else [profile.memory_bytes // n for n in (2, 4, 8)]
         )
@@ -200,9 +204,9 @@ class LocalBackend:
             output_bytes=profile.output_bytes,
             env=dict(profile.env),
             network=network if isinstance(network, str) else "proxy",
-            # Without a cgroup: no process alone may have more; the watch looks after their sum.
+            # Without a cgroup: the limit of each process; the watch limits their sum.
             memory_bytes=None if self._cgroups else profile.memory_bytes,
-            # Counted per user namespace; without one, with all others of the account.
+            # Counted per user namespace; without one, together with all other processes of the uid.
             processes=profile.processes if self._is_isolated or not self._cgroups else None,
             home_bytes=min(profile.home_bytes, most[0]),
             tmp_bytes=min(profile.tmp_bytes, most[1]),
@@ -214,7 +218,7 @@ class LocalBackend:
         )
 
     async def _home_folder(self, stack: AsyncExitStack) -> str:
-        """What stands for /home/user: a file system of its own inside, else a temporary folder."""
+        """Return the home folder: /home/user in a file system of its own, or without isolation a temporary folder."""
         if self._is_isolated:
             return HOME
         folder = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="toolhub-sandbox-"))
@@ -236,7 +240,7 @@ class LocalBackend:
         tasks.start_soon(run_proxy, listener, rules)
 
     async def _spawner(self, name: str, profile: SandboxProfile, uid: int | None, stack: AsyncExitStack) -> Spawner:
-        """Return what new sandboxes of a profile are asked of; `stack` ends with the sandbox."""
+        """Return what starts the sandbox. `stack` ends with the sandbox."""
         return await self._fork_server(name, profile)
 
     # --- zygotes ----------------------------------------------------------------------------------------------------
@@ -272,29 +276,29 @@ class LocalBackend:
 
 
 async def _in_thread(clean_up: Callable[[], None]) -> None:
-    """Clean up without keeping the hub waiting: members of a group may take a while to end, files are many."""
+    """Clean up in a thread: ending the processes of a cgroup and removing many files takes a while."""
     with anyio.CancelScope(shield=True):
         await anyio.to_thread.run_sync(clean_up)
 
 
 async def _handshake(connection: AgentConnection) -> tuple[int, socket.socket | None]:
-    """Wait until the sandbox exists. Returns its pidfd, and the socket for the proxy if it has one."""
+    """Wait until the sandbox has started. Returns its pidfd, and the listening socket for the proxy if it has one."""
     try:
         with anyio.fail_after(_SPAWN_S):
             head, descriptors = await connection.handshake()
     except (TimeoutError, OSError, SandboxLost) as exc:
-        raise SandboxUnavailable(str(exc) or "it took too long") from exc
+        raise SandboxUnavailable(str(exc) or f"it did not start within {_SPAWN_S:g} s") from exc
     if head.get("event") != "spawned" or not descriptors:
         for descriptor in descriptors:
             os.close(descriptor)
         why = head.get("why")
-        raise SandboxUnavailable(why[:_MAX_REASON] if isinstance(why, str) else "its first message is not understood")
+        raise SandboxUnavailable(why[:_MAX_REASON] if isinstance(why, str) else "its first message breaks the protocol")
     return descriptors[0], socket.socket(fileno=descriptors[1]) if len(descriptors) > 1 else None
 
 
 @asynccontextmanager
 async def open_local(settings: SandboxSettings) -> AsyncIterator[LocalBackend]:
-    """Give the `local` backend, or `subprocess` if the settings ask for it. Leaving ends every sandbox."""
+    """Give the backend `local`, or `subprocess` if the settings name that. Leaving ends every sandbox."""
     if not sys.platform.startswith("linux"):
         raise SandboxUnavailable(f"the {settings.backend} backend needs Linux; e2b works everywhere")
     with open_cgroups() as (cgroups, why):

@@ -1,6 +1,6 @@
-"""Sandboxes made by bubblewrap, where namespaces are to be left to a program that many have looked at.
+"""The backend `bwrap`: bubblewrap, a widely reviewed program, makes the namespaces.
 
-Slower than `local`: every sandbox starts an interpreter of its own and loads the profile's modules again.
+Slower than `local`: each sandbox starts an interpreter of its own and loads the profile's modules again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXIT_S = 5.0
 
 
 class BwrapBackend(LocalBackend):
-    """As `LocalBackend`, but each sandbox comes from a `bwrap` process of its own."""
+    """Like `LocalBackend`, but a `bwrap` process starts each sandbox."""
 
     @property
     def isolation(self) -> Isolation:
@@ -79,7 +79,7 @@ class BwrapLauncher:
     profile: SandboxProfile
     account: tuple[int, int]
     listeners: list[Callable[[str], None]] = field(default_factory=list)
-    """Never called: there is no zygote to watch the memory."""
+    """Never called: without a zygote nothing watches the memory."""
     _process: subprocess.Popen[bytes] | None = None
 
     async def spawn(self, options: SandboxOptions) -> socket.socket:
@@ -102,14 +102,14 @@ class BwrapLauncher:
         return ours
 
     def stderr_tail(self) -> str:
-        """What bubblewrap said, if it failed."""
+        """Return what bubblewrap wrote to stderr."""
         if self._process is None or self._process.stderr is None:
             return ""
         os.set_blocking(self._process.stderr.fileno(), False)
         return (self._process.stderr.read() or b"").decode(errors="replace").strip()
 
     def _privileges(self) -> list[str]:
-        """Root first becomes somebody else; the capabilities of a root's bwrap would reach the sandbox."""
+        """A root hub changes to another uid first: the capabilities of root's bwrap would reach the sandbox."""
         if os.geteuid() != 0:
             return []
         uid, gid = self.account
@@ -145,7 +145,7 @@ class BwrapLauncher:
         return interpreter_command(self.python, "bootstrap", "bwrap_entry", str(descriptor))
 
     async def aclose(self) -> None:
-        """Reap it; the sandbox has ended."""
+        """Wait for the process: the sandbox has ended."""
         if self._process is None:
             return
         if self._process.stderr is not None:
@@ -159,7 +159,7 @@ class BwrapLauncher:
 
 @contextmanager
 def _written(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
-    """Give a descriptor to read each text from."""
+    """Give, for each path, a descriptor from which its text can be read."""
     descriptors = {}
     try:
         for path, text in texts.items():

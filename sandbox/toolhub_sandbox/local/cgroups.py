@@ -1,4 +1,4 @@
-"""Limits on whole sandboxes: cgroup v2 where its controllers can be used, else v1, else none.
+"""Limits on whole sandboxes by cgroups: v2 where its controllers can be used, else v1, else none.
 
 `open_cgroups()` makes one group per hub, with a child per sandbox. Making them needs write access to the hub's own
 group: root, or a service manager's delegation (systemd: `Delegate=yes`). In v2 a group that has processes cannot have
@@ -21,13 +21,13 @@ from toolhub.config import SandboxProfile
 from toolhub_sandbox.inside.processes import descendants
 
 PREFIX = "toolhub-sandboxes-"
-# Killed members leave a group within milliseconds.
+# Killed processes leave a group within milliseconds.
 _KILL_ROUNDS, _KILL_PAUSE_S = 100, 0.005
 MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 _PERIOD_US = 100_000
 _MOVE_ROUNDS = 20
-# The agent, and room for the keeper of a command.
+# The agent, and room for the shims of commands.
 _SPARE_PROCESSES = 4
 
 
@@ -41,11 +41,11 @@ class SandboxCgroup:
 
     @contextmanager
     def cgroup_fds(self) -> Iterator[list[int]]:
-        """Give descriptors through which a process moves itself in, by writing "0". Raises OSError.
+        """Give descriptors to which a process writes "0" to move itself into the groups. Raises OSError.
 
-        Moving another one takes a lock that waits for all processors of the machine, ten milliseconds as a rule; a
-        thread of v1 that moves itself needs none (`cgroup_procs_write_start` in kernel/cgroup/cgroup.c), and in v2 it
-        is at least not the hub that waits. The kernel asks for the rights of whoever opened the file.
+        Moving another process takes a lock that waits for all processors, typically ten milliseconds. In v1 a thread
+        that moves itself needs no lock (`cgroup_procs_write_start` in kernel/cgroup/cgroup.c). In v2 the agent waits
+        instead of the hub. The kernel checks the permissions of the process that opened the file.
         """
         file = "cgroup.procs" if self.version == 2 else "tasks"
         opened: list[int] = []
@@ -63,14 +63,14 @@ class SandboxCgroup:
         return _value(self.folders["memory"] / name, key)
 
     def remove(self) -> None:
-        """End whatever is left in the groups, and remove them."""
+        """Kill the processes that are left in the groups, and remove the groups."""
         for folder in set(self.folders.values()):
             remove_tree(folder)
 
 
 @dataclass(eq=False)
 class MemoryKills:
-    """Whether processes of a sandbox were killed for its memory: by the kernel for its group, or by the watch."""
+    """Counts the processes of a sandbox that were killed for its memory, by the kernel or by the watch."""
 
     sandbox_id: str
     group: SandboxCgroup | None
@@ -78,11 +78,11 @@ class MemoryKills:
     _reported: int = 0
 
     def note(self, sandbox_id: str) -> None:
-        """The watch killed a process of some sandbox."""
+        """Count a process that the watch killed, if it was one of this sandbox."""
         self._by_watch += sandbox_id == self.sandbox_id
 
     def is_new(self) -> bool:
-        """Whether there were any since the last time."""
+        """Whether processes were killed since the last call."""
         kills = self._by_watch if self.group is None else self.group.out_of_memory_kills
         before, self._reported = self._reported, kills
         return kills > before
@@ -95,7 +95,7 @@ class Cgroups:
     folders: Mapping[str, Path]
     version: int
     leaf: Path | None = None
-    """Where the hub's own processes are, if they had to make room."""
+    """The group that the hub's own processes were moved to, if they had to move."""
 
     @property
     def has_cpu(self) -> bool:
@@ -107,7 +107,7 @@ class Cgroups:
 
     @property
     def memory_bytes(self) -> int:
-        """What all sandboxes together use."""
+        """Memory of all sandboxes together."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         try:
             return int((self.folders["memory"] / name).read_text())
@@ -145,7 +145,7 @@ class Cgroups:
 
 @contextmanager
 def open_cgroups() -> Iterator[tuple[Cgroups | None, str]]:
-    """Give the hub's groups, or None, and a sentence about what there is; leaving removes them."""
+    """Give the hub's groups and their version, or None and the reason why there are none. Leaving removes them."""
     groups, why = _create()
     try:
         yield groups, why
@@ -157,7 +157,7 @@ def open_cgroups() -> Iterator[tuple[Cgroups | None, str]]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a tree of groups, and end the processes in them: without a pid namespace some may be left."""
+    """Remove a tree of groups and kill the processes in them: without a pid namespace some may be left."""
     for parent, _, _ in os.walk(folder, topdown=False):
         try:
             os.rmdir(parent)
@@ -166,9 +166,9 @@ def remove_tree(folder: Path) -> None:
 
 
 def _end_members(group: Path) -> None:
-    """Kill until nobody is left, and remove the group. Bounded: what cannot be killed is left."""
+    """Kill until the group is empty, and remove it. Bounded: a process that cannot be killed is left."""
     with contextlib.suppress(OSError):
-        (group / "pids.max").write_text("0")  # or a fork bomb would outrun this
+        (group / "pids.max").write_text("0")  # otherwise a fork bomb would be faster
     for _ in range(_KILL_ROUNDS):
         with contextlib.suppress(OSError):
             for pid in (group / "cgroup.procs").read_text().split():
@@ -215,7 +215,7 @@ def _make(folders: Mapping[str, Path], version: int) -> None:
         folder.mkdir(exist_ok=True)
         if version == 2:
             # Children get controllers only from a parent that hands them on; refused where it holds processes itself.
-            wanted = " ".join(f"+{kind}" for kind in folders)  # one that is not there would be refused with the others
+            wanted = " ".join(f"+{kind}" for kind in folders)  # one missing controller would make the kernel refuse all
             (folder.parent / "cgroup.subtree_control").write_text(wanted)
             (folder / "cgroup.subtree_control").write_text(wanted)
         elif (hierarchical := folder / "memory.use_hierarchy").exists():
@@ -233,12 +233,12 @@ def _move_down(group: Path, name: str) -> Path:
     leaf = group / name
     leaf.mkdir()
     try:
-        for _ in range(_MOVE_ROUNDS):  # until nothing was forked in between
+        for _ in range(_MOVE_ROUNDS):  # until no process was forked in between
             members = set(map(int, (group / "cgroup.procs").read_text().split()))
             if not members:
                 return leaf
             if members - {os.getpid(), *descendants(os.getpid())}:
-                raise OSError(errno.EBUSY, "programs that are not the hub's are in its group, too", str(group))
+                raise OSError(errno.EBUSY, "the hub's group has programs that are not the hub's", str(group))
             for pid in members:
                 _move(pid, leaf)
         raise OSError(errno.EBUSY, "the hub starts programs faster than they can be moved", str(group))

@@ -1,4 +1,4 @@
-"""The hub's side of a zygote: start it, ask it for sandboxes, hear what it sees."""
+"""The hub's side of a zygote: starts it, asks it for sandboxes, receives its notices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolhub_sandbox.inside.agent import SandboxOptions
 from toolhub_sandbox.inside.zygote import ZygoteSettings
 
 LIBRARY = Path(toolhub_sandbox.__file__).parents[1]
-# Loading pandas and matplotlib takes seconds on a machine under load; a font cache, once, more.
+# Loading pandas and matplotlib takes seconds on a busy machine; more when matplotlib first builds its font cache.
 START_S = 120.0
 _EXIT_S = 5.0
 _MAX_NOTICE = 1 << 20
@@ -43,7 +43,7 @@ def interpreter_command(python: str, module: str, function: str, *arguments: str
 
 
 def interpreter_environment() -> dict[str, str]:
-    """Nothing of the hub's: what is in it can be read by every program inside."""
+    """Return an environment without the hub's variables: every program in a sandbox can read it."""
     return {"PATH": os.defpath, "LANG": "C.UTF-8", "TZ": os.environ.get("TZ", "")} | _no_blas_threads()
 
 
@@ -53,7 +53,7 @@ def _no_blas_threads() -> dict[str, str]:
 
 
 def interpreter_folders(python: str) -> list[str]:
-    """Where an interpreter lives: its installation, its virtual environment. Raises SandboxUnavailable."""
+    """Return the folders of an interpreter: installation and virtual environment. Raises SandboxUnavailable."""
     if python == sys.executable:
         return sorted({sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"]})
     script = "import sys, sysconfig, json; print(json.dumps([sys.version_info[:2], sys.prefix, sys.base_prefix]))"
@@ -70,7 +70,7 @@ def interpreter_folders(python: str) -> list[str]:
 
 
 class ForkServer:
-    """A zygote that is up. Somebody must run `listen()`."""
+    """A running zygote. One task must run `listen()`."""
 
     def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
         self._control = control
@@ -111,11 +111,11 @@ class ForkServer:
             raise
 
     def stderr_tail(self) -> str:
-        """Nothing: what goes wrong in a fork of the zygote is told by the fork."""
+        """Return nothing: a fork of the zygote reports its own errors."""
         return ""
 
     async def receive_notice(self) -> dict[str, Any] | None:
-        """Return the zygote's next notice; None when it has ended or says what no zygote would."""
+        """Return the zygote's next notice; None when it has ended or has sent something malformed."""
         while True:
             try:
                 data = self._control.recv(_MAX_NOTICE)
@@ -127,7 +127,7 @@ class ForkServer:
             return _parse_notice(data)
 
     async def listen(self) -> None:
-        """Take notices until it ends."""
+        """Receive notices until the zygote ends."""
         while (notice := await self.receive_notice()) is not None:
             if "usage" in notice:
                 self.usage = notice["usage"]
@@ -143,7 +143,7 @@ class ForkServer:
             # It is loading modules and would not look up before it has. First of all: a zygote that ends by itself
             # because of a closed connection takes it for the end of the hub, and its launcher removes the cgroups.
             self._process.kill()
-        # Not closed yet: somebody may wait for it, and must wake before its number is another's.
+        # Not closed yet: a task that waits for it must wake before the descriptor number is used again.
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         with anyio.move_on_after(_EXIT_S) as patience:
@@ -189,7 +189,7 @@ async def open_fork_server(python: str, settings: ZygoteSettings) -> AsyncIterat
 
 
 def _parse_notice(data: bytes) -> dict[str, Any] | None:
-    """Read a notice. Where sandboxes are not isolated, code could reach a zygote and speak in its name."""
+    """Read a notice; None if it is malformed. Without isolation, code in a sandbox could send one."""
     try:
         notice = json.loads(data)
     except (ValueError, RecursionError):
@@ -203,7 +203,7 @@ def _parse_notice(data: bytes) -> dict[str, Any] | None:
 
 
 async def _wait_ready(fork_server: ForkServer, process: subprocess.Popen[bytes], *, isolates: bool) -> None:
-    notice: dict[str, Any] | None = {"failed": f"it was not ready within {START_S:g} s"}
+    notice: dict[str, Any] | None = {"failed": f"the zygote was not ready within {START_S:g} s"}
     with anyio.move_on_after(START_S):
         notice = await fork_server.receive_notice()
     if notice is not None and "ready" in notice:
@@ -216,7 +216,7 @@ async def _wait_ready(fork_server: ForkServer, process: subprocess.Popen[bytes],
 
 
 def _stderr_tail(process: subprocess.Popen[bytes]) -> str:
-    """What a launcher that ended without a notice wrote."""
+    """Return the last line that a launcher wrote before it ended without a notice."""
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
     try:

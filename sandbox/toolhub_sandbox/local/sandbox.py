@@ -17,14 +17,14 @@ from toolhub_sandbox.local.agent_connection import AgentConnection
 from toolhub_sandbox.model import CommandResult, Display, Execution, Failure, SandboxInfo
 from toolhub_sandbox.protocol import HOME
 
-# Beyond a timeout the agent needs a second to interrupt and to kill; more on a machine under load.
+# After a timeout the agent needs a second to interrupt and kill; more on a busy machine.
 _SLACK_S = 15.0
-# Infinity minus infinity is no number.
+# Sums of timeouts stay finite: infinity minus infinity is not a number.
 _FOR_EVER_S = 1e9
-# What needs no program: a file operation, a look at /proc.
+# For requests that the agent answers by itself: file operations, reading /proc.
 _AGENT_S = 30.0
 _KILL_S = 5.0
-# Of what an agent gives as a reason.
+# Characters kept of a reason that an agent gives.
 _MAX_REASON = 1000
 _MAX_COUNT = 1 << 63
 _FILE_TEXTS: dict[FileProblem, str] = {
@@ -37,7 +37,7 @@ _FILE_TEXTS: dict[FileProblem, str] = {
 
 
 def max_response_bytes(profile: SandboxProfile) -> int:
-    """Bytes of the longest message that an honest agent sends."""
+    """Return the size of the longest message that an agent of ours sends; a longer one breaks the protocol."""
     return max(2 * profile.output_bytes + MAX_DISPLAYS, CHUNK_BYTES) + (1 << 20)
 
 
@@ -79,14 +79,14 @@ class LocalSandbox:
     def is_alive(self) -> bool:
         return not self._connection.has_ended
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Take what the agent says until the sandbox is gone, or to go."""
+        """Read the agent's messages until the sandbox has ended or is being closed."""
         await self._connection.listen()
 
     async def end(self) -> None:
-        """Close the line and make sure that nothing is left; bounded in time."""
+        """Close the connection and wait until the sandbox's first process has ended. Bounded in time."""
         self._connection.close("it was closed")
         with anyio.move_on_after(_KILL_S):
             try:
@@ -96,7 +96,7 @@ class LocalSandbox:
                 pass
 
     def set_gone(self) -> None:
-        """Everything that was outside for it has been cleaned up, too."""
+        """Everything that the hub held for the sandbox has been cleaned up too."""
         self._gone.set()
 
     def _on_event(self, head: Head) -> None:
@@ -133,13 +133,13 @@ class LocalSandbox:
             raise self._broke_protocol(exc) from exc
 
     def _execution(self, head: Head, parts: list[bytes], seconds: float) -> Execution:
-        """Read an answer. Raises BadFrame; every value is checked, for the agent may be the model's by now."""
+        """Read an answer. Raises BadFrame. Every value is checked: the model's code may control the agent."""
         texts = [part.decode(errors="replace") for part in parts or (b"", b"")]
         if len(texts) < 2:
-            raise BadFrame("an execution without its streams")
+            raise BadFrame("an answer to exec_code without stdout and stderr")
         state = _text(head, "state", "kept")
         if state not in ("kept", "lost"):
-            raise BadFrame("a state that is none")
+            raise BadFrame("the state is neither kept nor lost")
         timed_out = _flag(head, "timed_out", False)
         return Execution(
             stdout=texts[0],
@@ -152,8 +152,8 @@ class LocalSandbox:
             number=_count(head, "number"),
         )
 
-    def _failure(self, told: tuple[str, str, str], state: str, seconds: float | None) -> Failure | None:
-        name, value, traceback = told
+    def _failure(self, error: tuple[str, str, str], state: str, seconds: float | None) -> Failure | None:
+        name, value, traceback = error
         if seconds is not None:
             what = "interrupted, state kept" if state == "kept" else "killed, state lost: it ignored the interrupt"
             return Failure("ExecutionTimeout", f"the code did not end within {seconds:g} s ({what})", traceback)
@@ -180,7 +180,7 @@ class LocalSandbox:
             if "failed" in head:
                 return CommandResult("", f"{_text(head, 'failed')[:_MAX_REASON]}\n", 126)
             if len(parts) != 2:
-                raise BadFrame("a command without its streams")
+                raise BadFrame("an answer to run_command without stdout and stderr")
             stdout, stderr = (part.decode(errors="replace") for part in parts)
             code, dropped = _count(head, "code"), _count(head, "dropped")
             return CommandResult(stdout, stderr, code, _flag(head, "timed_out"), dropped)
@@ -253,7 +253,7 @@ class LocalSandbox:
 
     def _check_size(self, size: int, limit: int, path: str) -> None:
         if size > limit:
-            raise FileError(f"{path!r} has more than {limit} bytes, the most that is moved", problem="too large")
+            raise FileError(f"{path!r} has more than {limit} bytes, the most that can be moved", problem="too large")
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -275,26 +275,26 @@ class LocalSandbox:
 
 
 def _encoded(text: str) -> bytes:
-    """Lone surrogates, which models do produce, must not raise."""
+    """Encode as UTF-8. Lone surrogates, which models do write, become `?`."""
     return text.encode(errors="replace")
 
 
 def _number(value: object) -> float:
-    """What an agent says of itself, where a wrong number harms nobody."""
+    """Read a number that an agent reports about itself: 0 if it is not one. A wrong number does no harm here."""
     return value if isinstance(value, int | float) and type(value) is not bool and 0 <= value < _MAX_COUNT else 0
 
 
 def _text(head: Head, key: str, default: str | None = None) -> str:
     value = head.get(key, default)
     if type(value) is not str:
-        raise BadFrame(f"{key!r} is no text")
+        raise BadFrame(f"{key!r} is not a string")
     return _encoded(value).decode()
 
 
 def _count(head: Head, key: str, default: int | None = None) -> int:
     value = head.get(key, default)
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
-        raise BadFrame(f"{key!r} is no count")
+        raise BadFrame(f"{key!r} is not a count")
     return value
 
 
@@ -306,28 +306,28 @@ def _flag(head: Head, key: str, default: bool | None = None) -> bool:
 
 
 def _error(head: Head) -> tuple[str, str, str]:
-    """Name, value and traceback of what ended the code; empty where nothing did."""
+    """Return name, value and traceback of the exception that ended the code; empty strings without one."""
     told = head.get("error")
     if told is None:
         return "", "", ""
     if not isinstance(told, list) or [type(text) for text in told] != [str] * 3:
-        raise BadFrame("an error that is none")
+        raise BadFrame("its error is not a name, a value and a traceback")
     name, value, traceback = (_encoded(text).decode() for text in told)
     return name, value, traceback
 
 
 def _displays(shape: object, texts: list[str]) -> tuple[Display, ...]:
-    """Put together what is told of each display, whether it is a result and its MIME types, and their data."""
+    """Join the description of each display (whether it is the result, its MIME types) with the data."""
     if not isinstance(shape, list) or not all(map(is_display, shape)):
-        raise BadFrame("displays that are none")
+        raise BadFrame("its displays have the wrong form")
     if sum(len(kinds) for _, kinds in shape) != len(texts):
-        raise BadFrame("displays without their data")
+        raise BadFrame("its displays do not match their data")
     left = iter(texts)
     return tuple([Display({kind: next(left) for kind in kinds}, is_result) for is_result, kinds in shape])
 
 
 async def _pieces(data: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Cut into what fits a message."""
+    """Cut into pieces that fit a message."""
     if isinstance(data, bytes):
         for start in range(0, len(data), CHUNK_BYTES):
             yield data[start : start + CHUNK_BYTES]

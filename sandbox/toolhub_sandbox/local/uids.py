@@ -22,8 +22,8 @@ UNUSED_UID = 60987
 class UidPool:
     """Lends the uids from `first` to `last`, both included, without `reserved`.
 
-    It begins anywhere among them, so that two hubs of one machine seldom lend the same; the one that was given back
-    last is lent again last.
+    It begins at a random one, so that two hubs on one machine seldom lend the same. A uid that comes back goes to the
+    end of the queue.
     """
 
     def __init__(self, first: int, last: int, *, reserved: int) -> None:
@@ -35,7 +35,7 @@ class UidPool:
 
     @property
     def lent(self) -> frozenset[int]:
-        """Those that sandboxes have."""
+        """The uids that sandboxes have now."""
         return frozenset(self._lent)
 
     def take(self) -> int:
@@ -53,14 +53,14 @@ class UidPool:
 
 
 def uid_pool(settings: SandboxSettings) -> UidPool | None:
-    """The uids that this hub can give to sandboxes: none, unless it is root and was told no account for them."""
+    """Return the uids that this hub can lend to sandboxes; None unless it is root and `sandbox.user` is not set."""
     if os.geteuid() != 0 or settings.user is not None:
         return None
     return UidPool(*settings.uid_range, reserved=UNUSED_UID)
 
 
 def account(user: str | None) -> tuple[int, int]:
-    """Return uid and gid that sandboxes run as; the hub's own unless it is root. Raises SandboxUnavailable."""
+    """Return uid and gid of sandboxes that share one: the hub's own unless it is root. Raises SandboxUnavailable."""
     if os.geteuid() != 0:
         return os.getuid(), os.getgid()
     if user is None:

@@ -1,4 +1,4 @@
-"""What the proxy must know of the machine it runs on: which addresses are its own, and where this process listens.
+"""The machine that the proxy runs on: which addresses are its own, and at which ports this process listens.
 
 The proxy connects from the hub's process, so this machine's services take it for a local program. A public name that
 leads back to this machine would reach them, and a listed local address could reach the hub itself.
@@ -22,14 +22,14 @@ _NOBODYS: dict[int, IPAddress] = {4: IPv4Address("192.0.2.1"), 6: IPv6Address("2
 
 
 def is_own_address(address: IPAddress) -> bool:
-    """Whether connecting to this address leads to this machine. When it cannot be told, it does."""
+    """Whether connecting to this address leads to this machine. True where that is unknown."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if address.is_loopback or address.is_unspecified:
         return True
     if not _can_bind(address):
         return False
-    # With net.ipv4.ip_nonlocal_bind every address can be bound; then only the primary ones can be told.
+    # With net.ipv4.ip_nonlocal_bind every address can be bound; then only the primary ones can be found.
     return _is_source_for(address) if _can_bind(_NOBODYS[address.version]) else True
 
 

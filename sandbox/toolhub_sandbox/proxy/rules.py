@@ -2,8 +2,8 @@
 
 Two questions, asked one after the other. `admits(target)`: is this name and port on the list? `admits_address(...)`: is
 the address that the name led to one that may be connected to? A listed name leads only to public addresses, whatever
-its DNS says, so that nobody reaches the hub's own network through a name they control. Local services are reached by
-listing them as what they are: an IP address, or `localhost`.
+its DNS says, so that code cannot reach the hub's own network through a name that its author controls. Local services
+are reached by listing them as what they are: an IP address, or `localhost`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The HTTP proxy through which a sandbox without a network reaches the hosts of its profile, and nothing else.
 
-A connection goes through four steps, each of which can end it with an answer that says why: read the head, look the
-target up in the rules, look its address up and judge that (a name must lead to the public internet and not back to this
-machine), connect to that very address (a second lookup could give
-another one). After that the proxy moves bytes both ways until both sides have ended. It serves `CONNECT host:port` and
-`GET http://host/...`, one request for each connection. What follows a head goes to the upstream that was checked, never
-elsewhere; what follows a whole request goes nowhere.
+A connection goes through four steps: read the head; check the target against the rules; resolve its name and check the
+address (a name must lead to the public internet, and not back to this machine); connect to that same address (a second
+lookup could give another one). Each step can end the connection with an answer that says why. After that the proxy
+moves bytes both ways until both sides have ended. It serves `CONNECT host:port` and
+`GET http://host/...`, one request for each connection. Bytes after a head go only to the upstream that
+was checked. Bytes after a whole request are dropped.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Resolve = Callable[[str, int], Awaitable[Sequence[IPAddress]]]
 
 # What nginx and Apache take by default is 8 KiB; cookies and signed URLs need more now and then.
 HEAD_BYTES = 16 << 10
-# A program sends its head at once; who is slower than this holds one of the few places.
+# A program sends its head at once. A slower one would hold one of the few connections.
 HEAD_S = 10.0
 # The lookup and every attempt together: a SYN that is lost three times in a row arrives after 7 s.
 CONNECT_S = 15.0
-# A long poll or a slow model answers within minutes; what is silent for longer has been forgotten.
+# A long poll or a slow model answers within minutes. A longer silence means that the connection was forgotten.
 IDLE_S = 300.0
 # Closing with unread bytes resets the connection, and the client would never read the answer (RFC 9112, 9.6).
 LINGER_S = 2.0
 # With two buffers each this bounds a sandbox to 4 MiB; the others wait in the listen queue.
 CONNECTIONS = 32
 BUFFER_BYTES = 64 << 10
-# A program can make up names without end.
+# Bounds the memory for logged names: a program can invent any number.
 _NAMES_LOGGED = 256
 _ADDRESSES_TRIED = 8
 
 
 class Refusal(Exception):
-    """The connection ends with this answer. The text tells the program in the sandbox what is wrong and the way out."""
+    """End the connection with this answer. The text tells the program in the sandbox what is wrong and what to do."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -59,14 +59,14 @@ class Refusal(Exception):
 
     @property
     def answer(self) -> bytes:
-        # The text is the reason phrase, too: that is all that most clients tell of a refused CONNECT.
+        # The text is the reason phrase, too: most clients show nothing else of a refused CONNECT.
         head = f"HTTP/1.1 {self.status.value} {self.text}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         body = f"{self.text}\n"
         return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode("ascii", "replace")
 
 
 async def resolve_by_system(host: str, port: int) -> Sequence[IPAddress]:
-    """Look a host up as every program of this machine does. Raises OSError."""
+    """Resolve a host with the machine's resolver. Raises OSError."""
     found = await anyio.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
     return [ip_address(sockaddr[0]) for *_, sockaddr in found]
 
@@ -82,12 +82,12 @@ async def run_proxy(
     """Serve a listening socket until cancelled; then every connection and the listener are closed.
 
     listener: owned from here on. It may live in another network namespace; upstreams are reached from this process's.
-    resolve: looks names up; it is asked once for each request that the rules admit, and never for an IP address.
-    is_own: tells the addresses of this machine. hub_ports: gives the ports of it that no list can open.
-    Raises a group with an OSError if the listener cannot accept at all; what a connection does wrong ends that one.
+    resolve: looks up names, once for each request that the rules admit, never for an IP address.
+    is_own: whether an address is this machine's. hub_ports: the ports of this machine that no list can open.
+    Raises a group with an OSError if the listener cannot accept at all; an error of one connection ends only that one.
     """
     proxy = _Proxy(rules, resolve, is_own, hub_ports)
-    places = anyio.Semaphore(CONNECTIONS)
+    free_connections = anyio.Semaphore(CONNECTIONS)
 
     async def serve(client: socket.socket) -> None:
         with client:
@@ -98,18 +98,18 @@ async def run_proxy(
             except Exception:
                 logger.exception("a connection of the sandbox proxy failed")
             finally:
-                places.release()
+                free_connections.release()
 
     with listener:
         listener.setblocking(False)
         async with anyio.create_task_group() as connections:
             while True:
-                await places.acquire()
+                await free_connections.acquire()
                 connections.start_soon(serve, await accept(listener))
 
 
 class _Proxy:
-    """What the connections of a sandbox have in common."""
+    """What the connections of one sandbox share."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Proxy:
         return admitted[:_ADDRESSES_TRIED]
 
     def _check_own(self, target: Target, addresses: Sequence[IPAddress]) -> None:
-        """Refuse what leads back to this machine, unless the list means that, and the hub itself in any case."""
+        """Refuse addresses of this machine unless the list names one, and the hub's own ports in any case."""
         if not any(map(self._is_own, addresses)):
             return
         if not self._rules.means_local(target):
@@ -227,7 +227,7 @@ async def _relay(client: socket.socket, upstream: socket.socket, request: Reques
         async with anyio.create_task_group() as directions:
             directions.start_soon(_pump, client, upstream, scope, request.head + rest, request.size_bytes)
             await _pump(upstream, client, scope)
-            if not request.is_tunnel:  # the answer is complete: whatever the client still sends has no reader
+            if not request.is_tunnel:  # the answer is complete: nothing reads what the client still sends
                 directions.cancel_scope.cancel()
     if scope.cancel_called:
         make_close_a_reset(client)
@@ -266,7 +266,7 @@ async def _receive(source: socket.socket, scope: anyio.CancelScope) -> bytes:
 
 
 async def _discard(client: socket.socket) -> None:
-    """Read until the client has ended, too, for a moment."""
+    """Read until the client has ended, too, for at most LINGER_S."""
     with anyio.move_on_after(LINGER_S):
         while await receive(client, BUFFER_BYTES):
             pass
@@ -274,7 +274,7 @@ async def _discard(client: socket.socket) -> None:
 
 # --- non-blocking sockets, on either of anyio's event loops -----------------------------------------------------------
 
-# Out of descriptors or memory: until others have closed something, accepting again at once would only burn the CPU.
+# Out of descriptors or memory: accepting again at once would only use CPU until others close something.
 _ACCEPT_PAUSE_S = 0.1
 _LISTENER_IS_UNUSABLE = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
 
