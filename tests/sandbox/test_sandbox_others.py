@@ -143,7 +143,7 @@ async def test_an_interpreter_that_the_account_cannot_reach_is_told_with_the_way
     python.symlink_to(SYSTEM_PYTHON)
     tmp_path.chmod(0o700)
     async with Sandboxes(settings(backend="subprocess", python=str(python))) as sandboxes:
-        with patience(), pytest.raises(SandboxUnavailable, match=r"name another one in sandbox\.python"):
+        with patience(), pytest.raises(SandboxUnavailable, match=r"name another interpreter in sandbox\.python"):
             await sandboxes.for_owner("t").create()
 
 
