@@ -41,7 +41,7 @@ test-all: venv test-servers ## Run all tests, slow ones too
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-servers: venv ## Install the third-party MCP servers that tests use (in ~/.cache/toolhub-test)
-	$(BIN)/python tests/environment.py
+	$(BIN)/python -m testbed.third_party
 
 test-user: venv ## Run the tests of the sandboxes as an ordinary user
 	$(BIN)/python tests/as_user.py
@@ -50,7 +50,7 @@ test-quick: venv ## Run the tests of pure rules, which every supported Python ru
 	$(BIN)/python -m pytest -m quick $(PARALLEL) $(ARGS)
 
 engine: venv ## Install vLLM for CPU and small models, once (in ~/.cache/toolhub-test; 2.6 GB)
-	$(BIN)/python -m benchmarks.engine.install
+	$(BIN)/python -m testbed.engine.install
 
 test-engine: engine $(VENV)/.installed-agent ## Run the tests with a real inference engine
 	$(BIN)/python -m pytest tests/engine $(ARGS)
@@ -66,9 +66,9 @@ demo: $(VENV)/.installed-hub,servers ## Show a hub keeping tools alive through c
 # What cannot be installed (no Chromium, no room for vLLM) is left out of the report by name; the rest is measured. The
 # test extra has what our own servers need.
 bench: venv $(VENV)/.installed-bench ## Measure toolhub beside what people use today; makes benchmarks/README.md
-	-@$(BIN)/python tests/environment.py
-	-@$(BIN)/python -m benchmarks.environments
-	-@$(BIN)/python -m benchmarks.engine.install
+	-@$(BIN)/python -m testbed.third_party
+	-@$(BIN)/python -m benchmarks.common.baselines
+	-@$(BIN)/python -m testbed.engine.install
 	$(BIN)/toolhub bench all $(ARGS)
 
 wheel-test: venv ## Build the wheel and test it in environments of its own

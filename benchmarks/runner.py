@@ -24,13 +24,15 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import check, headline, machine, plots, report
-from benchmarks.engine.install import EngineSetupError
-from benchmarks.machine import NoiseWatch, describe, git_revision
-from benchmarks.questions import QUESTIONS
-from benchmarks.result import ROOT, Json, Question
-from benchmarks.summary import Summary, duration, gaps
-from tests.environment import SetupError
+from benchmarks.common import machine
+from benchmarks.common.machine import NoiseWatch, describe, git_revision
+from benchmarks.common.result import ROOT, Json, Question
+from benchmarks.registry import QUESTIONS
+from benchmarks.report import check, headline, plots
+from benchmarks.report import pages as report
+from benchmarks.report.summary import Summary, duration, gaps
+from testbed.engine.install import EngineSetupError
+from testbed.third_party import SetupError
 from toolhub.errors import MissingExtra
 
 HERE = ROOT / "benchmarks"

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from environment import SetupError, apt_install
+from testbed.third_party import SetupError, apt_install
 
 ROOT = Path(__file__).parents[1]
 ACCOUNT = "toolhub-test"
@@ -37,7 +37,8 @@ def main(folders: list[str]) -> int:
     python = _install(_python())
     with tempfile.TemporaryDirectory(prefix="toolhub-tests-") as copy:
         os.chown(copy, account.pw_uid, account.pw_gid)  # tools keep their notes beside the tests
-        shutil.copytree(ROOT / "tests", Path(copy, "tests"), ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in ("tests", "testbed"):
+            shutil.copytree(ROOT / folder, Path(copy, folder), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         home = tempfile.mkdtemp(prefix="home-", dir=copy)
         os.chown(home, account.pw_uid, account.pw_gid)

@@ -37,6 +37,7 @@ PACKAGES = {
     "toolhub_sandbox": ROOT / "sandbox/toolhub_sandbox",
     "toolhub_agent": ROOT / "agent_loop/toolhub_agent",
     "benchmarks": ROOT / "benchmarks",
+    "testbed": ROOT / "testbed",
 }
 GROUND = frozenset({0, 1})
 # What those outside may use beside `from toolhub import ...`: values, errors and settings, and the drop-in.
@@ -118,7 +119,7 @@ def test_a_module_imports_only_from_its_floor_or_below():
 
 
 def test_toolhub_finds_servers_sandbox_and_agent_by_entry_point_only():
-    outside = ("toolhub_servers", "toolhub_sandbox", "toolhub_agent", "benchmarks", "tests")
+    outside = ("toolhub_servers", "toolhub_sandbox", "toolhub_agent", "benchmarks", "testbed", "tests")
     assert [
         f"{name} imports {module}"
         for name, module, _ in IMPORTS
@@ -150,6 +151,33 @@ def test_the_agent_loop_and_the_benchmarks_use_only_what_is_public():
         if not (module == "toolhub" and (member in public or not member))
         and ".".join(module.split(".")[:2]) not in PUBLIC_MODULES
         and not (name.startswith("toolhub_agent.cli.") and module in COMMAND_MODULES)
+    ]
+    assert wrong == []
+
+
+def test_nothing_but_their_own_tests_imports_the_benchmarks():
+    """And they import no test: what both need is in `testbed`."""
+    own_tests = ("benchmarks", "engine/test_engine_samples_real.py")
+    tests = ROOT / "tests"
+    importers = [
+        str(path.relative_to(tests))
+        for path in sorted(tests.rglob("*.py"))
+        if any(package_of(module) == "benchmarks" for module, _ in imports("tests", ast.parse(path.read_text())))
+    ]
+    assert [path for path in importers if not path.startswith(own_tests)] == []
+    wrong = [
+        f"{name} imports {module}"
+        for name, module, _ in IMPORTS
+        if package_of(module) in ("benchmarks", "tests") and package_of(name) != package_of(module)
+    ]
+    assert wrong == []
+
+
+def test_the_testbed_imports_nothing_of_the_project():
+    wrong = [
+        f"{name} imports {module}"
+        for name, module, _ in IMPORTS
+        if package_of(name) == "testbed" and package_of(module) in {*PACKAGES, "tests"} - {"testbed"}
     ]
     assert wrong == []
 

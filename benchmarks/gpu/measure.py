@@ -40,12 +40,16 @@ try:
     import httpx2
     from rich.console import Console
 
-    from benchmarks import kv, kv_found, loop, report, runner
-    from benchmarks.kv_keep import Talk
-    from benchmarks.kv_mix import Mix
-    from benchmarks.kv_waits import Sizes
-    from benchmarks.result import Question
-    from benchmarks.scripted import EngineKind, Served
+    from benchmarks import runner
+    from benchmarks.common.result import Question
+    from benchmarks.kv import benchmark as kv
+    from benchmarks.kv import results as kv_found
+    from benchmarks.kv.history import Talk
+    from benchmarks.kv.mix import Mix
+    from benchmarks.kv.waits import Sizes
+    from benchmarks.llm.scripted_agent import EngineKind, Served
+    from benchmarks.loop import benchmark as loop
+    from benchmarks.report import pages as report
 except ModuleNotFoundError as exc:
     sys.exit(f"{exc.name} is missing: {sys.executable} -m pip install -e '{ROOT}[bench,agent]'")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.result import Json
+from benchmarks.common.result import Json
 
 _TOOLS = Path(__file__).with_name("tools.py")
 # Deaths are the subject here: a server is not given up for them, so that each one is followed by a start.

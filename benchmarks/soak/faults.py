@@ -26,10 +26,10 @@ import anyio.to_thread
 import httpx2
 import psutil
 
-from benchmarks.crew import Worker
-from benchmarks.growth import open_client
-from benchmarks.measure import tree
-from benchmarks.result import ROOT, Json
+from benchmarks.common.leak_watch import open_client
+from benchmarks.common.measure import tree
+from benchmarks.common.result import ROOT, Json
+from benchmarks.common.subprocess_worker import Worker
 from benchmarks.soak.hub import SoakHub
 
 HELD_S = 2.0

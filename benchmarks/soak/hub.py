@@ -24,9 +24,9 @@ from typing import Any, Self
 
 import psutil
 
-from benchmarks.crew import WorkerFailed
-from benchmarks.measure import tree
-from benchmarks.result import ROOT, Json
+from benchmarks.common.measure import tree
+from benchmarks.common.result import ROOT, Json
+from benchmarks.common.subprocess_worker import WorkerFailed
 
 _START_S, _CLOSE_S, _LOOK_S = 60.0, 60.0, 0.02
 # After SIGKILL of the hub the supervisor kills what is left within a second; the machine is busy with the load.

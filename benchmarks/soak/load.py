@@ -20,9 +20,9 @@ from mcp import ClientSession, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 import toolhub
-from benchmarks.result import Json
+from benchmarks.common.result import Json
+from benchmarks.common.worker_main import Act
 from benchmarks.soak.ledger import Ledger, Record, Told, is_repeatable
-from benchmarks.worker import Act
 from toolhub import CallError, HubClosed, TaskClosed, ToolhubError
 
 # Longer than any fault lasts; a busy machine takes seconds to start a server.

@@ -24,9 +24,9 @@ import anyio.from_thread
 import anyio.to_thread
 import psutil
 
-from benchmarks.crew import Worker
-from benchmarks.machine import git_revision
-from benchmarks.result import Json, Outcome, Question
+from benchmarks.common.machine import git_revision
+from benchmarks.common.result import Json, Outcome, Question
+from benchmarks.common.subprocess_worker import Worker
 from benchmarks.soak import report
 from benchmarks.soak.config import SECTIONS, servers
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, Stage, deck, strike

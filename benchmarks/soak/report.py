@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from benchmarks.growth import least_squares
-from benchmarks.measure import percentile
-from benchmarks.result import Column, Json, Outcome, Table, Target
+from benchmarks.common.leak_watch import least_squares
+from benchmarks.common.measure import percentile
+from benchmarks.common.result import Column, Json, Outcome, Table, Target
 from benchmarks.soak.ledger import SERVERS, quantile
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from benchmarks.result import Json
+from benchmarks.common.result import Json
+from benchmarks.common.worker_main import Act
 from benchmarks.soak.ledger import append
 from benchmarks.soak.tools import answered, handshake
-from benchmarks.worker import Act
 
 _DRIP_S = 0.02
 # One call in so many is spoiled: the others go on, as with a service that has trouble.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.result import Column, Outcome, Table, Target
+from benchmarks.common.result import Column, Outcome, Table, Target
 
 Json = dict[str, Any]
 

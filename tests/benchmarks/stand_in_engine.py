@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager
 from llm_stand_in.answers import Answer, said
 from llm_stand_in.model_server import Seen, open_model_server
 
-from benchmarks import kv_found, loop
-from benchmarks.kv_keep import Talk
-from benchmarks.kv_mix import Mix
-from benchmarks.kv_waits import Sizes
-from benchmarks.loop_crowd import Crowd
-from benchmarks.loop_dispatch import Turn
-from benchmarks.loop_task import LongTask
-from benchmarks.scripted import Served
+from benchmarks.kv import results as kv_found
+from benchmarks.kv.history import Talk
+from benchmarks.kv.mix import Mix
+from benchmarks.kv.waits import Sizes
+from benchmarks.llm.scripted_agent import Served
+from benchmarks.loop import benchmark as loop
+from benchmarks.loop.dispatch import Turn
+from benchmarks.loop.long_task import LongTask
+from benchmarks.loop.many_agents import Crowd
 
 # Of 16 tokens. One conversation, most of it the description of the tools, or the fillers.
 CACHE_BLOCKS = 120

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import check, runner
-from benchmarks.check import DEFAULT_NOISE, LEAST_NOISE, compare, own_noise, ratios
-from benchmarks.report import newest_results
+from benchmarks import runner
+from benchmarks.report import check
+from benchmarks.report.check import DEFAULT_NOISE, LEAST_NOISE, compare, own_noise, ratios
+from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 

@@ -13,11 +13,12 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from benchmarks import plots, runner
-from benchmarks.drawing import DPI, STYLE, WIDTH_PX, Band, Bars, compose
-from benchmarks.drawing_lanes import KINDS, Lanes, Legend, Span, Stack, Stacks, Strip, Timeline, strips
-from benchmarks.drawing_lines import Line, Lines
-from benchmarks.report import newest_results
+from benchmarks import runner
+from benchmarks.report import plots
+from benchmarks.report.drawing import DPI, STYLE, WIDTH_PX, Band, Bars, compose
+from benchmarks.report.drawing_lanes import KINDS, Lanes, Legend, Span, Stack, Stacks, Strip, Timeline, strips
+from benchmarks.report.drawing_lines import Line, Lines
+from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 

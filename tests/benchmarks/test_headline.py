@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import headline, runner
-from benchmarks.claims import CLAIMS, Claim
-from benchmarks.headline import block, find, missing
-from benchmarks.report import newest_results
+from benchmarks import runner
+from benchmarks.report import headline
+from benchmarks.report.claims import CLAIMS, Claim
+from benchmarks.report.headline import block, find, missing
+from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 

@@ -14,17 +14,21 @@ from stand_in_engine import TINY_KV, TINY_LOOP
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import Completion, Usage
 
-from benchmarks import kv, kv_found, kv_tables, loop, runner
-from benchmarks.engine.install import EngineSetupError
+from benchmarks import runner
+from benchmarks.common.result import Outcome, Question
 from benchmarks.gpu.measure import Machine, questions
-from benchmarks.kv_keep import EXACT, STRIDE, computed_of, metric_in
-from benchmarks.loop_crowd import OURS, PLAIN
-from benchmarks.loop_dispatch import TURNS
-from benchmarks.loop_task import script as long_script
-from benchmarks.loop_task import summary
-from benchmarks.prompts import Writer, words
-from benchmarks.result import Outcome, Question
-from benchmarks.scripted import Served, call_text
+from benchmarks.kv import benchmark as kv
+from benchmarks.kv import results as kv_found
+from benchmarks.kv import tables as kv_tables
+from benchmarks.kv.history import EXACT, STRIDE, computed_of, metric_in
+from benchmarks.llm.prompts import Writer, words
+from benchmarks.llm.scripted_agent import Served, call_text
+from benchmarks.loop import benchmark as loop
+from benchmarks.loop.dispatch import TURNS
+from benchmarks.loop.long_task import script as long_script
+from benchmarks.loop.long_task import summary
+from benchmarks.loop.many_agents import OURS, PLAIN
+from testbed.engine.install import EngineSetupError
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import pytest
-from tiny_crowds import TINY_OVERLOAD, TINY_SWEEP
+from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 
-from benchmarks import overload, sweep
-from benchmarks.check import ratios
-from benchmarks.crowded import ALONE_S, AT_ONCE, CROWDED_S, Crowd, fitted_k
-from benchmarks.growth import Sample, Watch, least_squares
-from benchmarks.overload_load import OPEN, OURS, WAYS, Found, jain
-from benchmarks.result import Outcome
+from benchmarks.common.leak_watch import Sample, Watch, least_squares
+from benchmarks.common.result import Outcome
+from benchmarks.overload import benchmark as overload
+from benchmarks.overload.load import OPEN, OURS, WAYS, Found, jain
+from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, CROWDED_S, Crowd, fitted_k
+from benchmarks.report.check import ratios
+from benchmarks.sweep import benchmark as sweep
 
 NOTHING_ELSE = {"late": 0, "expired": 0, "refusals": 0, "given_up": 0}
 

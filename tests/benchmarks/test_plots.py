@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plots, runner
-from benchmarks.drawing import WIDTH_PX, Bars
-from benchmarks.drawing_lines import Line, Lines
-from benchmarks.report import newest_results
-from benchmarks.result import ROOT
+from benchmarks import runner
+from benchmarks.common.result import ROOT
+from benchmarks.report import plots
+from benchmarks.report.drawing import WIDTH_PX, Bars
+from benchmarks.report.drawing_lines import Line, Lines
+from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 

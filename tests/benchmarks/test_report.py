@@ -13,11 +13,12 @@ from typing import Any
 import anyio
 import pytest
 
-from benchmarks import machine, runner
-from benchmarks.crew import WorkerFailed
-from benchmarks.engine.install import EngineSetupError
-from benchmarks.report import targets_sentence
-from benchmarks.result import Outcome, Question
+from benchmarks import runner
+from benchmarks.common import machine
+from benchmarks.common.result import Outcome, Question
+from benchmarks.common.subprocess_worker import WorkerFailed
+from benchmarks.report.pages import targets_sentence
+from testbed.engine.install import EngineSetupError
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import runner
-from benchmarks.result import ROOT, Outcome, Question
+from benchmarks.common.result import ROOT, Outcome, Question
 from benchmarks.soak import question, report
 from benchmarks.soak.faults import KINDS, deck
 from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from tiny_starts import TINY_DENSITY, TINY_STORM
 
-from benchmarks import density, packing, runner, storm
-from benchmarks.density import OPEN_TASKS
-from benchmarks.readiness import Builtin
-from benchmarks.result import Json, Outcome, Target
-from benchmarks.specs import ServerCommand, fixture_echo
+from benchmarks import runner
+from benchmarks.common.agent_startup import Builtin
+from benchmarks.common.result import Json, Outcome, Target
+from benchmarks.common.server_commands import ServerCommand, fixture_echo
+from benchmarks.density import benchmark as density
+from benchmarks.density import capacity as packing
+from benchmarks.density.benchmark import OPEN_TASKS
+from benchmarks.storm import benchmark as storm
 
 BROKEN = ServerCommand("broken", [sys.executable, "-c", "raise SystemExit('no reason')"], "echo", {})
 

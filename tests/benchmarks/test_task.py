@@ -9,15 +9,16 @@ import pytest
 from stand_in_engine import open_large
 from tiny_tasks import TINY_REPLAY, TINY_TASK
 
-from benchmarks import plots, task
-from benchmarks.prompts import Writer
-from benchmarks.result import Outcome
-from benchmarks.task_real import Round, measure_replay
-from benchmarks.task_script import write
-from benchmarks.task_sim import CASES, POLICIES, TRIED
-from benchmarks.task_tables import LABELS
-from benchmarks.task_ways import DROP_IN, SPAWN, TOOLHUB
-from benchmarks.traces import TOOLS, make_task
+from benchmarks.common.result import Outcome
+from benchmarks.llm.prompts import Writer
+from benchmarks.model.traces import TOOLS, make_task
+from benchmarks.report import plots
+from benchmarks.task import benchmark as task
+from benchmarks.task.replay import Round, measure_replay
+from benchmarks.task.script import write
+from benchmarks.task.sites import CASES, POLICIES, TRIED
+from benchmarks.task.tables import LABELS
+from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 
 PARTS = ("queue_s", "prefill_s", "decode_s", "tools_s", "start_s")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.task_times import CallTimes, TaskTimes, TurnTimes, overlap
+from benchmarks.task.times import CallTimes, TaskTimes, TurnTimes, overlap
 
 
 def turn(begin: float, first: float, end: float) -> TurnTimes:

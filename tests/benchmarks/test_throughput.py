@@ -10,10 +10,11 @@ import anyio
 import pytest
 from mcp import Client
 
-from benchmarks import throughput, ticks
-from benchmarks.contestants import asking, check
-from benchmarks.result import Outcome
-from benchmarks.specs import builtin_clock, lean_echo, own_clock
+from benchmarks.common import loop_lag as ticks
+from benchmarks.common.callers import asking, check
+from benchmarks.common.result import Outcome
+from benchmarks.common.server_commands import builtin_clock, lean_echo, own_clock
+from benchmarks.throughput import benchmark as throughput
 
 TINY = throughput.Scale(rounds=1, calls=2, in_flight=(1, 2))
 

@@ -9,7 +9,7 @@ from statistics import mean, median, pstdev
 import pytest
 from toolhub_agent.trimming import ToolResultTrimmer
 
-from benchmarks.traces import (
+from benchmarks.model.traces import (
     CALLS_PER_TURN,
     DECODE_TOKENS,
     OMITTED_TOKENS,

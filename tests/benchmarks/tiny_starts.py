@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import density, storm
-from benchmarks.readiness import Builtin
-from benchmarks.specs import fixture_echo, lean_echo
+from benchmarks.common.agent_startup import Builtin
+from benchmarks.common.server_commands import fixture_echo, lean_echo
+from benchmarks.density import benchmark as density
+from benchmarks.storm import benchmark as storm
 
 CLOCK = Builtin("clock", {}, {}, is_shared=True)
 TINY_STORM = storm.Scale(tasks=2, deadline_s=20, servers=(fixture_echo(), lean_echo()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from stand_in_engine import open_large
 
-from benchmarks import task
-from benchmarks.engine_costs import Calibration, EngineCosts
-from benchmarks.engine_play import Site
-from benchmarks.engine_samples import HeldOut, Measured
-from benchmarks.scripted import Served
-from benchmarks.task_real import Replay
-from benchmarks.task_sim import TRIED, Case, Extrapolation
+from benchmarks.llm.scripted_agent import Served
+from benchmarks.model.costs import Calibration, EngineCosts
+from benchmarks.model.play import Site
+from benchmarks.model.samples import HeldOut, Measured
+from benchmarks.task import benchmark as task
+from benchmarks.task.replay import Replay
+from benchmarks.task.sites import TRIED, Case, Extrapolation
 
 
 async def known(_: Served) -> Measured:

@@ -9,17 +9,17 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import environment
 import pytest
 from browser_site import Website, open_website
 from browsing import Open, Task, open_task
 
+from testbed import third_party
 from toolhub.shared_resources import SharedResources, open_shared_resources
 
 
 @pytest.fixture(scope="session", autouse=True)
 def installed() -> None:
-    if environment.chromium() is None:
+    if third_party.chromium() is None:
         is_needed = os.environ.get("CI") or os.environ.get("TOOLHUB_REQUIRE_BROWSER")
         (pytest.fail if is_needed else pytest.skip)("no Chromium")
 

@@ -11,11 +11,11 @@ from threading import Thread
 from typing import Any
 
 import anyio
-import environment
 import pytest
 from http_server_process import HttpServer
 from real_processes import HubFactory, fixture, pid_of
 
+from testbed import third_party
 from toolhub import CallTimeout, CircuitOpen, Hub, ServerSpec, StartError, ToolhubError, parse_config
 from toolhub.config import Config
 from toolhub.config.models import HubSettings
@@ -27,7 +27,7 @@ PATIENCE_S = 120
 
 async def test_context_forge_6481_a_server_is_initialised_once_for_many_calls(hubs: HubFactory) -> None:
     """There: a handshake per call, 7.6 s in place of 1.15 s."""
-    python = str(environment.mcp2_python())
+    python = str(third_party.mcp2_python())
     spec = ServerSpec(name="time", command=python, args=["-m", "mcp_server_time"], start_timeout_s=PATIENCE_S)
     async with hubs.task(spec, within=2 * PATIENCE_S) as task:
         for _ in range(20):
@@ -114,7 +114,7 @@ class _Page(BaseHTTPRequestHandler):
 
 async def test_unsloth_7080_a_page_is_still_there_in_the_next_call(page: ThreadingHTTPServer) -> None:
     """There: each call silently got a blank browser. A real Chromium."""
-    if environment.chromium() is None:
+    if third_party.chromium() is None:
         pytest.fail("no Chromium: install it (on Debian as root: apt-get install chromium)")
     address = f"127.0.0.1:{page.server_port}"
     server = {"builtin": "browser", "options": {"allow_private": [address]}}

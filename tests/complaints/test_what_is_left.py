@@ -12,13 +12,13 @@ from threading import Thread
 from typing import Any
 
 import anyio
-import environment
 import psutil
 import pytest
 from real_processes import HubFactory, Process, below, eventually, fixture, noted, pid_of
 from served_hub import eventually as eventually_blocking
 from served_hub import new_task, served, stub, write_config
 
+from testbed import third_party
 from toolhub import CallTimeout, ServerSpec
 
 pytestmark = pytest.mark.anyio
@@ -172,7 +172,7 @@ async def test_openclaw_75323_what_a_server_left_behind_ends_with_its_task(hubs:
 
 async def test_openclaw_75323_a_tree_of_npx_ends_with_its_task(hubs: HubFactory) -> None:
     """The server of others that people run most: npm, a shell, node."""
-    command, *args = environment.npx_command("mcp-server-everything")
+    command, *args = third_party.npx_command("mcp-server-everything")
     spec = ServerSpec(name="everything", command=command, args=args, start_timeout_s=PATIENCE_S)
     tree: list[Process] = []
     async with hubs.task(spec, within=2 * PATIENCE_S) as task:

@@ -8,7 +8,7 @@ import openai
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from benchmarks.engine.server import EngineServer, open_engine
+from testbed.engine.server import EngineServer, open_engine
 
 
 @pytest.fixture(scope="session")

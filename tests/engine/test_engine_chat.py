@@ -11,8 +11,8 @@ import httpx2
 import openai
 import pytest
 
-from benchmarks.engine.install import VLLM
-from benchmarks.engine.server import BLOCK_SIZE, EngineServer
+from testbed.engine.install import VLLM
+from testbed.engine.server import BLOCK_SIZE, EngineServer
 
 pytestmark = pytest.mark.anyio
 

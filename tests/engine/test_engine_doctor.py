@@ -13,8 +13,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from toolhub_agent.profiles import LaunchCommand, command_lines, load_profile, profile_names
 
-from benchmarks.engine.install import VLLM, installed
-from benchmarks.engine.server import EngineOptions, EngineServer, open_engine
+from testbed.engine.install import VLLM, installed
+from testbed.engine.server import EngineOptions, EngineServer, open_engine
 
 # Imports of vLLM take most of it, and the doctor bounds itself.
 PATIENCE_S = 300

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-import environment
 import pytest
 
-from benchmarks.engine import install
-from benchmarks.engine.install import EngineSetupError
+from testbed import third_party
+from testbed.engine import install
+from testbed.engine.install import EngineSetupError
 
 
 def writes(text: str) -> Callable[[Path, install._Lock], None]:
@@ -26,7 +26,7 @@ def writes(text: str) -> Callable[[Path, install._Lock], None]:
 
 
 def test_it_goes_where_the_other_servers_of_the_tests_are() -> None:
-    assert install.cache_directory() == environment.cache_directory()
+    assert install.cache_directory() == third_party.cache_directory()
 
 
 def test_what_is_complete_is_not_installed_again(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from real_processes import Process, below, eventually
 
-from benchmarks.engine.server import EngineFailed, EngineOptions, open_engine
+from testbed.engine.server import EngineFailed, EngineOptions, open_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class NotingScheduler(AsyncScheduler):
 """
 KILLED = """
 import anyio
-from benchmarks.engine.server import open_engine
+from testbed.engine.server import open_engine
 
 async def main():
     async with open_engine() as engine:

@@ -14,7 +14,7 @@ from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog, read_log
 from toolhub_agent.types import Task, TaskResult
 
-from benchmarks.engine.server import EngineServer
+from testbed.engine.server import EngineServer
 from toolhub import Hub, parse_config
 from toolhub.config import AgentSettings, LlmSettings
 

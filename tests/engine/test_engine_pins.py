@@ -21,8 +21,8 @@ from anyio.from_thread import start_blocking_portal
 from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.engine.install import installed
-from benchmarks.engine.server import EngineOptions, EngineServer, open_engine
+from testbed.engine.install import installed
+from testbed.engine.server import EngineOptions, EngineServer, open_engine
 
 pytestmark = pytest.mark.anyio
 

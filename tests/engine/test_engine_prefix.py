@@ -15,7 +15,7 @@ from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.trimming import ToolResultTrimmer
 from toolhub_agent.types import Completion, Message, ToolCall, ToolOutcome, Usage
 
-from benchmarks.engine.server import BLOCK_SIZE, EngineServer
+from testbed.engine.server import BLOCK_SIZE, EngineServer
 
 pytestmark = pytest.mark.anyio
 

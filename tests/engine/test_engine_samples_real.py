@@ -7,9 +7,9 @@ from dataclasses import astuple
 import anyio
 import pytest
 
-from benchmarks.engine.server import EngineServer
-from benchmarks.engine_samples import QUICK_PLAN, measure_costs
-from benchmarks.scripted import Served
+from benchmarks.llm.scripted_agent import Served
+from benchmarks.model.samples import QUICK_PLAN, measure_costs
+from testbed.engine.server import EngineServer
 
 pytestmark = pytest.mark.anyio
 

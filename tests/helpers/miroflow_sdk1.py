@@ -6,8 +6,9 @@ import os
 import tomllib
 from pathlib import Path
 
-import environment
 from miroflow_agents import CHECKOUT
+
+from testbed import third_party
 
 
 def search_path() -> str:
@@ -17,7 +18,7 @@ def search_path() -> str:
 
 
 def _base_venv() -> Path:
-    return environment._ensure_venv("toolhub-base", base_dependencies())
+    return third_party.ensure_venv("toolhub-base", base_dependencies())
 
 
 def base_dependencies() -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import environment
 from real_processes import FIXTURES
 
+from testbed import third_party
 from toolhub.spawn.launchers.resolver import Command
 
 NODE_SERVER = """#!/usr/bin/env node
@@ -80,12 +80,12 @@ def wheel(folder: Path) -> Path:
 
 def uvx() -> str:
     """Return the path of `uvx`, installed into the test cache where there is none."""
-    return shutil.which("uvx") or str(environment._ensure_venv("uv", ("uv==0.13.8",)) / "bin" / "uvx")
+    return shutil.which("uvx") or str(third_party.ensure_venv("uv", ("uv==0.13.8",)) / "bin" / "uvx")
 
 
 def variables(home: Path) -> dict[str, str]:
     """An environment in which npx and uvx keep their packages below `home`."""
-    folders = [str(Path(environment.node()).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    folders = [str(Path(third_party.node()).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     return {"HOME": str(home), "PATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
@@ -144,5 +144,5 @@ def launcher_of(folder: Path, body: str = "PYTHON -S SCRIPT x; exit") -> Command
 
 def npx_of(package: Path, *arguments: str, options: Sequence[str] = ("-y",)) -> Command:
     """The command that runs a package of `npm_package` as a config would name it."""
-    argv = [environment.npx(), *options, str(package), *arguments]
+    argv = [third_party.npx(), *options, str(package), *arguments]
     return Command(argv, variables(package.parent), str(package.parent))

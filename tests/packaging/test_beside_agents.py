@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import environment
 import pytest
 from hub_process import HubProcess, echo_server, private_hub, tcp_hub
+
+from testbed import third_party
 
 TOKEN = "a-token-of-the-tests"
 
@@ -127,7 +128,7 @@ def installed(
 ) -> Iterator[Installed]:
     name: str = request.param
     agent = AGENTS[name]
-    original = environment.agent_venv(f"agent-{name}", agent.pins, version=agent.python)
+    original = third_party.agent_venv(f"agent-{name}", agent.pins, version=agent.python)
     copy = tmp_path_factory.mktemp(name) / "venv"
     shutil.copytree(original, copy, symlinks=True)
     python = copy / "bin" / "python"
@@ -178,7 +179,7 @@ def _run(python: Path, *arguments: str, **environ: str) -> str:
         text=True,
         cwd=python.parent,
         env=kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | environ,
-        timeout=environment.INSTALL_TIMEOUT_S,
+        timeout=third_party.INSTALL_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

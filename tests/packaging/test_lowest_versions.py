@@ -12,9 +12,10 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import environment
 import pytest
 from hub_process import free_port
+
+from testbed import third_party
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("hub", "servers")
@@ -92,7 +93,7 @@ def numbers(version: str) -> list[int]:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel and the lowest versions."""
     copy = tmp_path_factory.mktemp("lowest") / "venv"
-    shutil.copytree(environment.agent_venv("lowest-hub", pins()), copy, symlinks=True)
+    shutil.copytree(third_party.agent_venv("lowest-hub", pins()), copy, symlinks=True)
     python = copy / "bin" / "python"
     constraints = copy / "constraints.txt"
     constraints.write_text("\n".join(pins()))
@@ -103,7 +104,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [python, *arguments], capture_output=True, text=True, cwd=python.parent, timeout=environment.INSTALL_TIMEOUT_S
+        [python, *arguments], capture_output=True, text=True, cwd=python.parent, timeout=third_party.INSTALL_TIMEOUT_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

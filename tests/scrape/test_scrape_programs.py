@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import anyio
-import environment
 import psutil
 import pytest
 from mcp import Client
@@ -16,6 +15,7 @@ from scrape_stage import answer, extracted, summary_options
 from website import standins
 from website.site import Site
 
+from testbed import third_party
 from toolhub import Hub, parse_config
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_a_call_that_is_cancelled_ends_its_request(site: Site) -> None:
 
 
 async def test_a_page_that_needs_javascript_is_read_through_the_browser_of_the_hub(site: Site) -> None:
-    if environment.chromium() is None:
+    if third_party.chromium() is None:
         pytest.skip("no Chromium")
     uri = {"uri": f"{site.url}/script.html"}
     with anyio.fail_after(60):

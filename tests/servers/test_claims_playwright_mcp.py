@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import environment
 import pytest
 from website.site import Site, site
 
+from testbed import third_party
 from toolhub import Hub, parse_config
 
 __all__ = ["site"]
@@ -26,11 +26,11 @@ def _entry() -> dict[str, Any]:
 
 
 def _install(directory: Path) -> None:
-    programs = environment._node_bin()
+    programs = third_party.node_bin()
     directory.mkdir(parents=True)
     quiet = ["--no-fund", "--no-audit", "--loglevel=error"]
     command = [str(programs / "npm"), "install", "--prefix", str(directory), *quiet, _package()]
-    environment._run(command, path=environment._path_with(programs))
+    third_party.run(command, path=third_party.path_with(programs))
 
 
 def _package() -> str:
@@ -40,18 +40,18 @@ def _package() -> str:
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, Any]:
     """The example's entry, switched on, with its package from the test cache instead of from the network."""
-    if environment.chromium() is None:
+    if third_party.chromium() is None:
         is_needed = os.environ.get("CI") or os.environ.get("TOOLHUB_REQUIRE_BROWSER")
         (pytest.fail if is_needed else pytest.skip)("no Chromium")
     entry = _entry()
-    prefix = environment._ensure(environment._versioned("playwright-mcp", [_package()]), _install)
+    prefix = third_party.ensure(third_party.versioned("playwright-mcp", [_package()]), _install)
     flags = [*entry["args"][2:], *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     args = ["--prefix", str(prefix), "--no-install", "--offline", "playwright-mcp", *flags]
-    return entry | {"command": environment.npx(), "args": args, "disabled": False, "cwd": str(tmp_path)}
+    return entry | {"command": third_party.npx(), "args": args, "disabled": False, "cwd": str(tmp_path)}
 
 
 async def test_each_task_browses_in_a_browser_of_its_own(installed: dict[str, Any], site: Site, tmp_path: Path) -> None:
-    environ = {"TOOLHUB_CHROMIUM": str(environment.chromium()), "PATH": os.environ["PATH"]}
+    environ = {"TOOLHUB_CHROMIUM": str(third_party.chromium()), "PATH": os.environ["PATH"]}
     config = parse_config(
         {"hub": {"state_dir": str(tmp_path / "state")}, "mcpServers": {"playwright": installed}}, environ=environ
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import environment
 import pytest
 from real_process_fixtures import hubs, nothing_is_left
+
+from testbed import third_party
 
 __all__ = ["hubs", "nothing_is_left"]
 
@@ -12,4 +13,4 @@ __all__ = ["hubs", "nothing_is_left"]
 @pytest.fixture(scope="session", autouse=True)
 def installed() -> None:
     """Install the servers once; a run whose cache is warm pays milliseconds."""
-    environment.ensure_all()
+    third_party.ensure_all()

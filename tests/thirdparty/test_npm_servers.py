@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import environment
 import pytest
 from real_processes import HubFactory
 from recovery_checks import keeps_three_tasks_apart, stands_a_task_and_a_kill
 
+from testbed import third_party
 from toolhub import HubTask, ServerSpec
 
 pytestmark = pytest.mark.anyio
 
 
 def npx_server(name: str, package_bin: str, *arguments: str) -> ServerSpec:
-    command, *args = environment.npx_command(package_bin)
+    command, *args = third_party.npx_command(package_bin)
     return ServerSpec(name=name, command=command, args=[*args, *arguments], stateful=False)
 
 

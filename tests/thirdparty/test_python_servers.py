@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
-import environment
 import pytest
 from real_processes import HubFactory
 from recovery_checks import keeps_three_tasks_apart, stands_a_task_and_a_kill
 
+from testbed import third_party
 from toolhub import HubTask, ServerSpec
 
 pytestmark = pytest.mark.anyio
 
 both_majors = pytest.mark.parametrize(
-    "python", [environment.mcp2_python, environment.mcp1_python], ids=["mcp2", "mcp1"]
+    "python", [third_party.mcp2_python, third_party.mcp1_python], ids=["mcp2", "mcp1"]
 )
 PythonOf = Callable[[], Path]
 
@@ -59,7 +59,7 @@ async def test_three_tasks_have_three_processes(python: PythonOf, hubs: HubFacto
 @pytest.mark.parametrize(("share", "processes"), [("hub", 1), ("task", 2)])
 async def test_share_decides_how_many_processes_there_are(share: str, processes: int, hubs: HubFactory) -> None:
     with anyio.fail_after(20):
-        async with hubs(time_server(environment.mcp2_python, share=share)) as hub:
+        async with hubs(time_server(third_party.mcp2_python, share=share)) as hub:
             async with hub.task("a") as a, hub.task("b") as b:
                 await ask_the_time(a)
                 await ask_the_time(b)
@@ -69,7 +69,7 @@ async def test_share_decides_how_many_processes_there_are(share: str, processes:
 
 
 @pytest.mark.parametrize(
-    ("python", "era"), [(environment.mcp2_python, "modern"), (environment.mcp1_python, "handshake")]
+    ("python", "era"), [(third_party.mcp2_python, "modern"), (third_party.mcp1_python, "handshake")]
 )
 async def test_auto_takes_the_newest_era_that_a_server_knows(python: PythonOf, era: str, hubs: HubFactory) -> None:
     async with hubs.task(time_server(python, protocol="auto")) as task:
@@ -86,5 +86,5 @@ def repository(tmp_path: Path) -> Path:
     (path / "readme").write_text("hello")
     author = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
     for command in (["init", "--quiet"], ["add", "readme"], [*author, "commit", "--quiet", "-m", "the first commit"]):
-        subprocess.run([environment.git(), "-C", str(path), *command], check=True)
+        subprocess.run([third_party.git(), "-C", str(path), *command], check=True)
     return path

@@ -7,9 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-import environment
 import miroflow_sdk1
 from miroflow_agents import FIXTURES, agent
+
+from testbed import third_party
 
 AGENT = """
 import asyncio, json, sys
@@ -36,7 +37,7 @@ def test_it_works_with_real_parameters_of_sdk_1_and_a_hub_from_another_environme
     done = agent(
         AGENT,
         str(FIXTURES / "echo.py"),
-        python=str(environment.mcp1_python()),
+        python=str(third_party.mcp1_python()),
         PYTHONPATH=miroflow_sdk1.search_path(),
         TOOLHUB_COMMAND=str(hub),
     )
@@ -49,7 +50,7 @@ def test_without_a_hub_the_error_says_how_to_get_one() -> None:
     done = agent(
         script,
         str(FIXTURES / "echo.py"),
-        python=str(environment.mcp1_python()),
+        python=str(third_party.mcp1_python()),
         PYTHONPATH=miroflow_sdk1.search_path(),
         PATH=os.defpath,
         TOOLHUB_TOLERANT="1",

@@ -7,25 +7,26 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import environment
 import pytest
 from served_hub import ServedHub
+
+from testbed import third_party
 
 INSPECTOR = "@modelcontextprotocol/inspector@0.15.0"
 
 
 def _install(directory: Path) -> None:
-    programs = environment._node_bin()
+    programs = third_party.node_bin()
     directory.mkdir(parents=True)
     command = [str(programs / "npm"), "install", "--prefix", str(directory), "--no-fund", "--no-audit", INSPECTOR]
-    environment._run(command, path=environment._path_with(programs))
+    third_party.run(command, path=third_party.path_with(programs))
 
 
 @pytest.fixture(scope="module")
 def inspector() -> list[str]:
     """The command line of the inspector, installed once into the test cache."""
-    prefix = environment._ensure(environment._versioned("inspector", [INSPECTOR]), _install)
-    return [environment.npx(), "--prefix", str(prefix), "--no-install", "--offline", "mcp-inspector", "--cli"]
+    prefix = third_party.ensure(third_party.versioned("inspector", [INSPECTOR]), _install)
+    return [third_party.npx(), "--prefix", str(prefix), "--no-install", "--offline", "mcp-inspector", "--cli"]
 
 
 def inspect(inspector: list[str], hub: ServedHub, *options: str) -> Any:

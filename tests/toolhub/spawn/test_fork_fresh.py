@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import environment
 import pytest
 from program_runs import HERE, Ended, both, run, spawners
 
+from testbed import third_party
 from toolhub.spawn.exec import Spawner
 
 pytestmark = pytest.mark.anyio
@@ -68,9 +68,9 @@ async def test_a_package_is_run_by_its_main(spawner: Spawner, tmp_path: Path) ->
 
 
 async def test_the_interpreter_of_another_environment_is_its_own(spawner: Spawner) -> None:
-    executed, forked = await both(spawner, str(environment.mcp1_python()), PROBE)
+    executed, forked = await both(spawner, str(third_party.mcp1_python()), PROBE)
     assert differences(executed, forked) == {}
-    assert json.loads(forked.stdout)["executable"][0] == str(environment.mcp1_python())
+    assert json.loads(forked.stdout)["executable"][0] == str(third_party.mcp1_python())
 
 
 async def test_a_console_script_runs_as_it_does_by_its_first_line(spawner: Spawner, tmp_path: Path) -> None:

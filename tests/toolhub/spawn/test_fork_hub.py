@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 
 import anyio
-import environment
 import pytest
 from killable_hub import another_hub
 from real_processes import HubFactory, Process, below, eventually, fixture, keeper_of, noted, pid_of, state_of
 
+from testbed import third_party
 from toolhub import Hub, HubTask, ServerSpec
 from toolhub.config.server import RestartSettings
 
@@ -42,7 +42,7 @@ def zygote_of(server_pid: int) -> Process:
 async def test_a_third_partys_server_is_forked_and_answers(hubs: HubFactory) -> None:
     specs = [
         ServerSpec(name=name, command=str(python), args=["-m", "mcp_server_time"], spawn="fork")
-        for name, python in (("two", environment.mcp2_python()), ("one", environment.mcp1_python()))
+        for name, python in (("two", third_party.mcp2_python()), ("one", third_party.mcp1_python()))
     ]
     with anyio.fail_after(60):
         async with hubs(*specs) as hub:

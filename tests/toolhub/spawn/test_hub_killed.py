@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import environment
 import pytest
 from killable_hub import another_hub
 from real_processes import Process, eventually, fixture, is_supervisor, noted
 
+from testbed import third_party
 from toolhub import ServerSpec
 from toolhub.spawn.cgroup import own_directory
 
@@ -35,7 +35,7 @@ async def test_a_killed_hub_leaves_nothing(script: str, fork: bool, tmp_path: Pa
 
 
 async def test_a_killed_hub_leaves_nothing_of_a_tree_of_npx(tmp_path: Path) -> None:
-    command, *args = environment.npx_command("mcp-server-everything")
+    command, *args = third_party.npx_command("mcp-server-everything")
     async with another_hub(tmp_path / "state", ServerSpec(name="npx", command=command, args=args)) as hub:
         (npm,) = hub.servers
         assert len(hub.all) >= 4  # supervisor, shim, npm, node, and a shell where npm has one

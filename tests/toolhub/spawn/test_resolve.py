@@ -7,10 +7,10 @@ import json
 import os
 from pathlib import Path
 
-import environment
 import pytest
 from npx_uvx_packages import PYTHON, launcher_of, npm_package, npx_of, running, uvx, variables, wheel
 
+from testbed import third_party
 from toolhub.spawn.launchers import resolver as resolve
 from toolhub.spawn.launchers.resolver import FAILED_S, MOST_FAILURES, UNPINNED_S, Command, Resolver
 
@@ -35,7 +35,7 @@ def package(tmp_path: Path) -> Path:
 def test_npx_is_resolved_to_node_and_the_script(resolver, package):
     command = npx_of(package, "--flag", "a value", "")
     resolved = learned(resolver, command)
-    assert resolved.argv[0] == os.path.realpath(environment.node())
+    assert resolved.argv[0] == os.path.realpath(third_party.node())
     assert resolved.argv[1].endswith("/node_modules/.bin/looks")
     with running(command) as behind, running(resolved) as direct:
         seen, expected = direct.look(), behind.look()
@@ -62,12 +62,12 @@ def test_npx_is_understood_when_the_package_is_an_option(resolver, package):
 
 
 def test_a_server_from_npm_is_resolved(resolver, tmp_path):
-    base = ["--prefix", str(environment.npm_prefix()), "--no-install", "--offline"]
+    base = ["--prefix", str(third_party.npm_prefix()), "--no-install", "--offline"]
     command = Command(
-        [environment.npx(), *base, "mcp-server-filesystem", str(tmp_path)], variables(tmp_path), str(tmp_path)
+        [third_party.npx(), *base, "mcp-server-filesystem", str(tmp_path)], variables(tmp_path), str(tmp_path)
     )
     assert learned(resolver, command).argv[1:] == [
-        str(environment.npm_prefix() / "node_modules" / ".bin" / "mcp-server-filesystem"),
+        str(third_party.npm_prefix() / "node_modules" / ".bin" / "mcp-server-filesystem"),
         str(tmp_path),
     ]
 

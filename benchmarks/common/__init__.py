@@ -1,0 +1,1 @@
+"""What several benchmarks share: results, measuring, processes, MCP servers, baselines."""

@@ -1,0 +1,130 @@
+"""Watches a hub that is busy for long: does it grow? And kills some of its servers on the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import anyio
+import httpx2
+import psutil
+
+from benchmarks.common.measure import percentile
+from benchmarks.common.result import Json
+
+KIB = 1024
+_PAUSE_S = 1.0
+# One death in so many is that of a server that all tasks share; more in a short time and the hub gives it up.
+_SHARED_DEATH = 6
+# Of a hub that is stuck; far longer than any answer should take.
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """calls: that the hub had been asked for."""
+
+    at_s: float
+    calls: int
+    tasks: int
+    rss_kib: float
+    fds: int
+    health_ms: float
+
+
+@dataclass
+class Watch:
+    """What was seen; `kills` is how many servers were killed on purpose."""
+
+    samples: list[Sample] = field(default_factory=list)
+    kills: int = 0
+    statistics: Json = field(default_factory=dict)
+
+    @property
+    def settled(self) -> list[Sample]:
+        """From the first quarter of the calls on, and while the most tasks are open: nothing is new, nobody leaves."""
+        quarter, most = self.samples[-1].calls / 4, max(sample.tasks for sample in self.samples)
+        working = [sample for sample in self.samples if sample.tasks == most]
+        return [sample for sample in working if sample.calls >= quarter] or working
+
+    def slope(self) -> float:
+        """KiB per 1,000 calls that the hub grew by, once settled."""
+        settled = self.settled
+        return least_squares([sample.calls / 1000 for sample in settled], [sample.rss_kib for sample in settled])
+
+    def fd_growth(self) -> float:
+        """Median of the descriptors in the last quarter of the settled time less that in the first."""
+        settled = self.settled
+        quarter = max(1, len(settled) // 4)
+        first, last = settled[:quarter], settled[-quarter:]
+        return percentile([s.fds for s in last], 0.5) - percentile([s.fds for s in first], 0.5)
+
+
+def least_squares(x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of the line nearest to the points; 0 of fewer than two places."""
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((one - middle_x) ** 2 for one in x)
+    return sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
+
+
+class Watcher:
+    """Looks at one served hub once a second: `await watcher.watch(...)` until it is cancelled."""
+
+    def __init__(self, pid: int, client: httpx2.AsyncClient) -> None:
+        self._hub = psutil.Process(pid)
+        self._client = client
+        self._began = time.monotonic()
+        self._killed: set[int] = set()
+        self.seen = Watch()
+
+    async def watch(self, kill_at_s: Sequence[float], *, seed: int = 0) -> None:
+        """kill_at_s: seconds from now on, each the death of a stdio server chosen at random."""
+        source, due = random.Random(seed), sorted(kill_at_s)
+        began = time.monotonic()
+        while True:
+            await self.look()
+            while due and time.monotonic() - began >= due[0]:
+                due.pop(0)
+                self._kill(source)
+            await anyio.sleep(_PAUSE_S)
+
+    async def look(self) -> Sample:
+        """Take one sample."""
+        began = time.perf_counter()
+        (await self._client.get("/healthz")).raise_for_status()
+        health_ms = (time.perf_counter() - began) * 1e3
+        told: Json = (await self._client.get("/v1/statistics")).raise_for_status().json()
+        sample = Sample(
+            time.monotonic() - self._began,
+            told["calls"],
+            len(told["tasks"]),
+            self._hub.memory_info().rss / KIB,
+            self._hub.num_fds(),
+            health_ms,
+        )
+        self.seen.statistics = told
+        self.seen.samples.append(sample)
+        return sample
+
+    def _kill(self, source: random.Random) -> None:
+        told = self.seen.statistics
+        own = [slot for task in told["tasks"] for slot in task["slots"]]
+        slots = own if self.seen.kills % _SHARED_DEATH else told["shared"]
+        pids = {slot["pid"] for slot in slots} - {None, self._hub.pid} - self._killed
+        for pid in source.sample(sorted(pids), len(pids)):
+            self._killed.add(pid)
+            with suppress(ProcessLookupError):  # it may have ended with its task in the meantime
+                os.kill(pid, signal.SIGKILL)
+                self.seen.kills += 1
+                return
+
+
+def open_client(socket: str) -> httpx2.AsyncClient:
+    """A client of the hub at a unix socket."""
+    transport = httpx2.AsyncHTTPTransport(uds=socket)
+    return httpx2.AsyncClient(base_url="http://hub", transport=transport, timeout=_PATIENCE_S)

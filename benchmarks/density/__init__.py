@@ -1,0 +1,1 @@
+"""How many idle tasks does a machine hold?"""

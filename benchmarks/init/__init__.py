@@ -1,0 +1,1 @@
+"""How long until many tasks can work?"""

@@ -1,0 +1,113 @@
+"""How long until many tasks can work? Every tool of every server listed, and one call answered by each."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.measure import TreeSampler, tree_cpu_seconds
+from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.server_commands import ServerCommand, third_party_servers
+from benchmarks.common.subprocess_worker import Worker, WorkerFailed
+
+LABELS = {
+    "spawn_in_turn": "process per use, in turn (MiroFlow)",
+    "gather_all": "SDK sessions, all at once",
+    "hub_per_task": "toolhub, share: task",
+    "hub_shared": "toolhub, share: hub",
+}
+_COLUMNS = [
+    Column("way", "way"),
+    Column("seconds", "wall s", 2),
+    Column("ready", "ready"),
+    Column("wanted", "of"),
+    Column("failures", "failed"),
+    Column("cpu_s", "CPU s", 1),
+    Column("peak_processes", "peak processes"),
+    Column("peak_pss_mib", "peak PSS MiB"),
+    Column("left_behind", "left behind"),
+]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """tasks: one table each. in_turn_up_to: more tasks than this are not done one after the other."""
+
+    tasks: tuple[int, ...]
+    in_turn_up_to: int
+    deadline_s: float = 300.0
+    servers: tuple[ServerCommand, ...] | None = None
+    """None: the three third-party servers."""
+
+
+def run(scale: Scale) -> Outcome:
+    outcome = Outcome(notes=[
+        "CPU is that of the client or hub and of everything below it until the last task was ready. PSS splits shared "
+        "pages among their users. Both are sampled ten times a second, less often where that costs too much.",
+        f"A way has {scale.deadline_s:g} s; what was ready by then is counted.",
+    ])  # fmt: skip
+    with tempfile.TemporaryDirectory() as repository:
+        servers = list(scale.servers) if scale.servers else third_party_servers(Path(repository))
+        for tasks in scale.tasks:
+            ways = [way for way in LABELS if way != "spawn_in_turn" or tasks <= scale.in_turn_up_to]
+            rows = [_measure(way, servers, tasks, scale, outcome) for way in ways]
+            plural = "s" if tasks > 1 else ""
+            outcome.tables.append(Table(f"{tasks} task{plural} × {len(servers)} servers", _COLUMNS, rows))
+    if max(scale.tasks) > scale.in_turn_up_to:
+        outcome.notes.append(
+            f"In turn was not run with more than {scale.in_turn_up_to} tasks, and is not extrapolated."
+        )
+    outcome.targets = _targets(outcome.tables[-1].rows, scale.tasks[-1])
+    return outcome
+
+
+def _measure(way: str, servers: list[ServerCommand], tasks: int, scale: Scale, outcome: Outcome) -> Json:
+    wanted = tasks * len(servers)
+    arguments = {"way": way, "servers": [server.to_json() for server in servers], "tasks": tasks}
+    worker = Worker("benchmarks.common.session_setup:open_tasks", arguments)
+    try:
+        worker.wait_ready()
+        before = tree_cpu_seconds(worker.pid)
+        with TreeSampler(worker.pid) as sampler:
+            answer = worker.ask({"deadline_s": scale.deadline_s}, within=scale.deadline_s + 60)
+            sampler.sample()
+        cpu_s = tree_cpu_seconds(worker.pid) - before
+    except WorkerFailed as exc:
+        outcome.notes.append(f"{LABELS[way]} with {tasks} tasks did not finish: {exc}.")
+        return {"way": LABELS[way], "ready": 0, "wanted": wanted}
+    finally:
+        worker.close()
+    outcome.raw[f"{way}/{tasks}"] = {**answer, "cpu_s": cpu_s, "peak_pss_bytes": sampler.peak_pss_bytes}
+    return {
+        "way": LABELS[way],
+        "seconds": answer["seconds"],
+        "ready": answer["ready"],
+        "wanted": wanted,
+        "failures": len(answer["failures"]),
+        "cpu_s": cpu_s,
+        "peak_processes": sampler.peak_processes - 1,  # without the client or hub itself
+        "peak_pss_mib": sampler.peak_pss_bytes / 2**20,
+        "left_behind": worker.left_behind,
+    }
+
+
+def _targets(rows: list[Json], tasks: int) -> list[Target]:
+    """The largest number of tasks decides."""
+    by_way = {row["way"]: row for row in rows}
+    hub, shared, gathered = (by_way[LABELS[way]] for way in ("hub_per_task", "hub_shared", "gather_all"))
+    unready = sum(row["wanted"] - row["ready"] for row in (hub, shared))
+    seconds = ratio(hub.get("seconds"), gathered.get("seconds"))
+    return [
+        Target(f"pairs not ready with {tasks} tasks, both hub rows", unready, 0),
+        Target(f"share: task ÷ all at once, wall time with {tasks} tasks", seconds, 1.2, "×"),
+    ]
+
+
+QUESTION = Question(
+    "init",
+    "How long until many tasks can work?",
+    run,
+    full=Scale(tasks=(1, 5, 20), in_turn_up_to=5),
+    quick=Scale(tasks=(1, 5), in_turn_up_to=5),
+)

@@ -1,0 +1,1 @@
+"""What do hints to the model server's prefix cache give an agent?"""

@@ -1,0 +1,57 @@
+"""Texts of a wanted number of tokens, each beginning with something of its own, so that no cache knows it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from benchmarks.llm.scripted_agent import Served
+
+_WORDS = (
+    "return value class import string number list file error name index result option path module function test line "
+    "object method data type string buffer event request answer server client system process thread memory table"
+).split()
+_SAMPLE = 800
+
+
+@dataclass
+class Writer:
+    """per_word: tokens of a word, measured at the server."""
+
+    per_word: float
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def fresh(self, tokens: int) -> str:
+        """A new text of about so many tokens, unlike any other from its first words on."""
+        seed = f"{uuid.uuid4().hex[:8]} {next(self._numbers)}"
+        return f"{seed}: {self.text(tokens, seed=seed)}"
+
+    def text(self, tokens: int, *, seed: str = "the same") -> str:
+        """The same text for the same seed."""
+        return words(max(1, round(tokens / self.per_word)), seed)
+
+
+def words(count: int, seed: str) -> str:
+    chosen = random.Random(seed).choices(_WORDS, k=count)
+    return " ".join(word if at % 12 else f"{word}\n" for at, word in enumerate(chosen, start=1))
+
+
+async def open_writer(http: httpx2.AsyncClient, served: Served) -> Writer:
+    """Measure how many tokens a word is, by one request."""
+    message = {"role": "user", "content": words(_SAMPLE, "sample")}
+    counted = await ask(http, served, [message])
+    return Writer(counted["usage"]["prompt_tokens"] / _SAMPLE)
+
+
+async def ask(http: httpx2.AsyncClient, served: Served, messages: list[dict[str, str]]) -> Any:
+    """One request for one token, as somebody else would send it."""
+    body = {"model": served.model, "messages": messages, "max_tokens": 1, "stream": False}
+    headers = {"Authorization": f"Bearer {served.key}"} if served.key else {}
+    answer = await http.post(f"{served.url}/chat/completions", json=body, headers=headers)
+    answer.raise_for_status()
+    return answer.json()

@@ -1,0 +1,1 @@
+"""What does the agent loop gain beside a plain one?"""

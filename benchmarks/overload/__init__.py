@@ -1,0 +1,1 @@
+"""What does too much load cost, and who pays?"""

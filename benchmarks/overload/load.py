@@ -1,0 +1,163 @@
+"""One load on a crowded service through a hub: who asks, what the hub lets through, and what came of it.
+
+The service is that of `crowded`, a hundredfold faster, and the agents are those of `agents`, in a process for each run.
+Both contestants are a served hub, so that all they differ in is what it lets through: everything (`no backpressure`),
+or what an adaptive limit finds good.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.common.hub_process import ServedHub
+from benchmarks.common.measure import percentile
+from benchmarks.common.result import Json
+from benchmarks.common.subprocess_worker import Worker
+from benchmarks.overload.agents import SERVER, Habits
+from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, fitted_k
+
+RUNS = ("a", "b")
+OPEN, OURS = "no backpressure", "toolhub, adaptive"
+WAYS = (OPEN, OURS)
+SCALE = 100
+ENOUGH = 100_000
+_SCRIPT = Path(__file__).with_name("slow_service.py")
+# Beyond the window: opening and closing the tasks.
+_ASK_S = 60.0
+
+Crews = Mapping[str, Sequence[Worker]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One service and those who ask it. tasks: of each run."""
+
+    name: str
+    tasks: tuple[int, int]
+    habits: Habits = Habits(work_s=ALONE_S / SCALE)
+    p: float = 2.0
+    stops_abandoned: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """Windows of one contestant, window_s in all. tallies: of each window's runs, as `agents.Tally`."""
+
+    window_s: float
+    tallies: Sequence[Json]
+
+    def total(self, key: str) -> int:
+        return sum(tally[key] for tally in self.tallies)
+
+    def answered(self, run: int) -> int:
+        return sum(self.tallies[run]["answered"])
+
+    @property
+    def goodput(self) -> float:
+        """Answers in time, per second."""
+        return len(self.latencies) / self.window_s
+
+    @property
+    def latencies(self) -> list[float]:
+        return [seconds for tally in self.tallies for seconds in tally["latencies_s"]]
+
+    def latency(self, q: float) -> float | None:
+        """The q-quantile (0..1) of answered calls in seconds; None when none was answered."""
+        return percentile(self.latencies, q) if self.latencies else None
+
+    @property
+    def refused(self) -> float | None:
+        """Which share of the calls that ended was given up after refusals; None when none ended."""
+        ended = len(self.latencies) + sum(map(self.total, ("late", "expired", "given_up")))
+        return self.total("given_up") / ended if ended else None
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index over the tasks of both runs."""
+        return jain([count for tally in self.tallies for count in tally["answered"]])
+
+
+def jain(counts: Sequence[float]) -> float:
+    """(sum x)^2 / (n * sum x^2): 1 when all have the same, 1/n when one has everything; 0 when nobody has anything."""
+    squares = sum(count * count for count in counts)
+    return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
+
+
+def server(case: Case, **fields: object) -> Json:
+    """The service's entry in a hub's config."""
+    curve = ["--k", str(fitted_k(case.p)), "--p", str(case.p)]
+    args = ["-S", str(_SCRIPT), *curve, *["--stops-abandoned"] * case.stops_abandoned]
+    return {"command": sys.executable, "args": args, "share": "hub", "call_timeout_s": 600, **fields}
+
+
+def open_hub(way: str, case: Case) -> ServedHub:
+    """The same for every number of tasks: a hub does not know how many will come."""
+    if way == OPEN:
+        servers = {SERVER: server(case, concurrency=ENOUGH)}
+        return ServedHub(servers, concurrency=ENOUGH, task_concurrency=ENOUGH, queue=ENOUGH)
+    return ServedHub({SERVER: server(case, adaptive=True, concurrency=AT_ONCE)})
+
+
+@contextmanager
+def open_crews() -> Iterator[Crews]:
+    """A process for each run of each contestant."""
+    with ExitStack() as stack:
+        yield {
+            way: [stack.enter_context(Worker("benchmarks.overload.agents:open_agents", {})) for _ in RUNS]
+            for way in WAYS
+        }
+
+
+@contextmanager
+def open_hubs(case: Case) -> Iterator[Mapping[str, ServedHub]]:
+    """A new hub with a new service for each contestant; who is not asked costs nothing."""
+    with ExitStack() as stack:
+        yield {way: stack.enter_context(open_hub(way, case)) for way in WAYS}
+
+
+def in_turns(
+    crews: Crews, hubs: Mapping[str, ServedHub], case: Case, window_s: float, seed: int = 0
+) -> dict[str, Found]:
+    """One contestant after the other. seed: of the agents' habits, the same for both."""
+    return {way: Found(window_s, ask(_requests(crews[way], hubs[way], case, window_s, seed))) for way in WAYS}
+
+
+def pooled(rounds: Sequence[Mapping[str, Found]]) -> dict[str, Found]:
+    """The windows of all rounds as one."""
+    return {
+        way: Found(
+            sum(each[way].window_s for each in rounds), [tally for each in rounds for tally in each[way].tallies]
+        )
+        for way in WAYS
+    }
+
+
+def side_by_side(crews: Crews, hubs: Mapping[str, ServedHub], case: Case, window_s: float) -> dict[str, Found]:
+    """Both at the same time, in half the time. The service waits rather than works, so they hardly feel each other."""
+    tallies = ask([request for way in WAYS for request in _requests(crews[way], hubs[way], case, window_s)])
+    each = len(RUNS)
+    return {way: Found(window_s, tallies[place * each : (place + 1) * each]) for place, way in enumerate(WAYS)}
+
+
+def _requests(
+    crew: Sequence[Worker], hub: ServedHub, case: Case, window_s: float, seed: int = 0
+) -> list[tuple[Worker, Json]]:
+    about = {"address": hub.address, "window_s": window_s, "seed": seed, "habits": asdict(case.habits)}
+    return [
+        (worker, {**about, "run": name, "tasks": tasks})
+        for worker, name, tasks in zip(crew, RUNS, case.tasks, strict=True)
+    ]
+
+
+def ask(requests: Sequence[tuple[Worker, Json]]) -> list[Json]:
+    """Each worker its request, all at the same time."""
+    with ThreadPoolExecutor(len(requests)) as threads:
+        asked = [
+            threads.submit(worker.ask, request, within=request["window_s"] + _ASK_S) for worker, request in requests
+        ]
+        return [answer.result() for answer in asked]

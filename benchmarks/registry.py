@@ -1,0 +1,43 @@
+"""All questions, in the order in which they are asked and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.common.result import Question
+from benchmarks.density import benchmark as density
+from benchmarks.idle import benchmark as idle
+from benchmarks.init import benchmark as init
+from benchmarks.kv import benchmark as kv
+from benchmarks.loop import benchmark as loop
+from benchmarks.overhead import benchmark as overhead
+from benchmarks.overload import benchmark as overload
+from benchmarks.recover import benchmark as recover
+from benchmarks.sandbox import benchmark as sandbox
+from benchmarks.servers import benchmark as servers
+from benchmarks.soak import question as soak
+from benchmarks.storm import benchmark as storm
+from benchmarks.sweep import benchmark as sweep
+from benchmarks.task import benchmark as task
+from benchmarks.throughput import benchmark as throughput
+
+QUESTIONS: dict[str, Question[Any]] = {
+    module.QUESTION.name: module.QUESTION
+    for module in (
+        overhead,
+        throughput,
+        init,
+        storm,
+        density,
+        overload,
+        sweep,
+        soak,
+        recover,
+        idle,
+        sandbox,
+        servers,
+        kv,
+        loop,
+        task,
+    )
+}

@@ -1,0 +1,1 @@
+"""What does a place to run code cost?"""

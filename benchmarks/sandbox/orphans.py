@@ -1,0 +1,59 @@
+"""What sandboxes leave behind: processes, which they should not, and CPU time that nobody is told of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from benchmarks.common.measure import tree
+
+_AGENT = "sbx-agent"
+
+
+@dataclass
+class Leftovers:
+    """`look()` before sandboxes end: what it saw is looked for at the end."""
+
+    seen: set[psutil.Process] = field(default_factory=set)
+    count: int = 0
+    """Processes that had not ended."""
+    unwaited_cpu_s: float = 0.0
+    """What ends with its pid namespace is waited for by nobody, so its CPU time is in no parent's."""
+
+    def look(self) -> None:
+        below = tree(os.getpid())[1:]
+        self.seen |= set(below)
+        agents = {process.pid for process in below if _is_agent(process)}
+        self.unwaited_cpu_s += sum(_cpu_s(process, agents) for process in below)
+
+
+@contextmanager
+def watch_leftovers() -> Iterator[Leftovers]:
+    """Count what is left of all that was started inside."""
+    before = set(tree(os.getpid()))
+    left = Leftovers()
+    yield left
+    left.seen |= set(tree(os.getpid()))
+    left.count = len(psutil.wait_procs(left.seen - before, timeout=1)[1])
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == _AGENT)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _cpu_s(process: psutil.Process, agents: set[int]) -> float:
+    """Of a child of an agent; the agents themselves are waited for."""
+    try:
+        if process.ppid() not in agents:
+            return 0.0
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,0 +1,1 @@
+"""What do toolhub's own servers save?"""

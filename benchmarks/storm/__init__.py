@@ -1,0 +1,1 @@
+"""A sweep begins: how long until all its tasks can work?"""

@@ -1,0 +1,258 @@
+"""A sweep begins: how long until all its tasks can work, and what have they taken by then?
+
+Ready is a task's server that has answered `tools/list` itself. The hub's catalog would answer without asking anybody,
+so it is passed by: what is sent is a request of MCP.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.callers import check
+from benchmarks.common.measure import tree, tree_cpu_seconds
+from benchmarks.common.memory import GIB, ProcessCounter, not_forked, room_bytes, tree_pss_bytes
+from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.server_commands import ServerCommand, third_party_servers
+from benchmarks.common.session_setup import gather_all, open_way, through_hub
+from benchmarks.common.subprocess_worker import Worker, WorkerFailed
+from benchmarks.common.worker_main import Act
+from testbed import third_party
+from toolhub import HubTask
+
+MIB = 2**20
+# Of one Python server with the SDK, 41 MiB measured; to stay clear of filling the machine's memory.
+_PROCESS_BYTES = 60 * MIB
+_COLUMNS = [
+    Column("way", "way"),
+    Column("seconds", "wall s", 2),
+    Column("faster", "× as fast", 1),
+    Column("ready", "ready"),
+    Column("wanted", "of"),
+    Column("failures", "failed"),
+    Column("cpu_s", "CPU s", 1),
+    Column("peak_processes", "peak processes"),
+    Column("pss_mib", "PSS MiB when ready"),
+    Column("percent", "% of 1st"),
+    Column("left_behind", "left behind"),
+]
+TASKS = 60
+_BUILTIN = ("clock", "files", "sqlite")
+
+
+@dataclass(frozen=True)
+class Way:
+    """fields: of each of the servers in the hub's config; None: no hub, or none of these servers."""
+
+    label: str
+    fields: Json | None = None
+    has_processes: bool = True
+    """Whether each pair of a task and a server has a process of its own."""
+    is_builtin: bool = False
+    is_warm: bool = False
+    """Whether a hub has run before with the same state directory."""
+
+
+_FORK: Json = {"share": "task", "spawn": "fork"}
+WAYS = {
+    "gather": Way("SDK sessions, exec, all at once"),
+    "exec": Way("toolhub, spawn: exec", {"share": "task", "spawn": "exec"}),
+    "fork": Way("toolhub, spawn: fork, first hub ever", _FORK),
+    "fork_warm": Way("toolhub, spawn: fork, a hub ran before", _FORK, is_warm=True),
+    "shared": Way("toolhub, share: hub", {"share": "hub"}, has_processes=False),
+    "builtin": Way(
+        "toolhub, builtin: OTHER programs",
+        has_processes=False,
+        is_builtin=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """deadline_s: of each way."""
+
+    tasks: int
+    deadline_s: float
+    servers: tuple[ServerCommand, ...] | None = None
+    """None: three third-party servers in Python."""
+    ways: dict[str, Way] = field(default_factory=lambda: WAYS)
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_storm(
+    servers: list[Json], tasks: int, entries: dict[str, Json] | None, state: str
+) -> AsyncIterator[Act]:
+    """See `openings.open_way`. entries: the servers in the hub's config; None: no hub. Role of `worker`."""
+    way = (
+        functools.partial(gather_all, servers, tasks, in_session=_list_tools)
+        if entries is None
+        else functools.partial(
+            through_hub, servers, tasks, entries=entries, state=Path(state), in_task=_list_tools_in_task
+        )
+    )
+    async with open_way(way, tasks * len(servers)) as act:
+        yield act
+
+
+async def _list_tools(session: Any, _: Json) -> None:
+    check(not (await session.list_tools()).tools)
+
+
+async def _list_tools_in_task(task: HubTask, server: Json) -> None:
+    check(not (await task.request(server["name"], "tools/list"))["tools"])
+
+
+# --- outside ------------------------------------------------------------------------------------------------------
+
+
+def run(scale: Scale) -> Outcome:
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory() as directory:
+        storm = _Storm(scale, list(scale.servers or python_servers(Path(directory))), outcome)
+        # So that nobody reads the servers' files from the disk on behalf of those who come later.
+        storm.measure("gather", tasks=1)
+        rows = {name: storm.measure(name, tasks=scale.tasks) for name in scale.ways}
+    _compare(rows)
+    title = f"{scale.tasks} tasks × {len(storm.servers)} servers, until each has answered `tools/list`"
+    outcome.tables = [Table(title, _COLUMNS, list(rows.values()))]
+    outcome.targets = _targets(rows, scale.tasks)
+    outcome.notes = [*_notes(storm.servers, scale), *outcome.notes]
+    return outcome
+
+
+def python_servers(directory: Path) -> list[ServerCommand]:
+    """Three servers that others wrote, in Python. directory: where a git repository is made for the git server."""
+    time, git, _ = third_party_servers(directory)
+    older = [str(third_party.mcp1_python()), *time.argv[1:]]
+    return [time, git, ServerCommand("time_sdk1", older, time.tool, time.arguments)]
+
+
+@dataclass
+class _Storm:
+    """Measures one way after the other; what went wrong is in the outcome's notes."""
+
+    scale: Scale
+    servers: list[ServerCommand]
+    outcome: Outcome
+
+    def measure(self, name: str, *, tasks: int) -> Json:
+        """Return the way's row of the table."""
+        way = self.scale.ways[name]
+        with tempfile.TemporaryDirectory() as state:
+            if way.is_warm:
+                self._start(name, 1, state)
+            return self._start(name, tasks, state)
+
+    def _start(self, name: str, tasks: int, state: str) -> Json:
+        way = self.scale.ways[name]
+        arguments = self._arguments(way)
+        row: Json = {"way": way.label, "ready": 0, "wanted": tasks * len(arguments["servers"])}
+        needed = row["wanted"] * _PROCESS_BYTES * way.has_processes
+        if needed > room_bytes():
+            self._note(way, tasks, f"was not run: it may take {needed / GIB:.1f} GiB, too much of what is available")
+            return row
+        worker = Worker("benchmarks.storm.benchmark:open_storm", {**arguments, "tasks": tasks, "state": state})
+        try:
+            found = self._watch(worker)
+        except WorkerFailed as exc:
+            self._note(way, tasks, f"did not finish: {exc}")
+            return row
+        finally:
+            worker.close()
+        self.outcome.raw[f"{name}/{tasks}"] = found
+        if way.has_processes and found["processes"] < found["ready"]:
+            self._note(way, tasks, f"has {found['processes']} processes below it, so its memory is not all counted")
+        if told := not_forked(Path(state)):
+            self._note(way, tasks, told)
+        if found["failures"]:
+            self._note(way, tasks, f"failed {len(found['failures'])} times, first with {found['failures'][0]}")
+        measured = {**found, "failures": len(found["failures"]), "pss_mib": found["pss_bytes"] / MIB}
+        return {**row, **measured, "left_behind": worker.left_behind}
+
+    def _watch(self, worker: Worker) -> Json:
+        worker.wait_ready()
+        before = tree_cpu_seconds(worker.pid)
+        with ProcessCounter(worker.pid) as counter:
+            request = {"deadline_s": self.scale.deadline_s}
+            answer = worker.ask(request, within=self.scale.deadline_s + 60)
+            cpu_s = tree_cpu_seconds(worker.pid) - before
+            counter.sample()
+        processes = len(tree(worker.pid)) - 1
+        peak = counter.peak_processes - 1  # without the client or hub itself
+        size = {"pss_bytes": tree_pss_bytes(worker.pid), "processes": processes, "peak_processes": peak}
+        return {**answer, "cpu_s": cpu_s, **size}
+
+    def _arguments(self, way: Way) -> Json:
+        if way.is_builtin:
+            builtin = {name: {"builtin": name} for name in _BUILTIN}
+            return {"servers": [{"name": name} for name in builtin], "entries": builtin}
+        entries = None if way.fields is None else {s.name: s.config(**way.fields) for s in self.servers}
+        return {"servers": [server.to_json() for server in self.servers], "entries": entries}
+
+    def _note(self, way: Way, tasks: int, what: str) -> None:
+        self.outcome.notes.append(f"{way.label}, {tasks} task{'s' * (tasks > 1)}: {what}.")
+
+
+# --- verdict ------------------------------------------------------------------------------------------------------
+
+
+def _compare(rows: dict[str, Json]) -> None:
+    """Add to each row how it stands beside the first; only where both got everything ready."""
+    first = next(iter(rows.values()))
+    for row in rows.values():
+        if row["ready"] == row["wanted"] and first["ready"] == first["wanted"]:
+            row["faster"] = ratio(first["seconds"], row["seconds"])
+            row["percent"] = 100 * row["pss_mib"] / first["pss_mib"]
+
+
+def _targets(rows: dict[str, Json], tasks: int) -> list[Target]:
+    """The first hub ever decides on `spawn: fork`. What is shared pays off with many tasks: fewer are not judged."""
+    ours = [row for name, row in rows.items() if name != "gather"]
+    fork, shared, builtin = (rows.get(name, {}) if tasks >= TASKS else {} for name in ("fork", "shared", "builtin"))
+    than = f"times as fast as SDK sessions, {TASKS} tasks"
+    return [
+        Target(f"spawn: fork, first hub ever, {than}", fork.get("faster"), 5, "×", at_most=False),
+        Target(f"spawn: fork, first hub ever, of their memory, {TASKS} tasks", fork.get("percent"), 40, "%"),
+        Target(f"share: hub, {than}", shared.get("faster"), 30, "×", at_most=False),
+        Target(f"builtin, {than}", builtin.get("faster"), 100, "×", at_most=False),
+        Target("pairs not ready, all rows of toolhub", sum(row["wanted"] - row["ready"] for row in ours), 0),
+        Target("processes left behind, all rows of toolhub", sum(row.get("left_behind", 0) for row in ours), 0),
+    ]
+
+
+def _notes(servers: list[ServerCommand], scale: Scale) -> list[str]:
+    names = ", ".join(server.name for server in servers)
+    return [
+        f"The servers are {names}; in the rows with `spawn` each task has a process of each. `time_sdk1` is `time` on "
+        "the SDK's first major, with an interpreter and libraries of its own.",
+        f"The last row has three servers of toolhub's own ({', '.join(_BUILTIN)}) in place of these, inside the hub: "
+        "it says what a server costs that is written for it, not what these three would.",
+        "Ready is a pair of a task and a server that itself, not the hub's catalog, has answered. × as fast, and % of "
+        "PSS, are beside the first row. A hub is opened within the time that is measured.",
+        "CPU and PSS are of the client or hub and of everything below it, supervisor, keepers and zygotes included; "
+        "peak processes is without the client or hub. PSS splits shared pages among their users and is read once, when "
+        "the last pair is ready. Processes left behind are looked for after the client or hub has closed.",
+        "First hub ever: its state directory is empty. A hub ran before: for one task, and left there what it learned "
+        "about the servers.",
+        f"A way has {scale.deadline_s:g} s; what was ready by then is counted. Before the first row the SDK has "
+        "started each server once.",
+    ]
+
+
+QUESTION = Question(
+    "storm",
+    "How long until a whole sweep can work, and what does it take?",
+    run,
+    # `exec` takes a minute with a whole sweep, and `init` has it beside the same SDK sessions.
+    full=Scale(tasks=TASKS, deadline_s=120.0, ways={name: WAYS[name] for name in WAYS if name != "exec"}),
+    quick=Scale(tasks=6, deadline_s=20.0),
+)

@@ -1,0 +1,1 @@
+"""Does a hub last a sweep?"""

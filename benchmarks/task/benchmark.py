@@ -1,0 +1,93 @@
+"""How long does a whole research task take? Made-up tasks on a real engine, and, modelled, crowds on many accelerators.
+
+MiroFlow's pattern beside toolhub, each with the same engine, the same turns, the same results and the same seconds of
+tools. The engine's model is calibrated on the real engine, and both its errors are told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from benchmarks.common.result import Outcome, Question
+from benchmarks.llm.scripted_agent import Served
+from benchmarks.model.cache import BLOCK
+from benchmarks.model.play import Site
+from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, Plan, measure_costs
+from benchmarks.task.modelled import modelled, site_of, start_cpu_s
+from benchmarks.task.replay import Replay, measure_replay
+from benchmarks.task.sites import Case, Extrapolation, extrapolate
+from benchmarks.task.tables import Found, outcome_of
+from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
+from testbed.engine.install import installed
+from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
+
+WAYS = (SPAWN, DROP_IN, TOOLHUB)
+_BLOCKS = 2048
+"""Of 128 tokens: room for all that is played, as an accelerator's cache should have, and for the calibration."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """about: the first words of a note. tokens: that its cache holds. measure: what its steps cost."""
+
+    about: str
+    tokens: int
+    open: Callable[[], AbstractAsyncContextManager[Served]]
+    measure: Callable[[Served], Awaitable[Measured]]
+
+
+@dataclass(frozen=True)
+class Scale:
+    replay: Replay = field(default_factory=Replay)
+    extrapolation: Extrapolation = field(default_factory=Extrapolation)
+    ways: Sequence[str] = WAYS
+    plan: Plan = PLAN
+    engine: Engine | None = None
+    """None: vLLM on this machine's CPU."""
+
+
+@asynccontextmanager
+async def _cpu_engine() -> AsyncIterator[Served]:
+    async with open_engine(EngineOptions(model="mid", blocks=_BLOCKS + 1)) as engine:
+        yield Served(engine.openai_url, engine.name)
+
+
+def cpu_engine(plan: Plan) -> Engine:
+    """Raises EngineSetupError without `make engine`."""
+    installed()
+    about = "A real vLLM on the CPU with a model of random weights (35 M parameters)"
+    return Engine(about, _BLOCKS * BLOCK_SIZE, _cpu_engine, lambda served: measure_costs(served, plan))
+
+
+def run(scale: Scale) -> Outcome:
+    engine = scale.engine or cpu_engine(scale.plan)
+    found = anyio.run(_measure, scale, engine)
+    return outcome_of(found, scale.replay, scale.extrapolation, engine.about)
+
+
+async def _measure(scale: Scale, engine: Engine) -> Found:
+    async with engine.open() as served:
+        measured = await engine.measure(served)
+        rounds = await measure_replay(served, scale.replay, scale.ways)
+    start = start_cpu_s(rounds[SPAWN])
+    site = site_of(measured.calibration.costs, engine.tokens // BLOCK, measured.budget, os.cpu_count() or 1)
+    again = {way: modelled(way, found, site, start) for way, found in rounds.items()}
+    return Found(measured, rounds, again, start, extrapolate(scale.extrapolation, start))
+
+
+QUESTION = Question(
+    "task",
+    "How long does a whole research task take?",
+    run,
+    full=Scale(plan=replace(PLAN, repeats=2)),
+    quick=Scale(
+        Replay(tasks=2, turns=4, rounds=1),
+        Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
+        plan=QUICK_PLAN,
+    ),
+)

@@ -1,0 +1,123 @@
+"""Made-up tasks played on a real engine, in every way, several at once; see `task_ways`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+import httpx2
+
+from benchmarks.common.measure import interleaved, tree_cpu_seconds
+from benchmarks.common.result import ROOT, Json
+from benchmarks.common.subprocess_worker import Worker
+from benchmarks.kv.history import read_metric
+from benchmarks.llm.prompts import Writer, open_writer
+from benchmarks.llm.scripted_agent import Served
+from benchmarks.model.traces import TOOLS, TaskTrace, make_task
+from benchmarks.task.script import Script, write
+from benchmarks.task.times import TaskTimes
+
+_SERVER = ROOT / "benchmarks" / "common" / "mcp_servers" / "research.py"
+_PATIENCE_S = 600.0
+# Seconds that requests have waited for their turn, of all since the engine began.
+_QUEUED = "vllm:request_queue_time_seconds_sum"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """tasks: at once, of so many turns, with the tokens of a full task's scaled down; see `traces.make_task`.
+
+    tools: what the tools' seconds are multiplied by; less than 1 only where nothing is measured.
+    """
+
+    tasks: int = 3
+    turns: int = 4
+    scale: float = 0.25
+    rounds: int = 2
+    tools: float = 1.0
+
+    def traces(self, number: int) -> list[TaskTrace]:
+        """Those of a round: other ones than in the rounds before."""
+        made = [make_task(number * self.tasks + seed, self.scale, self.turns) for seed in range(self.tasks)]
+        return [trace.with_tools(self.tools) for trace in made]
+
+
+@dataclass(frozen=True)
+class Round:
+    """queue_s: that all its requests waited at the engine. cpu_s: of the agents, the hub and the tool servers."""
+
+    traces: list[TaskTrace]
+    times: list[TaskTimes]
+    queue_s: float
+    cpu_s: float
+    starts: int
+    """Servers started, if one is started for the definitions of each server and for each call."""
+
+    @property
+    def split(self) -> Json:
+        """Seconds per task, whose parts add up to task_s."""
+        queue_s = self.queue_s / len(self.times)
+        return {
+            "queue_s": queue_s,
+            "prefill_s": fmean(times.first_s for times in self.times) - queue_s,
+            "decode_s": fmean(times.decode_s for times in self.times),
+            "tools_s": fmean(times.tools_s for times in self.times),
+            "start_s": fmean(times.start_s for times in self.times),
+            "task_s": fmean(times.wall_s for times in self.times),
+        }
+
+    def to_json(self) -> Json:
+        times = [each.to_json() for each in self.times]
+        return {**self.split, "cpu_s": self.cpu_s, "starts": self.starts, "tasks": times}
+
+
+async def measure_replay(served: Served, replay: Replay, ways: Sequence[str]) -> dict[str, list[Round]]:
+    """All ways in turns. A round's tasks are the same in each, but for their texts, which no cache knows."""
+    found: dict[str, list[Round]] = {way: [] for way in ways}
+    async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
+        writer = await open_writer(http, served)
+        # Nothing is discarded: in each round the way's process and all it starts are new.
+        for number, way in interleaved(ways, replay.rounds - 1):
+            found[way].append(await _play(http, served, way, replay.traces(number), writer))
+    return found
+
+
+async def _play(http: httpx2.AsyncClient, served: Served, way: str, traces: list[TaskTrace], writer: Writer) -> Round:
+    scripts = [write(trace, writer) for trace in traces]
+    plan = {query: planned for script in scripts for query, planned in script.plan.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.json")
+        path.write_text(json.dumps(plan))
+        servers = {kind: [sys.executable, str(_SERVER), kind, str(path)] for kind in TOOLS}
+        arguments = {"way": way, "served": asdict(served), "servers": servers}
+        with Worker("benchmarks.task.variants:open_way", arguments) as worker:
+            worker.wait_ready()
+            await _empty_cache(http, served)
+            queued, cpu = await read_metric(http, served, _QUEUED), tree_cpu_seconds(worker.pid)
+            request = {"scripts": [script.to_json() for script in scripts], "plan": plan}
+            answer = worker.ask(request, within=_PATIENCE_S)
+            cpu_s = tree_cpu_seconds(worker.pid) - cpu
+            waited = (await read_metric(http, served, _QUEUED) or 0.0) - (queued or 0.0)
+    times = [TaskTimes.of(each) for each in answer["tasks"]]
+    for script, each in zip(scripts, times, strict=True):
+        _check(way, script, each)
+    return Round(traces, times, waited, cpu_s, len(traces) * len(servers) + len(plan))
+
+
+async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
+    """What all prompts begin with, the tools' description, is then nobody's gain. A server that cannot is no engine."""
+    answer = await http.post(f"{served.root}/reset_prefix_cache")
+    if answer.status_code != httpx2.codes.NOT_FOUND:
+        answer.raise_for_status()
+
+
+def _check(way: str, script: Script, times: TaskTimes) -> None:
+    """A call that failed, or a turn that went otherwise, must not count as a fast one."""
+    found, wanted = (len(times.turns), len(times.calls)), (len(script.answers), len(script.plan))
+    if found != wanted:
+        raise RuntimeError(f"{way}: {script.task} had {found} turns and calls instead of {wanted}")

@@ -1,0 +1,1 @@
+"""What tests and benchmarks both install, outside the clone: third-party MCP servers and an inference engine."""

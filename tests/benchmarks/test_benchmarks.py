@@ -1,0 +1,162 @@
+"""Every question answers end to end, with as little work as it can. What it measures is no test's business."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+import pytest
+from stand_in_engine import TINY_KV, TINY_LOOP
+from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
+from tiny_starts import TINY_DENSITY, TINY_STORM
+from tiny_tasks import TINY_TASK
+
+from benchmarks import runner
+from benchmarks.common.result import Outcome, Question
+from benchmarks.common.server_commands import fixture_echo, lean_echo
+from benchmarks.idle import benchmark as idle
+from benchmarks.init import benchmark as init
+from benchmarks.overhead import benchmark as overhead
+from benchmarks.recover import benchmark as recover
+from benchmarks.sandbox import benchmark as sandbox
+from benchmarks.sandbox import startup as births
+from benchmarks.servers import benchmark as servers
+from benchmarks.throughput import benchmark as throughput
+
+# An event loop more is a start more and no code more; that each of the others answers is test_contestants' business.
+WAYS = tuple(
+    way for way in overhead.WAYS if not way.uvloop and way.opener not in ("http", "fastmcp_proxy", "langchain")
+)
+TINY: dict[str, Any] = {
+    "overhead": overhead.Scale(rounds=1, calls=2, spawns=1, in_flight=(2,), ways=WAYS, servers=(lean_echo(),)),
+    "throughput": throughput.Scale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
+    "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
+    "recover": recover.Scale(rounds=2, sdk_rounds=0, callers=4),
+    "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),
+    "sandbox": sandbox.Scale(
+        births.Rounds(number=1, starts=1, calls=2, commands=1),
+        live=2,
+        kernels=1,
+        there=2,
+        asked=3,
+        warm_up_s=0.1,
+        pauses_s=(0.001,),
+        data=False,  # loading pandas is a second more and no code more
+    ),
+    "servers": servers.Scale(
+        searches=3,
+        search_rounds=1,
+        tasks=2,
+        ready_rounds=1,
+        spawned=1,
+        browsing=1,
+        browser_rounds=1,
+        browser_settle_s=0.0,
+    ),
+    # Judged in test_storm_density and test_overload_sweep.
+    "storm": TINY_STORM,
+    "density": TINY_DENSITY,
+    "overload": TINY_OVERLOAD,
+    "sweep": TINY_SWEEP,
+    "soak": None,  # runs in test_soak
+    "kv": TINY_KV,
+    "loop": TINY_LOOP,
+    "task": TINY_TASK,  # judged in test_task
+}
+
+
+def tiny(name: str) -> Outcome:
+    question = runner.QUESTIONS[name]
+    outcome: Outcome = question.run(TINY[name])
+    for row in (row for table in outcome.tables for row in table.rows):
+        assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
+    return outcome
+
+
+def test_every_question_has_a_tiny_run() -> None:
+    assert set(TINY) == set(runner.QUESTIONS)
+
+
+def test_overhead_measures_every_way_that_is_installed_and_names_the_others() -> None:
+    outcome = tiny("overhead")
+    (table,) = outcome.tables
+    missing = [way for way in WAYS if way.environment and way.environment.python() is None]
+    assert [row["way"] for row in table.rows] == [way.label for way in WAYS if way not in missing]
+    left_out = [note for note in outcome.notes if note.startswith("Left out")]
+    assert len(left_out) == len(missing)
+    for way, note in zip(missing, left_out, strict=True):
+        assert way.environment and way.label in note and way.environment.command in note
+    through_hubs = {row["way"] for row in table.rows if row["hub_cpu_us"] is not None}
+    assert through_hubs == {way.label for way in WAYS if way.has_hub and way not in missing}
+    assert all(target.value is not None for target in outcome.targets)
+
+
+def test_init_gets_every_task_ready_in_every_way() -> None:
+    (table,) = tiny("init").tables
+    assert [row["way"] for row in table.rows] == list(init.LABELS.values())
+    assert [(row["ready"], row["failures"], row["left_behind"]) for row in table.rows] == [(2, 0, 0)] * 4
+
+
+def test_recover_tells_every_caller_executes_nothing_twice_and_leaves_nothing_behind() -> None:
+    outcome = tiny("recover")
+    counts = {target.claim: target.value for target in outcome.targets if "÷" not in target.claim}
+    assert len(counts) == 4
+    assert set(counts.values()) == {0}
+
+
+def test_idle_counts_the_sessions_it_holds() -> None:
+    outcome = tiny("idle")
+    assert [row["sessions"] for row in outcome.tables[0].rows] == [0, 2]
+    assert outcome.tables[1].rows[0]["fds"] > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local backend needs Linux")
+def test_sandbox_asks_everybody_and_leaves_nothing_behind() -> None:
+    outcome = tiny("sandbox")
+    first, call, memory, storm = outcome.tables
+    kernels = not any(note.startswith("Left out: ipykernel") for note in outcome.notes)
+    assert [row["count"] for row in first.rows] == [1] * (3 + kernels)
+    assert len(call.rows) == 3 + kernels
+    assert [row["count"] for row in memory.rows] == [2, 1][: 1 + kernels]
+    assert storm.rows[2]["count"] == 3
+    measured = {target.claim: target.value for target in outcome.targets}
+    assert (measured["ipykernel ÷ pool empty, first result p50"] is not None) == kernels
+    assert measured["processes left behind"] == 0
+
+
+def test_servers_measures_what_it_names() -> None:
+    outcome = tiny("servers")
+    searches, ready, *pages = outcome.tables
+    assert [row["connections"] for row in searches.rows] == [1, 1, 3]
+    assert [(row["ready"], row["wanted"], row["processes"]) for row in ready.rows] == [(6, 6, 0), (6, 6, 0), (3, 3, 3)]
+    left_out = [note for note in outcome.notes if note.startswith("Left out: browsers")]
+    assert len(pages) + len(left_out) == 1
+    assert all(row["processes"] > 0 for table in pages for row in table.rows)
+    unknown = [target.claim for target in outcome.targets if target.value is None]
+    assert all("browser" in claim for claim in unknown) and bool(unknown) == bool(left_out)
+
+
+def test_the_runner_keeps_what_is_needed_to_judge_a_result(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = Question("idle", "?", idle.run, full=TINY["idle"], quick=TINY["idle"])
+    monkeypatch.setitem(runner.QUESTIONS, "idle", question)
+    runner.main(["idle", "--quick", "--json", "--out", str(tmp_path)])
+    printed = json.loads(capsys.readouterr().out)
+    (path,) = (tmp_path / "results").glob("*/idle.json")
+    kept = json.loads(path.read_text())
+    assert kept == printed
+    assert kept["command"] == "toolhub bench idle --quick"
+    assert {"git", "machine", "noise", "raw", "tables", "targets"} <= set(kept)
+    assert "| mean of 2 |" in (tmp_path / "README.md").read_text()
+    alone = path.with_suffix(".md").read_text()
+    assert alone.startswith("# idle: ?") and "| mean of 2 |" in alone and "](idle.png)" in alone
+
+
+def test_a_quick_run_is_not_kept_by_itself(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(runner.QUESTIONS, "idle", Question("idle", "?", lambda _: Outcome(), full=None, quick=None))
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    runner.main(["idle", "--quick"])
+    assert list(tmp_path.iterdir()) == []
