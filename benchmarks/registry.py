@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.common.result import Question
+from benchmarks.common.result import Benchmark
 from benchmarks.density import benchmark as density
 from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
@@ -21,8 +21,8 @@ from benchmarks.sweep import benchmark as sweep
 from benchmarks.task import benchmark as task
 from benchmarks.throughput import benchmark as throughput
 
-QUESTIONS: dict[str, Question[Any]] = {
-    module.QUESTION.name: module.QUESTION
+BENCHMARKS: dict[str, Benchmark[Any]] = {
+    module.BENCHMARK.name: module.BENCHMARK
     for module in (
         overhead,
         throughput,

@@ -26,8 +26,8 @@ from rich.console import Console
 
 from benchmarks.common import machine
 from benchmarks.common.machine import NoiseWatch, describe, git_revision
-from benchmarks.common.result import ROOT, Json, Question
-from benchmarks.registry import QUESTIONS
+from benchmarks.common.result import ROOT, Benchmark, Json
+from benchmarks.registry import BENCHMARKS
 from benchmarks.report import check, headline, plots
 from benchmarks.report import pages as report
 from benchmarks.report.summary import Summary, duration, gaps
@@ -36,7 +36,7 @@ from testbed.third_party import SetupError
 from toolhub.errors import MissingExtra
 
 HERE = ROOT / "benchmarks"
-Asking = Callable[[Question[Any]], Json]
+Asking = Callable[[Benchmark[Any]], Json]
 _WIDTH = 160
 # What a question needs is not installed here; the message says how it would be.
 _NOT_INSTALLED = (EngineSetupError, SetupError, MissingExtra)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not arguments.against and not _is_quiet() and arguments.quiet_only:
         _say("Nothing was measured.")
         sys.exit(2)
-    names = list(QUESTIONS) if arguments.name == "all" else [arguments.name]
+    names = list(BENCHMARKS) if arguments.name == "all" else [arguments.name]
     summary, is_kept = Summary(), bool(arguments.out) or not arguments.quick
     with _interrupts(summary):
         if arguments.name == "check":
@@ -96,7 +96,7 @@ def _ask_all(names: Sequence[str], summary: Summary, *, ask: Asking, as_json: bo
 def _ask(name: str, summary: Summary, *, ask: Asking, use: Callable[[Json], None]) -> None:
     """Measure, and hand over the result. What goes wrong with one question changes nothing for the others."""
     try:
-        summary.answered[name] = ask(QUESTIONS[name])
+        summary.answered[name] = ask(BENCHMARKS[name])
         use(summary.answered[name])
     except _NOT_INSTALLED as problem:
         summary.left_out[name] = str(problem)
@@ -147,7 +147,7 @@ def _console() -> Console:
 
 
 def measure(
-    question: Question[Any],
+    question: Benchmark[Any],
     *,
     quick: bool = False,
     is_in_all: bool = False,
@@ -201,7 +201,7 @@ def _write_alone(result: Json, path: Path) -> None:
 
 def draw_newest(out: Path = HERE) -> None:
     """Show each question's newest result under `out` again; without matplotlib, pictures stay as they are."""
-    for result in report.newest_results(out / "results", QUESTIONS).values():
+    for result in report.newest_results(out / "results", BENCHMARKS).values():
         path = out / report.place(result).with_suffix(".json")
         plots.plot(result, path.with_suffix(".png"))
         _write_alone(result, path)
@@ -215,7 +215,7 @@ def check_ratios(names: Sequence[str], against: Path | None, summary: Summary) -
     """
     if against is None:
         return _check_now(names or check.FAST, summary)
-    found = check.results_in(against, list(names) or list(QUESTIONS))
+    found = check.results_in(against, list(names) or list(BENCHMARKS))
     for name in names:
         if name not in found:
             print(f"{name}: no result in {against}")
@@ -244,12 +244,12 @@ def write_readme(out: Path = HERE) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "README.md").write_text(render(out))
     if out.resolve() == HERE:
-        headline.write(HERE, QUESTIONS)
+        headline.write(HERE, BENCHMARKS)
 
 
 def render(out: Path = HERE) -> str:
     """README.md as the results under `out` make it."""
-    asked = {name: question.asks for name, question in QUESTIONS.items()}
+    asked = {name: question.asks for name, question in BENCHMARKS.items()}
     results = report.newest_results(out / "results", asked)
     return report.readme(results, asked, report.pictures(out, results))
 
@@ -257,11 +257,11 @@ def render(out: Path = HERE) -> str:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_intermixed_args(argv)
-    if unknown := [name for name in arguments.questions if name not in QUESTIONS]:
+    if unknown := [name for name in arguments.questions if name not in BENCHMARKS]:
         parser.error(f"no such question: {', '.join(unknown)}")
     if arguments.name != "check" and (arguments.questions or arguments.against or arguments.strict):
         parser.error("several questions, --against and --strict go with `check` only")
-    allowed = QUESTIONS[arguments.name].options if arguments.name in QUESTIONS else ()
+    allowed = BENCHMARKS[arguments.name].options if arguments.name in BENCHMARKS else ()
     if refused := [f"--{name}" for name in _given(arguments) if name not in allowed]:
         parser.error(f"{', '.join(refused)} does not go with {arguments.name}")
     if arguments.name == "check" and (arguments.out or arguments.json):
@@ -278,7 +278,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    asked = {name: question.asks for name, question in QUESTIONS.items()}
+    asked = {name: question.asks for name, question in BENCHMARKS.items()}
     asked |= {"all": "all of them", "report": "nothing new: only make pictures and README.md again from the results"}
     asked |= {"check": "have ratios moved since the committed results? A quick run of those named, or of some"}
     listing = "\n".join(f"  {name:10} {asks}" for name, asks in asked.items())

@@ -23,7 +23,7 @@ from benchmarks.common.subprocess_worker import Worker
 from benchmarks.common.worker_main import Act
 from toolhub import Hub, HubTask
 
-WAYS = ("hub_sessions", "hub_catalog", "gather_all")
+VARIANTS = ("hub_sessions", "hub_catalog", "gather_all")
 # Starting 180 interpreters at once on two cores takes some minutes.
 DEADLINE_S = 240.0
 
@@ -60,13 +60,13 @@ SERVERS = (
 
 
 @asynccontextmanager
-async def open_tasks(way: str) -> AsyncIterator[Act]:
+async def open_tasks(variant: str) -> AsyncIterator[Act]:
     """Answers ``{"tasks": n}`` with ``{"seconds", "ready", "failures"}`` once all are ready. Role of `worker`.
 
     ``{"tasks": 0}`` only collects the garbage.
     """
     closing = anyio.Event()
-    async with anyio.create_task_group() as holders, _WAYS[way]() as open_one:
+    async with anyio.create_task_group() as holders, _VARIANTS[variant]() as open_one:
 
         async def act(request: Json) -> Json:
             progress = Progress(request["tasks"] * len(SERVERS), closing=closing)
@@ -135,7 +135,7 @@ def _check(is_listed: bool) -> None:
         raise RuntimeError("a server without tools is not ready")
 
 
-_WAYS: dict[str, Callable[[], AbstractAsyncContextManager[OpenOne]]] = {
+_VARIANTS: dict[str, Callable[[], AbstractAsyncContextManager[OpenOne]]] = {
     "hub_sessions": functools.partial(_hub, catalog=False),
     "hub_catalog": functools.partial(_hub, catalog=True),
     "gather_all": _gather_all,
@@ -145,9 +145,9 @@ _WAYS: dict[str, Callable[[], AbstractAsyncContextManager[OpenOne]]] = {
 # --- outside ------------------------------------------------------------------------------------------------------
 
 
-def measure_readiness(way: str, tasks: int) -> Json:
+def measure_agent_startup(variant: str, tasks: int) -> Json:
     """Return seconds, ready, failures, and bytes: what all processes have got larger by, or were not there before."""
-    with Worker("benchmarks.common.agent_startup:open_tasks", {"way": way}) as worker:
+    with Worker("benchmarks.common.agent_startup:open_tasks", {"variant": variant}) as worker:
         worker.ask({"tasks": 0})
         before = _tree_bytes(worker.pid)
         answer = worker.ask({"tasks": tasks}, within=DEADLINE_S + 60)

@@ -20,7 +20,7 @@ _SHOW = "import sys; from importlib.metadata import version; print(*map(version,
 
 
 @dataclass(frozen=True)
-class Environment:
+class Baseline:
     """package: what is measured, as it is named on PyPI (and imported, if here). command: installs it.
 
     pins: what an environment of its own is made of; none if the package lives in this interpreter.
@@ -54,8 +54,8 @@ class Environment:
         return third_party.venv_directory(self.package, self.pins)
 
 
-FASTMCP = Environment("fastmcp", install_command("bench"))
-LANGCHAIN = Environment(
+FASTMCP = Baseline("fastmcp", install_command("bench"))
+LANGCHAIN = Baseline(
     "langchain-mcp-adapters",
     "python -m benchmarks.common.baselines",
     # Its last release needs the first major of the SDK.

@@ -9,21 +9,21 @@ from typing import Any
 
 import anyio
 
-from benchmarks.common import callers as contestants
+from benchmarks.common import callers
 from benchmarks.common.callers import Caller
-from benchmarks.common.loop_lag import open_ticks
+from benchmarks.common.loop_lag import open_loop_lag
 from benchmarks.common.worker_main import Act
 
 Json = dict[str, Any]
 
 
 @asynccontextmanager
-async def open_load(contestant: str, server: Json) -> AsyncIterator[Act]:
+async def open_load(variant: str, server: Json) -> AsyncIterator[Act]:
     """Answers ``{"calls": n, "in_flight": k}`` with ``{"seconds", "client_cpu_s", "hub_cpu_s", "latencies_us", ...}``.
 
     With ``"lags": true`` it tells ``"lags_ms"``, too: of the hub's loop, or of this process's if it has no hub beside.
     """
-    async with getattr(contestants, f"open_{contestant}")(server) as caller:
+    async with getattr(callers, f"open_{variant}")(server) as caller:
 
         async def act(request: Json) -> Json:
             watched = _watched if request.get("lags") else measure
@@ -33,7 +33,7 @@ async def open_load(contestant: str, server: Json) -> AsyncIterator[Act]:
 
 
 async def _watched(caller: Caller, calls: int, in_flight: int) -> Json:
-    async with open_ticks() as ticks:
+    async with open_loop_lag() as ticks:
 
         async def own_lags_ms() -> list[float]:
             return ticks.take()

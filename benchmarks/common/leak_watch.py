@@ -26,7 +26,7 @@ _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class HubSample:
     """calls: that the hub had been asked for."""
 
     at_s: float
@@ -38,15 +38,15 @@ class Sample:
 
 
 @dataclass
-class Watch:
+class HubHistory:
     """What was seen; `kills` is how many servers were killed on purpose."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[HubSample] = field(default_factory=list)
     kills: int = 0
     statistics: Json = field(default_factory=dict)
 
     @property
-    def settled(self) -> list[Sample]:
+    def settled(self) -> list[HubSample]:
         """From the first quarter of the calls on, and while the most tasks are open: nothing is new, nobody leaves."""
         quarter, most = self.samples[-1].calls / 4, max(sample.tasks for sample in self.samples)
         working = [sample for sample in self.samples if sample.tasks == most]
@@ -72,7 +72,7 @@ def least_squares(x: Sequence[float], y: Sequence[float]) -> float:
     return sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
 
 
-class Watcher:
+class LeakWatcher:
     """Looks at one served hub once a second: `await watcher.watch(...)` until it is cancelled."""
 
     def __init__(self, pid: int, client: httpx2.AsyncClient) -> None:
@@ -80,7 +80,7 @@ class Watcher:
         self._client = client
         self._began = time.monotonic()
         self._killed: set[int] = set()
-        self.seen = Watch()
+        self.seen = HubHistory()
 
     async def watch(self, kill_at_s: Sequence[float], *, seed: int = 0) -> None:
         """kill_at_s: seconds from now on, each the death of a stdio server chosen at random."""
@@ -93,13 +93,13 @@ class Watcher:
                 self._kill(source)
             await anyio.sleep(_PAUSE_S)
 
-    async def look(self) -> Sample:
+    async def look(self) -> HubSample:
         """Take one sample."""
         began = time.perf_counter()
         (await self._client.get("/healthz")).raise_for_status()
         health_ms = (time.perf_counter() - began) * 1e3
         told: Json = (await self._client.get("/v1/statistics")).raise_for_status().json()
-        sample = Sample(
+        sample = HubSample(
             time.monotonic() - self._began,
             told["calls"],
             len(told["tasks"]),

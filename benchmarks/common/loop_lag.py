@@ -17,7 +17,7 @@ import anyio
 _TICK_S = 0.005
 
 
-class Ticks:
+class LoopLag:
     def __init__(self) -> None:
         self._lags_ms: list[float] = []
 
@@ -34,8 +34,8 @@ class Ticks:
 
 
 @asynccontextmanager
-async def open_ticks() -> AsyncIterator[Ticks]:
-    ticks = Ticks()
+async def open_loop_lag() -> AsyncIterator[LoopLag]:
+    ticks = LoopLag()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ticks.run)
         try:
@@ -48,11 +48,11 @@ def create_server() -> Any:
     """Return a server whose tool `take` tells the lags since the last time, in milliseconds."""
     from mcp.server import MCPServer  # a contestant that only ticks may run without it
 
-    current: list[Ticks] = []
+    current: list[LoopLag] = []
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        async with open_ticks() as ticks:
+        async with open_loop_lag() as ticks:
             current.append(ticks)
             yield
 

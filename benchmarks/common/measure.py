@@ -46,11 +46,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def interleaved(contestants: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+def interleaved(variants: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Yield A B C, A B C, ...: a disturbance of the machine then hits all alike. Round 0 is the warm-up: discard it."""
     for number in range(rounds + 1):
-        for contestant in contestants:
-            yield number, contestant
+        for variant in variants:
+            yield number, variant
 
 
 def tree(pid: int) -> list[psutil.Process]:

@@ -60,7 +60,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Question(Generic[Scale]):
+class Benchmark(Generic[Scale]):
     """One benchmark: `run` takes how much to measure."""
 
     name: str

@@ -51,7 +51,7 @@ class Progress:
             self.tell(f"{type(exc).__name__}: {exc}"[:200])
 
 
-Way = Callable[[list[Json], int, Progress], Coroutine[Any, Any, None]]
+Variant = Callable[[list[Json], int, Progress], Coroutine[Any, Any, None]]
 InSession = Callable[[Any, Json], Awaitable[None]]
 """What is asked of a server in a session of the SDK before it counts as ready; raises if it is not."""
 InTask = Callable[[HubTask, Json], Awaitable[None]]
@@ -137,18 +137,20 @@ async def through_hub(
         users.cancel_scope.cancel()
 
 
-WAYS: dict[str, Way] = {way.__name__: way for way in (spawn_in_turn, gather_all, hub_per_task, hub_shared)}
+VARIANTS: dict[str, Variant] = {
+    variant.__name__: variant for variant in (spawn_in_turn, gather_all, hub_per_task, hub_shared)
+}
 
 
 @asynccontextmanager
-async def open_tasks(way: str, servers: list[Json], tasks: int) -> AsyncIterator[Act]:
+async def open_tasks(variant: str, servers: list[Json], tasks: int) -> AsyncIterator[Act]:
     """One of `WAYS`, as `open_way` says."""
-    async with open_way(functools.partial(WAYS[way], servers, tasks), tasks * len(servers)) as act:
+    async with open_variant(functools.partial(VARIANTS[variant], servers, tasks), tasks * len(servers)) as act:
         yield act
 
 
 @asynccontextmanager
-async def open_way(way: Callable[[Progress], Coroutine[Any, Any, None]], wanted: int) -> AsyncIterator[Act]:
+async def open_variant(variant: Callable[[Progress], Coroutine[Any, Any, None]], wanted: int) -> AsyncIterator[Act]:
     """Answers ``{"deadline_s": s}`` with ``{"seconds", "ready", "failures"}`` once all are ready or time is up.
 
     wanted: how many pairs of a task and a server the way reports.
@@ -158,7 +160,7 @@ async def open_way(way: Callable[[Progress], Coroutine[Any, Any, None]], wanted:
 
         async def act(request: Json) -> Json:
             began = time.perf_counter()
-            holders.start_soon(way, progress)
+            holders.start_soon(variant, progress)
             with anyio.move_on_after(request["deadline_s"]):
                 await progress.settled.wait()
             seconds = time.perf_counter() - began

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.common.agent_startup import SERVERS, Builtin
 from benchmarks.common.memory import GIB
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
-from benchmarks.density.capacity import Packed, Stage, pack
+from benchmarks.density.capacity import CapacityResult, Stage, measure_capacity
 
 MIB = 2**20
 # A server of ours as a process, some 60 MiB measured, with its keeper; to stay clear of filling the memory.
@@ -44,7 +44,7 @@ _CROWD_COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Scale:
+class DensityScale:
     """Tasks at the two looks that give what one more takes, and the crowds: of builtin tasks and of stdio sessions.
 
     forked, spawned: the looks of `spawn: fork` and of `spawn: exec`, whose tasks are dear; all others have `looks`.
@@ -62,11 +62,11 @@ class Scale:
     server: ServerCommand | None = None
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: DensityScale) -> Outcome:
     with tempfile.TemporaryDirectory() as directory:
         server = scale.server or third_party_servers(Path(directory))[0]
     stages = _stages(scale, server)
-    packed = {name: pack(stage) for name, stage in stages.items()}
+    packed = {name: measure_capacity(stage) for name, stage in stages.items()}
     outcome = Outcome(notes=_notes(scale))
     outcome.notes += [_stop(stages[name], p) for name, p in packed.items() if p.stopped]
     outcome.notes += [f"{stages[name].label}: {p.not_forked}." for name, p in packed.items() if p.not_forked]
@@ -84,7 +84,7 @@ def run(scale: Scale) -> Outcome:
     return outcome
 
 
-def _stages(scale: Scale, server: ServerCommand) -> dict[str, Stage]:
+def _stages(scale: DensityScale, server: ServerCommand) -> dict[str, Stage]:
     count = len(scale.servers)
 
     def hosted(label: str, *, shared: bool) -> Stage:
@@ -123,7 +123,7 @@ def _program(builtin: Builtin, **fields: str) -> Json:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _each(stage: Stage, packed: Packed) -> Json:
+def _each(stage: Stage, packed: CapacityResult) -> Json:
     """What one more task takes, between the first two looks."""
     row: Json = {"way": stage.label, "mib": None, "left_behind": packed.left_behind}
     if len(packed.sizes) < 2 or packed.sizes[1].tasks <= packed.sizes[0].tasks:
@@ -140,7 +140,7 @@ def _each(stage: Stage, packed: Packed) -> Json:
     }
 
 
-def _crowd(stage: Stage, packed: Packed) -> Json:
+def _crowd(stage: Stage, packed: CapacityResult) -> Json:
     row: Json = {"way": stage.label, "wanted": stage.counts[-1], "tasks": 0, "left_behind": packed.left_behind}
     if not packed.sizes:
         return row
@@ -150,7 +150,7 @@ def _crowd(stage: Stage, packed: Packed) -> Json:
     return row | {"tasks": last.tasks, "seconds": last.seconds, **size}
 
 
-def _stop(stage: Stage, packed: Packed) -> str:
+def _stop(stage: Stage, packed: CapacityResult) -> str:
     reached = packed.sizes[-1].tasks if packed.sizes else 0
     return f"{stage.label}: stopped early, at {reached} of {stage.counts[-1]} tasks; {packed.stopped}."
 
@@ -174,7 +174,7 @@ def _total(claim: str, row: Json, count: int, limit_gib: float) -> Target:
     return Target(f"{claim}, memory in all", gib if is_telling else None, limit_gib, "GiB")
 
 
-def _notes(scale: Scale) -> list[str]:
+def _notes(scale: DensityScale) -> list[str]:
     names = ", ".join(builtin.name for builtin in scale.servers)
     return [
         f"The servers are {names}, with keys that do not work: nothing is called, so that no sandbox is started. As "
@@ -190,12 +190,12 @@ def _notes(scale: Scale) -> list[str]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "density",
     "How many idle tasks does a machine hold?",
     run,
-    full=Scale(
+    full=DensityScale(
         looks=(10, 60), forked=(10, 60), spawned=(4, 12), open_tasks=OPEN_TASKS, sessions=SESSIONS, budget_s=36.0
     ),
-    quick=Scale(looks=(10, 60), forked=(4, 12), spawned=(1, 3), open_tasks=100, sessions=20, budget_s=9.0),
+    quick=DensityScale(looks=(10, 60), forked=(4, 12), spawned=(1, 3), open_tasks=100, sessions=20, budget_s=9.0),
 )

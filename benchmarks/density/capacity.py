@@ -55,7 +55,7 @@ class Size:
 
 
 @dataclass
-class Packed:
+class CapacityResult:
     """`sizes`: at each of the counts; the last one is smaller than its count if the stage was stopped."""
 
     sizes: list[Size] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Packed:
 
 
 @asynccontextmanager
-async def open_packing(entries: dict[str, Json], state: str) -> AsyncIterator[Act]:
+async def open_capacity(entries: dict[str, Json], state: str) -> AsyncIterator[Act]:
     """Answers ``{"tasks": n, "seconds": s}`` with ``{"tasks", "failures"}`` once n are open in all. Role of `worker`.
 
     A task counts when each of its servers has answered `tools/list`; another one is closed again. With as many as there
@@ -115,14 +115,14 @@ async def _open_one(hub: Hub, failures: list[str]) -> None:
 # --- outside ------------------------------------------------------------------------------------------------------
 
 
-def pack(stage: Stage) -> Packed:
+def measure_capacity(stage: Stage) -> CapacityResult:
     """Run one stage in a process of its own. Never raises for what happens there: see `Packed.stopped`."""
-    packed = Packed()
+    packed = CapacityResult()
     with tempfile.TemporaryDirectory() as state:
         worker = Worker("benchmarks.density.capacity:open_packing", {"entries": stage.entries, "state": state})
         try:
             worker.wait_ready()
-            _Packing(stage, worker, packed).run()
+            _Filling(stage, worker, packed).run()
         except WorkerFailed as exc:
             packed.stopped = f"it failed: {exc}"
         finally:
@@ -133,10 +133,10 @@ def pack(stage: Stage) -> Packed:
 
 
 @dataclass
-class _Packing:
+class _Filling:
     stage: Stage
     worker: Worker
-    packed: Packed
+    packed: CapacityResult
     tasks: int = 0
     seconds: float = 0.0
 

@@ -41,9 +41,9 @@ try:
     from rich.console import Console
 
     from benchmarks import runner
-    from benchmarks.common.result import Question
+    from benchmarks.common.result import Benchmark
     from benchmarks.kv import benchmark as kv
-    from benchmarks.kv import results as kv_found
+    from benchmarks.kv import results as kv_results
     from benchmarks.kv.history import Talk
     from benchmarks.kv.mix import Mix
     from benchmarks.kv.waits import Sizes
@@ -128,24 +128,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"kept in {path}")
 
 
-def questions(machine: Machine, *, pins: bool, quick: bool) -> list[Question[Any]]:
+def questions(machine: Machine, *, pins: bool, quick: bool) -> list[Benchmark[Any]]:
     """`kv` and `loop` with their engines replaced and their sizes multiplied."""
     about = f"{'vLLM' if machine.kind == 'vllm' else 'SGLang'} with {machine.model}, {_gpus() or 'no GPU found'}"
-    found: list[Question[Any]] = []
+    found: list[Benchmark[Any]] = []
     small = functools.partial(_engine, machine, cache=machine.cache_tokens)
     pinning = functools.partial(_engine, machine, cache=machine.cache_tokens, pins=True)
     whole = functools.partial(_engine, machine)
-    engines = kv_found.Engines(about, machine.cache_tokens, small, pinning if _can_pin(machine, pins) else None, whole)
-    scaled = {name: _scaled(scale, machine, engines) for name, scale in _both(kv.QUESTION).items()}
-    found.append(replace(kv.QUESTION, full=scaled["full"], quick=scaled["quick"]))
+    engines = kv_results.KvEngines(
+        about, machine.cache_tokens, small, pinning if _can_pin(machine, pins) else None, whole
+    )
+    scaled = {name: _scaled(scale, machine, engines) for name, scale in _both(kv.BENCHMARK).items()}
+    found.append(replace(kv.BENCHMARK, full=scaled["full"], quick=scaled["quick"]))
     loops = {
-        name: replace(scale, engines=loop.Engines(about, whole, whole)) for name, scale in _both(loop.QUESTION).items()
+        name: replace(scale, engines=loop.LoopEngines(about, whole, whole))
+        for name, scale in _both(loop.BENCHMARK).items()
     }
-    found.append(replace(loop.QUESTION, full=loops["full"], quick=loops["quick"]))
+    found.append(replace(loop.BENCHMARK, full=loops["full"], quick=loops["quick"]))
     return found
 
 
-def _both(question: Question[Any]) -> dict[str, Any]:
+def _both(question: Benchmark[Any]) -> dict[str, Any]:
     return {"full": question.full, "quick": question.quick}
 
 
@@ -153,7 +156,7 @@ def _can_pin(machine: Machine, wanted: bool) -> bool:
     return wanted and machine.kind == "vllm"
 
 
-def _scaled(scale: kv_found.Scale, machine: Machine, engines: kv_found.Engines) -> kv_found.Scale:
+def _scaled(scale: kv_results.KvScale, machine: Machine, engines: kv_results.KvEngines) -> kv_results.KvScale:
     by = machine.scale
 
     def longer(sizes: Sizes) -> Sizes:

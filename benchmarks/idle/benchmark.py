@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common.measure import cpu_seconds, pss_bytes, rss_bytes, tree
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, hub_config
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, hub_config
 from benchmarks.common.server_commands import ServerCommand, fixture_echo
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.common.worker_main import Act
@@ -33,7 +33,7 @@ _COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Scale:
+class IdleScale:
     """sessions: one row each, growing in the same hub; at least two."""
 
     sessions: tuple[int, ...]
@@ -56,7 +56,7 @@ async def open_hub(server: Json) -> AsyncIterator[Act]:
             yield act
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: IdleScale) -> Outcome:
     outcome = Outcome(notes=["The hub's process also runs the benchmark's own request loop (one thread, two pipes)."])
     server = fixture_echo()
     with Worker("benchmarks.idle.benchmark:open_hub", {"server": server.to_json()}) as worker:
@@ -109,10 +109,10 @@ def _slope(first: Json, last: Json) -> Table:
     return Table("What one session adds", columns, [{"what": f"mean of {count}", **kib, **each}])
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "idle",
     "What does an idle session cost?",
     run,
-    full=Scale(sessions=(0, 1, 100), watch_s=8.0),
-    quick=Scale(sessions=(0, 1, 20), watch_s=2.0),
+    full=IdleScale(sessions=(0, 1, 100), watch_s=8.0),
+    quick=IdleScale(sessions=(0, 1, 20), watch_s=2.0),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.measure import TreeSampler, tree_cpu_seconds
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 
@@ -31,7 +31,7 @@ _COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Scale:
+class InitScale:
     """tasks: one table each. in_turn_up_to: more tasks than this are not done one after the other."""
 
     tasks: tuple[int, ...]
@@ -41,7 +41,7 @@ class Scale:
     """None: the three third-party servers."""
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: InitScale) -> Outcome:
     outcome = Outcome(notes=[
         "CPU is that of the client or hub and of everything below it until the last task was ready. PSS splits shared "
         "pages among their users. Both are sampled ten times a second, less often where that costs too much.",
@@ -50,8 +50,8 @@ def run(scale: Scale) -> Outcome:
     with tempfile.TemporaryDirectory() as repository:
         servers = list(scale.servers) if scale.servers else third_party_servers(Path(repository))
         for tasks in scale.tasks:
-            ways = [way for way in LABELS if way != "spawn_in_turn" or tasks <= scale.in_turn_up_to]
-            rows = [_measure(way, servers, tasks, scale, outcome) for way in ways]
+            variants = [variant for variant in LABELS if variant != "spawn_in_turn" or tasks <= scale.in_turn_up_to]
+            rows = [_measure(variant, servers, tasks, scale, outcome) for variant in variants]
             plural = "s" if tasks > 1 else ""
             outcome.tables.append(Table(f"{tasks} task{plural} × {len(servers)} servers", _COLUMNS, rows))
     if max(scale.tasks) > scale.in_turn_up_to:
@@ -62,9 +62,9 @@ def run(scale: Scale) -> Outcome:
     return outcome
 
 
-def _measure(way: str, servers: list[ServerCommand], tasks: int, scale: Scale, outcome: Outcome) -> Json:
+def _measure(variant: str, servers: list[ServerCommand], tasks: int, scale: InitScale, outcome: Outcome) -> Json:
     wanted = tasks * len(servers)
-    arguments = {"way": way, "servers": [server.to_json() for server in servers], "tasks": tasks}
+    arguments = {"variant": variant, "servers": [server.to_json() for server in servers], "tasks": tasks}
     worker = Worker("benchmarks.common.session_setup:open_tasks", arguments)
     try:
         worker.wait_ready()
@@ -74,13 +74,13 @@ def _measure(way: str, servers: list[ServerCommand], tasks: int, scale: Scale, o
             sampler.sample()
         cpu_s = tree_cpu_seconds(worker.pid) - before
     except WorkerFailed as exc:
-        outcome.notes.append(f"{LABELS[way]} with {tasks} tasks did not finish: {exc}.")
-        return {"way": LABELS[way], "ready": 0, "wanted": wanted}
+        outcome.notes.append(f"{LABELS[variant]} with {tasks} tasks did not finish: {exc}.")
+        return {"way": LABELS[variant], "ready": 0, "wanted": wanted}
     finally:
         worker.close()
-    outcome.raw[f"{way}/{tasks}"] = {**answer, "cpu_s": cpu_s, "peak_pss_bytes": sampler.peak_pss_bytes}
+    outcome.raw[f"{variant}/{tasks}"] = {**answer, "cpu_s": cpu_s, "peak_pss_bytes": sampler.peak_pss_bytes}
     return {
-        "way": LABELS[way],
+        "way": LABELS[variant],
         "seconds": answer["seconds"],
         "ready": answer["ready"],
         "wanted": wanted,
@@ -94,8 +94,8 @@ def _measure(way: str, servers: list[ServerCommand], tasks: int, scale: Scale, o
 
 def _targets(rows: list[Json], tasks: int) -> list[Target]:
     """The largest number of tasks decides."""
-    by_way = {row["way"]: row for row in rows}
-    hub, shared, gathered = (by_way[LABELS[way]] for way in ("hub_per_task", "hub_shared", "gather_all"))
+    by_variant = {row["way"]: row for row in rows}
+    hub, shared, gathered = (by_variant[LABELS[variant]] for variant in ("hub_per_task", "hub_shared", "gather_all"))
     unready = sum(row["wanted"] - row["ready"] for row in (hub, shared))
     seconds = ratio(hub.get("seconds"), gathered.get("seconds"))
     return [
@@ -104,10 +104,10 @@ def _targets(rows: list[Json], tasks: int) -> list[Target]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "init",
     "How long until many tasks can work?",
     run,
-    full=Scale(tasks=(1, 5, 20), in_turn_up_to=5),
-    quick=Scale(tasks=(1, 5), in_turn_up_to=5),
+    full=InitScale(tasks=(1, 5, 20), in_turn_up_to=5),
+    quick=InitScale(tasks=(1, 5), in_turn_up_to=5),
 )

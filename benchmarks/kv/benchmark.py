@@ -13,13 +13,13 @@ from typing import Any
 
 import anyio
 
-from benchmarks.common.result import ROOT, Outcome, Question
-from benchmarks.kv import llm_frontend as kv_door
+from benchmarks.common.result import ROOT, Benchmark, Outcome
+from benchmarks.kv import llm_proxy
 from benchmarks.kv.history import Talk, measure_keep
 from benchmarks.kv.mix import Mix, measure_mix
-from benchmarks.kv.results import AHEAD, DOOR, NOTHING, PIN, REFERENCE, Engines, Found, Scale
+from benchmarks.kv.results import AHEAD, LLM_PROXY, NOTHING, PIN, REFERENCE, KvEngines, KvResults, KvScale
 from benchmarks.kv.tables import outcome_of
-from benchmarks.kv.waits import WaitStats, Way, measure_waits
+from benchmarks.kv.waits import HintVariant, WaitStats, measure_waits
 from benchmarks.llm.scripted_agent import Served
 from testbed.engine.install import installed
 from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
@@ -38,11 +38,11 @@ async def _cpu_engine(**options: Any) -> AsyncIterator[Served]:
         yield Served(engine.openai_url, engine.name)
 
 
-def cpu_engines() -> Engines:
+def cpu_engines() -> KvEngines:
     """97 blocks of 128 tokens hold one conversation, or two fillers. Raises EngineSetupError without `make engine`."""
     installed()
     pins = {"scheduler_cls": "toolhub_agent.vllm_plugin.PinScheduler", "python_path": [ROOT / "agent_loop"]}
-    return Engines(
+    return KvEngines(
         "A real vLLM on the CPU with a model of random weights (6 M parameters)",
         96 * BLOCK_SIZE,
         functools.partial(_cpu_engine, blocks=97),
@@ -55,51 +55,51 @@ def cpu_engines() -> Engines:
 # --- measuring ----------------------------------------------------------------------------------------------------
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: KvScale) -> Outcome:
     engines = scale.engines or cpu_engines()
     return outcome_of(anyio.run(_measure, scale, engines), scale, engines)
 
 
-async def _measure(scale: Scale, engines: Engines) -> Found:
-    no_door = kv_door.missing()
-    ways = [Way(REFERENCE, "off", False), Way(NOTHING, "off", True), Way(AHEAD, "on", True)]
+async def _measure(scale: KvScale, engines: KvEngines) -> KvResults:
+    proxy_missing = llm_proxy.missing()
+    variants = [HintVariant(REFERENCE, "off", False), HintVariant(NOTHING, "off", True), HintVariant(AHEAD, "on", True)]
     async with engines.small_cache() as served:
-        if no_door is None:
-            async with kv_door.open_frontend(served, scale.sizes) as door:
-                both = [*ways, Way(DOOR, "door", True)]
+        if proxy_missing is None:
+            async with llm_proxy.open_frontend(served, scale.sizes) as door:
+                both = [*variants, HintVariant(LLM_PROXY, "door", True)]
                 sides: Mapping[str, HintSettings] = {"off": OFF, "on": ON}
                 waits = await measure_waits(served, both, scale.rounds, scale.sizes, sides, {"door": door})
         else:
-            waits = await measure_waits(served, ways, scale.rounds, scale.sizes, {"off": OFF, "on": ON})
-        quiet = [Way("off", "off", False), Way("auto", "auto", False)]
+            waits = await measure_waits(served, variants, scale.rounds, scale.sizes, {"off": OFF, "on": ON})
+        quiet = [HintVariant("off", "off", False), HintVariant("auto", "auto", False)]
         modes = {"off": OFF, "auto": HintSettings()}
         calm = await measure_waits(served, quiet, scale.calm_rounds, scale.calm, modes)
         mix = await measure_mix(served, scale.mix, scale.mix_rounds)
     pinned = await _pinned(scale, engines)
     async with engines.small_blocks() as served:
         keep = await measure_keep(served, scale.talk, scale.keep_rounds)
-    return Found(waits, calm, mix, keep, pinned, no_door)
+    return KvResults(waits, calm, mix, keep, pinned, proxy_missing)
 
 
-async def _pinned(scale: Scale, engines: Engines) -> WaitStats | None:
+async def _pinned(scale: KvScale, engines: KvEngines) -> WaitStats | None:
     if engines.pinning is None:
         return None
     wish = {"pin_ttl_s": scale.sizes.pin_ttl_s, "session_id": "one at a time"}
-    ways = [
-        Way(REFERENCE, "off", False),
+    variants = [
+        HintVariant(REFERENCE, "off", False),
         # The one session's next pin takes the place of the last one's.
-        Way(PIN, "off", True, {"vllm_xargs": wish}),
+        HintVariant(PIN, "off", True, {"vllm_xargs": wish}),
     ]
     async with engines.pinning() as served:
-        return await measure_waits(served, ways, scale.rounds, scale.sizes, {"off": OFF})
+        return await measure_waits(served, variants, scale.rounds, scale.sizes, {"off": OFF})
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "kv",
     "What does the prefix cache give an agent, with hints and without?",
     run,
-    full=Scale(rounds=3, calm_rounds=9, mix_rounds=3, keep_rounds=1),
-    quick=Scale(
+    full=KvScale(rounds=3, calm_rounds=9, mix_rounds=3, keep_rounds=1),
+    quick=KvScale(
         rounds=1,
         calm_rounds=2,
         mix_rounds=1,

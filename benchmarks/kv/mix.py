@@ -54,8 +54,8 @@ async def measure_mix(served: Served, mix: Mix, rounds: int) -> Throughput:
             "off": await stack.enter_async_context(open_side(served)),
             "on": await stack.enter_async_context(open_side(served, HintSettings())),
         }
-        for _, way in interleaved(tuple(sides), rounds - 1):
-            found.rounds.setdefault(way, []).append(await _run(sides[way], mix, writer))
+        for _, variant in interleaved(tuple(sides), rounds - 1):
+            found.rounds.setdefault(variant, []).append(await _run(sides[variant], mix, writer))
         found.statistics = sides["on"].hints.statistics()
     return found
 

@@ -13,11 +13,11 @@ from benchmarks.kv.mix import Mix, Throughput
 from benchmarks.kv.waits import Sizes, WaitStats
 from benchmarks.llm.scripted_agent import Served
 
-REFERENCE, NOTHING, AHEAD, PIN, DOOR = "reference", "nothing", "ahead", "pin", "door"
+REFERENCE, NOTHING, AHEAD, PIN, LLM_PROXY = "reference", "nothing", "ahead", "pin", "door"
 
 
 @dataclass(frozen=True)
-class Engines:
+class KvEngines:
     """What opens an engine for each part. small_cache: of cache_tokens, which the fillers fill. pinning: the same with
     toolhub's scheduler; None leaves that part out. about: the engine and its model, as the first words of a sentence.
     """
@@ -30,7 +30,7 @@ class Engines:
 
 
 @dataclass(frozen=True)
-class Scale:
+class KvScale:
     """rounds: of each way. calm_rounds: of the waits without eviction; hints switch themselves off after eight at the
     least, as a wait whose prefill-ahead failed does not count.
     """
@@ -43,12 +43,12 @@ class Scale:
     calm: Sizes = field(default_factory=lambda: Sizes(prompt=3300, tool_s=1.5))
     mix: Mix = field(default_factory=Mix)
     talk: Talk = field(default_factory=Talk)
-    engines: Engines | None = None
+    engines: KvEngines | None = None
     """None: vLLM on this machine's CPU."""
 
 
 @dataclass
-class Found:
+class KvResults:
     """calm: nothing evicted. pinned: on an engine with toolhub's scheduler. no_door: why none was measured."""
 
     waits: WaitStats
@@ -56,9 +56,9 @@ class Found:
     mix: Throughput
     keep: dict[str, list[Json]]
     pinned: WaitStats | None = None
-    no_door: str | None = None
+    proxy_missing: str | None = None
 
-    def median(self, part: str, way: str, key: str) -> float | None:
+    def median(self, part: str, variant: str, key: str) -> float | None:
         waits: WaitStats | None = getattr(self, part)
-        trials = waits.trials.get(way, []) if waits is not None else []
+        trials = waits.trials.get(variant, []) if waits is not None else []
         return median([each[key] for each in trials]) if trials else None

@@ -8,14 +8,14 @@ from benchmarks.common.measure import median
 from benchmarks.common.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.kv.history import APPEND, EXACT, STRIDE, computed_of
 from benchmarks.kv.mix import Throughput
-from benchmarks.kv.results import AHEAD, DOOR, NOTHING, PIN, REFERENCE, Engines, Found, Scale
+from benchmarks.kv.results import AHEAD, LLM_PROXY, NOTHING, PIN, REFERENCE, KvEngines, KvResults, KvScale
 from benchmarks.kv.waits import WaitStats
 
-WAYS = {
+VARIANTS = {
     REFERENCE: "nothing evicted, no hints (reference)",
     NOTHING: "evicted, no hints",
     AHEAD: "evicted, prefill-ahead by the agent",
-    DOOR: "evicted, prefill-ahead by the LLM door",
+    LLM_PROXY: "evicted, prefill-ahead by the LLM door",
     PIN: "fillers come, pinned",
 }
 POLICIES = {
@@ -25,7 +25,7 @@ POLICIES = {
 }
 
 
-def outcome_of(found: Found, scale: Scale, engines: Engines) -> Outcome:
+def outcome_of(found: KvResults, scale: KvScale, engines: KvEngines) -> Outcome:
     return Outcome(
         tables=[_wait_table(found, scale), _calm_table(found), _mix_table(found), _keep_table(found)],
         targets=_targets(found, scale),
@@ -37,10 +37,14 @@ def outcome_of(found: Found, scale: Scale, engines: Engines) -> Outcome:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _wait_table(found: Found, scale: Scale) -> Table:
-    rows = [_wait_row(found, "waits", way) for way in (REFERENCE, NOTHING, AHEAD, DOOR) if way in found.waits.trials]
+def _wait_table(found: KvResults, scale: KvScale) -> Table:
+    rows = [
+        _wait_row(found, "waits", variant)
+        for variant in (REFERENCE, NOTHING, AHEAD, LLM_PROXY)
+        if variant in found.waits.trials
+    ]
     if found.pinned is not None:
-        rows += [_wait_row(found, "pinned", way) for way in (REFERENCE, PIN)]
+        rows += [_wait_row(found, "pinned", variant) for variant in (REFERENCE, PIN)]
     columns = [
         Column("way", "the wait"),
         Column("ttft_ms", "TTFT after it, ms"),
@@ -53,33 +57,33 @@ def _wait_table(found: Found, scale: Scale) -> Table:
     return Table(f"A tool of {scale.sizes.tool_s:g} s while {scale.sizes.fillers} other prompts come", columns, rows)
 
 
-def _wait_row(found: Found, part: str, way: str) -> Json:
-    ttft, reference = found.median(part, way, "ttft_s"), found.median(part, REFERENCE, "ttft_s")
-    cold = found.median(part, way, "cold_s")
+def _wait_row(found: KvResults, part: str, variant: str) -> Json:
+    ttft, reference = found.median(part, variant, "ttft_s"), found.median(part, REFERENCE, "ttft_s")
+    cold = found.median(part, variant, "cold_s")
     return {
-        "way": WAYS[way] + (", on the engine with PinScheduler" if part == "pinned" else ""),
+        "way": VARIANTS[variant] + (", on the engine with PinScheduler" if part == "pinned" else ""),
         "ttft_ms": _ms(ttft),
         "to_reference": ratio(ttft, reference),
-        "prompt": found.median(part, way, "prompt"),
-        "cached": found.median(part, way, "cached"),
+        "prompt": found.median(part, variant, "prompt"),
+        "cached": found.median(part, variant, "cached"),
         "cold_ms": _ms(cold),
-        "count": len(getattr(found, part).trials[way]),
+        "count": len(getattr(found, part).trials[variant]),
     }
 
 
-def _calm_table(found: Found) -> Table:
+def _calm_table(found: KvResults) -> Table:
     names = {"off": "no hints", "auto": "hints as they are by default (`auto`)"}
     did = found.calm.statistics.get("auto")
     rows: list[Json] = [
         {
-            "way": names[way],
-            "ttft_ms": _ms(found.median("calm", way, "ttft_s")),
-            "cached": found.median("calm", way, "cached"),
-            "warms": did.prefetches_sent if way == "auto" and did else 0,
-            "off_after": _off_after(found.calm, way),
+            "way": names[variant],
+            "ttft_ms": _ms(found.median("calm", variant, "ttft_s")),
+            "cached": found.median("calm", variant, "cached"),
+            "warms": did.prefetches_sent if variant == "auto" and did else 0,
+            "off_after": _off_after(found.calm, variant),
             "count": len(trials),
         }
-        for way, trials in found.calm.trials.items()
+        for variant, trials in found.calm.trials.items()
     ]
     columns = [
         Column("way", "way"),
@@ -92,21 +96,21 @@ def _calm_table(found: Found) -> Table:
     return Table("Nothing is evicted", columns, rows)
 
 
-def _off_after(calm: WaitStats, way: str) -> int | None:
+def _off_after(calm: WaitStats, variant: str) -> int | None:
     """The first wait at whose end the hints were off; None: they never were."""
-    states = [each.get("is_off", False) for each in calm.trials.get(way, [])]
+    states = [each.get("is_off", False) for each in calm.trials.get(variant, [])]
     return states.index(True) + 1 if True in states else None
 
 
-def _mix_table(found: Found) -> Table:
+def _mix_table(found: KvResults) -> Table:
     rows = [
         {
-            "way": {"off": "no hints", "on": "hints as they are by default (`auto`)"}[way],
+            "way": {"off": "no hints", "on": "hints as they are by default (`auto`)"}[variant],
             **{key: median([each[key] for each in rounds]) for key in ("wall_s", "tokens_per_s", "prompt", "cached")},
-            "warms": _sent(found.mix) if way == "on" else 0,
+            "warms": _sent(found.mix) if variant == "on" else 0,
             "count": len(rounds),
         }
-        for way, rounds in found.mix.rounds.items()
+        for variant, rounds in found.mix.rounds.items()
     ]
     columns = [
         Column("way", "way"),
@@ -124,7 +128,7 @@ def _sent(mix: Throughput) -> int:
     return mix.statistics.prefetches_sent if mix.statistics is not None else 0
 
 
-def _keep_table(found: Found) -> Table:
+def _keep_table(found: KvResults) -> Table:
     base = _keep(found, EXACT.name, "computed")
     rows = [
         {
@@ -154,12 +158,12 @@ def _keep_table(found: Found) -> Table:
     return Table("A long conversation, old tool results left out", columns, rows)
 
 
-def _keep(found: Found, policy: str, key: str) -> float:
+def _keep(found: KvResults, policy: str, key: str) -> float:
     told = found.keep[policy]
     return median([computed_of(each) if key == "computed" else each[key] for each in told])
 
 
-def _whole(found: Found, policy: str) -> bool:
+def _whole(found: KvResults, policy: str) -> bool:
     """Did it get as far as the others? Where the context was full before, its sums are of fewer turns."""
     return _keep(found, policy, "turns") == _keep(found, EXACT.name, "turns")
 
@@ -176,12 +180,12 @@ def _percent(value: float | None, base: float | None) -> float | None:
 # --- verdict ------------------------------------------------------------------------------------------------------
 
 
-def _targets(found: Found, scale: Scale) -> list[Target]:
-    def ttft(part: str, way: str) -> float | None:
-        return found.median(part, way, "ttft_s")
+def _targets(found: KvResults, scale: KvScale) -> list[Target]:
+    def ttft(part: str, variant: str) -> float | None:
+        return found.median(part, variant, "ttft_s")
 
-    def claims(name: str, way: str, part: str = "waits") -> list[Target]:
-        value, base = ttft(part, way), ttft(part, REFERENCE)
+    def claims(name: str, variant: str, part: str = "waits") -> list[Target]:
+        value, base = ttft(part, variant), ttft(part, REFERENCE)
         return [
             Target(f"{name}: TTFT ÷ un-evicted", ratio(value, base), 1.25, "×"),
             Target(f"{name}: no hint ÷ TTFT", ratio(ttft("waits", NOTHING), value), 5, "×", at_most=False),
@@ -190,12 +194,12 @@ def _targets(found: Found, scale: Scale) -> list[Target]:
     pinned = found.pinned
     share = ratio(found.median("pinned", PIN, "cached"), found.median("pinned", REFERENCE, "cached"))
     calm = ratio(ttft("calm", "auto"), ttft("calm", "off"))
-    wall = {way: median([each["tokens_per_s"] for each in rounds]) for way, rounds in found.mix.rounds.items()}
+    wall = {variant: median([each["tokens_per_s"] for each in rounds]) for variant, rounds in found.mix.rounds.items()}
     sums = {name: _keep(found, name, "computed") for name in POLICIES}
     times = {name: _keep(found, name, "total_s") for name in POLICIES}
     return [
         *claims("prefill-ahead", AHEAD),
-        *claims("prefill-ahead by the LLM door", DOOR),
+        *claims("prefill-ahead by the LLM door", LLM_PROXY),
         *claims("pin", PIN, "pinned"),
         Target("pin: cached tokens ÷ un-evicted", share if pinned else None, 0.95, "×", at_most=False),
         Target("nothing evicted: TTFT with hints ÷ without", calm, 1.05, "×"),
@@ -215,12 +219,12 @@ def _saved(of: Mapping[str, float]) -> float | None:
     return None if left is None else 100 * (1 - left)
 
 
-def _off(found: Found) -> int:
+def _off(found: KvResults) -> int:
     did = found.calm.statistics.get("auto")
     return len(did.disabled) if did else 0
 
 
-def _notes(found: Found, scale: Scale, engines: Engines) -> list[str]:
+def _notes(found: KvResults, scale: KvScale, engines: KvEngines) -> list[str]:
     sizes = scale.sizes
     notes = [
         f"{engines.about}, prefix caching on; the loop, its "
@@ -238,8 +242,8 @@ def _notes(found: Found, scale: Scale, engines: Engines) -> list[str]:
             f"reference measured there; the turn asks for `pin_ttl_s` {sizes.pin_ttl_s:g} itself, pins may take 70 % "
             "of the cache, and nothing is prefilled ahead."
         )
-    if found.no_door is not None:
-        notes.append(f"Left out: the LLM door; {found.no_door}.")
+    if found.proxy_missing is not None:
+        notes.append(f"Left out: the LLM door; {found.proxy_missing}.")
     else:
         notes.append(
             "Through the door: `toolhub serve` in front of the same engine, its tool a builtin of the hub; "
@@ -259,7 +263,7 @@ def _notes(found: Found, scale: Scale, engines: Engines) -> list[str]:
     return notes
 
 
-def _raw(found: Found) -> Json:
+def _raw(found: KvResults) -> Json:
     return {
         "waits": found.waits.to_json(),
         "calm": found.calm.to_json(),

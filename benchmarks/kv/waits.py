@@ -55,7 +55,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Way:
+class HintVariant:
     """One way to spend the wait. side: whose client. evicted: others' requests come. first: more of turn 1."""
 
     name: str
@@ -79,17 +79,17 @@ class Others:
             await ask(self.http, self.served, [{"role": "user", "content": text}])
 
 
-async def trial(side: Side, tools: ToolSource, way: Way, others: Others, task: str | None = None) -> Json:
+async def trial(side: Side, tools: ToolSource, variant: HintVariant, others: Others, task: str | None = None) -> Json:
     """Run one task; what its second turn was like. is_off: had the hints switched themselves off?"""
     writer, sizes = others.writer, others.sizes
     task = task or f"wait{uuid.uuid4().hex[:8]}"
-    during: ToolSource = Meanwhile(tools, others) if way.evicted else tools
+    during: ToolSource = Meanwhile(tools, others) if variant.evicted else tools
     script = [call_text(f"a question {task}"), LAST_WORD]
-    await play(side, Play(task, writer.fresh(sizes.prompt), script, during, way.first))
+    await play(side, Play(task, writer.fresh(sizes.prompt), script, during, variant.first))
     first, second = side.of_task(task)
     is_off = bool(side.hints.statistics().disabled)
     return {
-        "way": way.name,
+        "way": variant.name,
         "ttft_s": second.ttft,
         "turn_s": second.seconds,
         "prompt": second.usage.prompt_tokens,
@@ -99,7 +99,7 @@ async def trial(side: Side, tools: ToolSource, way: Way, others: Others, task: s
     }
 
 
-Trial = Callable[[Way], Awaitable[Json]]
+Trial = Callable[[HintVariant], Awaitable[Json]]
 
 
 @dataclass
@@ -115,7 +115,7 @@ class WaitStats:
 
 async def measure_waits(
     served: Served,
-    ways: list[Way],
+    variants: list[HintVariant],
     rounds: int,
     sizes: Sizes,
     modes: Mapping[str, HintSettings],
@@ -127,13 +127,13 @@ async def measure_waits(
         others = Others(http, served, await open_writer(http, served), sizes)
         tools = TimedTools(sizes.tool_s, others.writer.text(sizes.result))
         async with _open_sides(served, modes, sizes.tool_s) as sides:
-            for number, way in interleaved(ways, rounds - 1):
-                if more is not None and way.side in more:
-                    told = await more[way.side](way)
+            for number, variant in interleaved(variants, rounds - 1):
+                if more is not None and variant.side in more:
+                    told = await more[variant.side](variant)
                 else:
-                    told = await trial(sides[way.side], tools, way, others)
+                    told = await trial(sides[variant.side], tools, variant, others)
                 # Each of these trials begins with a prompt that nobody knows, so none is a warm-up.
-                found.trials.setdefault(way.name, []).append({"round": number, **told})
+                found.trials.setdefault(variant.name, []).append({"round": number, **told})
             found.statistics = {name: side.hints.statistics() for name, side in sides.items()}
     return found
 

@@ -11,23 +11,23 @@ from typing import Literal
 import anyio
 
 from benchmarks.common.measure import median
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, ratio
 from benchmarks.llm.scripted_agent import Served
-from benchmarks.loop.dispatch import TURNS, WAYS, Turn, measure_dispatch
+from benchmarks.loop.dispatch import TURNS, VARIANTS, Turn, measure_dispatch
 from benchmarks.loop.long_task import LongTask, measure_task
-from benchmarks.loop.many_agents import OURS, PLAIN, Crowd, measure_crowd
+from benchmarks.loop.many_agents import OURS, PLAIN, ManyAgents, measure_many_agents
 from testbed.engine.install import installed
 from testbed.engine.server import EngineOptions, open_engine
 
 CROWDS = (
-    Crowd("64 agents, 32 in flight, a search of 0.8 s, 10 distinct queries", 64, 32, 0.8, 10),
-    Crowd("20 agents, 8 in flight, a search of 0.4 s, 20 distinct queries", 20, 8, 0.4, 20),
+    ManyAgents("64 agents, 32 in flight, a search of 0.8 s, 10 distinct queries", 64, 32, 0.8, 10),
+    ManyAgents("20 agents, 8 in flight, a search of 0.4 s, 20 distinct queries", 20, 8, 0.4, 20),
 )
 _LOOPS = {PLAIN: "plain, keeps its slot while it searches", OURS: "toolhub's loop and hub"}
 
 
 @dataclass(frozen=True)
-class Engines:
+class LoopEngines:
     """What opens an engine: for the crowds and the task, and one that writes as slowly as a large model does.
 
     about: the engine and its model, as the first words of a sentence.
@@ -39,21 +39,21 @@ class Engines:
 
 
 @dataclass(frozen=True)
-class Scale:
+class LoopScale:
     """rounds: of each part and way."""
 
     rounds: int
     crowd_rounds: int
     task_rounds: int
     turns: Sequence[Turn] = TURNS
-    crowds: Sequence[Crowd] = CROWDS
+    crowds: Sequence[ManyAgents] = CROWDS
     task: LongTask = field(default_factory=LongTask)
-    engines: Engines | None = None
+    engines: LoopEngines | None = None
     """None: vLLM on this machine's CPU."""
 
 
 @dataclass(frozen=True)
-class Found:
+class LoopResults:
     """The rounds of each part, by turn or crowd and by way."""
 
     dispatch: dict[str, dict[str, list[Json]]]
@@ -67,17 +67,17 @@ async def _cpu_engine(model: Literal["tiny", "mid"]) -> AsyncIterator[Served]:
         yield Served(engine.openai_url, engine.name)
 
 
-def cpu_engines() -> Engines:
+def cpu_engines() -> LoopEngines:
     """The smallest model where the loop is measured. Raises EngineSetupError without `make engine`."""
     installed()
-    return Engines(
+    return LoopEngines(
         "A real vLLM on the CPU with models of random weights (35 M parameters for the turns, else 1.5 M)",
         functools.partial(_cpu_engine, "tiny"),
         functools.partial(_cpu_engine, "mid"),
     )
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: LoopScale) -> Outcome:
     engines = scale.engines or cpu_engines()
     found = anyio.run(_measure, scale, engines)
     return Outcome(
@@ -87,12 +87,12 @@ def run(scale: Scale) -> Outcome:
     )
 
 
-async def _measure(scale: Scale, engines: Engines) -> Found:
+async def _measure(scale: LoopScale, engines: LoopEngines) -> LoopResults:
     async with engines.writing() as served:
         dispatch = await measure_dispatch(served, scale.turns, scale.rounds)
     async with engines.fast() as served:
-        crowds = {crowd.name: await measure_crowd(served, crowd, scale.crowd_rounds) for crowd in scale.crowds}
-        return Found(dispatch, crowds, await measure_task(served, scale.task, scale.task_rounds))
+        crowds = {crowd.name: await measure_many_agents(served, crowd, scale.crowd_rounds) for crowd in scale.crowds}
+        return LoopResults(dispatch, crowds, await measure_task(served, scale.task, scale.task_rounds))
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
@@ -102,19 +102,19 @@ def _middle(rounds: Sequence[Json], key: str) -> float:
     return median([each[key] for each in rounds])
 
 
-def _dispatch_table(found: Found) -> Table:
+def _dispatch_table(found: LoopResults) -> Table:
     rows: list[Json] = []
-    for name, ways in found.dispatch.items():
-        wall: Json = {way: _middle(ways[way], "wall_s") for way in WAYS}
+    for name, variants in found.dispatch.items():
+        wall: Json = {variant: _middle(variants[variant], "wall_s") for variant in VARIANTS}
         rows.append(
             {
                 "turn": name,
-                "stream_s": _middle(ways["streaming"], "stream_s"),
+                "stream_s": _middle(variants["streaming"], "stream_s"),
                 **wall,
                 "gain": ratio(wall["together"], wall["streaming"]),
                 "gain_over_one": ratio(wall["one by one"], wall["streaming"]),
-                "early": _middle(ways["streaming"], "early"),
-                "count": len(ways["streaming"]),
+                "early": _middle(variants["streaming"], "early"),
+                "count": len(variants["streaming"]),
             }
         )
     columns = [
@@ -131,12 +131,12 @@ def _dispatch_table(found: Found) -> Table:
     return Table("A turn's wall time, by when its calls start", columns, rows)
 
 
-def _crowd_table(found: Found, crowd: Crowd) -> Table:
+def _crowd_table(found: LoopResults, crowd: ManyAgents) -> Table:
     loops = found.crowds[crowd.name]
     plain = _middle(loops[PLAIN], "wall_s")
     rows = [
         {
-            "way": _LOOPS[way],
+            "way": _LOOPS[variant],
             "wall_s": (wall := _middle(rounds, "wall_s")),
             "gain": ratio(plain, wall),
             "executions": _middle(rounds, "executions"),
@@ -144,10 +144,10 @@ def _crowd_table(found: Found, crowd: Crowd) -> Table:
             "cached": 100 * _middle(rounds, "cached") / _middle(rounds, "prompt"),
             "written": _middle(rounds, "written"),
             "cpu_s": _middle(rounds, "cpu_s"),
-            "prefix_s": _middle(rounds, "prefix_s") if way == OURS else None,
+            "prefix_s": _middle(rounds, "prefix_s") if variant == OURS else None,
             "count": len(rounds),
         }
-        for way, rounds in loops.items()
+        for variant, rounds in loops.items()
     ]
     columns = [
         Column("way", "loop"),
@@ -164,7 +164,7 @@ def _crowd_table(found: Found, crowd: Crowd) -> Table:
     return Table(crowd.name, columns, rows)
 
 
-def _task_table(found: Found) -> Table:
+def _task_table(found: LoopResults) -> Table:
     keys = ("turns", "tool_calls", "wall_s", "engine_s", "prompt", "longest")
     row: Json = {key: _middle(found.task, key) for key in keys}
     row |= {
@@ -192,7 +192,7 @@ def _task_table(found: Found) -> Table:
     return Table("One long task through the hub", columns, [row])
 
 
-def _notes(scale: Scale, engines: Engines) -> list[str]:
+def _notes(scale: LoopScale, engines: LoopEngines) -> list[str]:
     return [
         f"{engines.about}; what they say is prescribed by "
         "structured outputs, so they write real text token by token. Calls are MiroFlow's XML.",
@@ -207,17 +207,17 @@ def _notes(scale: Scale, engines: Engines) -> list[str]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "loop",
     "What does the agent loop gain beside a plain one?",
     run,
-    full=Scale(rounds=2, crowd_rounds=3, task_rounds=1),
-    quick=Scale(
+    full=LoopScale(rounds=2, crowd_rounds=3, task_rounds=1),
+    quick=LoopScale(
         rounds=1,
         crowd_rounds=1,
         task_rounds=1,
         turns=TURNS[2:],
-        crowds=(Crowd("8 agents, 4 in flight, a search of 0.4 s, 4 distinct queries", 8, 4, 0.4, 4),),
+        crowds=(ManyAgents("8 agents, 4 in flight, a search of 0.4 s, 4 distinct queries", 8, 4, 0.4, 4),),
         task=LongTask(turns=6),
     ),
 )

@@ -18,7 +18,7 @@ from benchmarks.common.result import Json
 from benchmarks.llm.scripted_agent import Served, Side, TimedTools, call_text, open_side
 
 Starts = Literal["one by one", "together", "streaming"]
-WAYS: tuple[Starts, ...] = ("one by one", "together", "streaming")
+VARIANTS: tuple[Starts, ...] = ("one by one", "together", "streaming")
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ async def measure_dispatch(served: Served, turns: Sequence[Turn], rounds: int) -
     async with open_side(served) as side:
         catalog = ToolCatalog.of(await TimedTools(0, "").get_all_tool_definitions())
         for turn in turns:
-            for _, way in interleaved(WAYS, rounds - 1):
-                told = await _take(side, catalog, turn, way)
-                found.setdefault(turn.name, {}).setdefault(way, []).append(told)
+            for _, variant in interleaved(VARIANTS, rounds - 1):
+                told = await _take(side, catalog, turn, variant)
+                found.setdefault(turn.name, {}).setdefault(variant, []).append(told)
     return found
 
 
-async def _take(side: Side, catalog: ToolCatalog, turn: Turn, way: Starts) -> Json:
+async def _take(side: Side, catalog: ToolCatalog, turn: Turn, variant: Starts) -> Json:
     """One turn. Raises RuntimeError if the calls were not those of the script."""
     early: list[ToolCall] = []
 
@@ -68,8 +68,8 @@ async def _take(side: Side, catalog: ToolCatalog, turn: Turn, way: Starts) -> Js
     async with Dispatcher(
         execute,
         catalog,
-        eager="read_only" if way == "streaming" else "none",
-        parallel=1 if way == "one by one" else len(turn.tool_s),
+        eager="read_only" if variant == "streaming" else "none",
+        parallel=1 if variant == "one by one" else len(turn.tool_s),
         on_event=_noting(early),
     ) as dispatcher:
         body = {"max_tokens": 2000, "temperature": 0, **side.served.only(turn.text)}

@@ -42,7 +42,7 @@ PLAIN, OURS = "plain", "ours"
 
 
 @dataclass(frozen=True)
-class Crowd:
+class ManyAgents:
     """agents: of two turns each. slots: requests (or agents of the plain loop) at once. queries: distinct ones."""
 
     name: str
@@ -59,13 +59,13 @@ class Stage:
     """What both loops work with. search_url: of the search service; see `loopback`."""
 
     served: Served
-    crowd: Crowd
+    crowd: ManyAgents
     writer: Writer
     service: Worker
     search_url: str
 
 
-async def measure_crowd(served: Served, crowd: Crowd, rounds: int) -> dict[str, list[Json]]:
+async def measure_many_agents(served: Served, crowd: ManyAgents, rounds: int) -> dict[str, list[Json]]:
     """Both loops in turns. All prompts are new in each round, so that none is a warm-up.
 
     A round is ``{"wall_s", "executions", "prompt", "cached", "written", "cpu_s", "prefix_s"}``: executions are those
@@ -81,15 +81,15 @@ async def measure_crowd(served: Served, crowd: Crowd, rounds: int) -> dict[str, 
         )
         stage = Stage(served, crowd, writer, service, f"http://127.0.0.1:{service.ask({})['port']}")
         loops: dict[str, Callable[[Stage], Awaitable[Json]]] = {PLAIN: _run_plain, OURS: _run_ours}
-        for _, way in interleaved((PLAIN, OURS), rounds - 1):
+        for _, variant in interleaved((PLAIN, OURS), rounds - 1):
             cpu = time.process_time()
-            told = await loops[way](stage)
+            told = await loops[variant](stage)
             told |= {"cpu_s": time.process_time() - cpu, "executions": service.ask({})["requests"]}
-            found.setdefault(way, []).append(told)
+            found.setdefault(variant, []).append(told)
     return found
 
 
-def _queries(crowd: Crowd) -> list[str]:
+def _queries(crowd: ManyAgents) -> list[str]:
     """One for each agent; new ones in each round, or the service would not be asked."""
     nonce = uuid.uuid4().hex[:4]
     return [f"{nonce} {number % crowd.queries}" for number in range(crowd.agents)]

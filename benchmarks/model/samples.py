@@ -48,7 +48,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MeasuredTurn:
     """prompt: tokens, of which `reusable` were the last turn's. pause_s: after the answer."""
 
     prompt: int
@@ -73,16 +73,16 @@ class Mix:
     decode: tuple[int, int]
     pause_s: tuple[float, float] = (0.02, 0.2)
 
-    def talks(self) -> list[list[Turn]]:
+    def talks(self) -> list[list[MeasuredTurn]]:
         """The same each time."""
         pick = random.Random(self.name)
         return [self._talk(pick) for _ in range(self.conversations)]
 
-    def _talk(self, pick: random.Random) -> list[Turn]:
+    def _talk(self, pick: random.Random) -> list[MeasuredTurn]:
         found, before = [], 0
         for _ in range(self.turns):
             prompt = before + pick.choice(self.grows if before else self.first)
-            found.append(Turn(prompt, before, pick.randint(*self.decode), pick.uniform(*self.pause_s)))
+            found.append(MeasuredTurn(prompt, before, pick.randint(*self.decode), pick.uniform(*self.pause_s)))
             before = prompt
         return found
 
@@ -228,7 +228,7 @@ async def _mean_request_s(asker: _Asker, mix: Mix) -> float:
     return fmean(each for talk in talks for each in talk)
 
 
-async def _talk(asker: _Asker, turns: Sequence[Turn]) -> list[float]:
+async def _talk(asker: _Asker, turns: Sequence[MeasuredTurn]) -> list[float]:
     """Seconds of each request."""
     prompt: list[int] = []
     found = []
@@ -249,7 +249,7 @@ def predicted_s(mix: Mix, costs: EngineCosts, budget: int) -> float:
     )
     times: list[float] = []
 
-    def ask(name: str, turns: Sequence[Turn]) -> None:
+    def ask(name: str, turns: Sequence[MeasuredTurn]) -> None:
         def answered(request: Request) -> None:
             times.append(clock.now - request.submitted)
             clock.at(clock.now + turns[0].pause_s, lambda: ask(name, turns[1:]))

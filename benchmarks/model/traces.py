@@ -150,7 +150,7 @@ def make_task(seed: int, scale: float = 1.0, turns: int | None = None) -> TaskTr
     return TaskTrace(seed, tuple(made))
 
 
-def make_crowd(tasks: int, seed: int = 0, scale: float = 1.0) -> list[TaskTrace]:
+def make_tasks(tasks: int, seed: int = 0, scale: float = 1.0) -> list[TaskTrace]:
     return [make_task(seed + number, scale) for number in range(tasks)]
 
 

@@ -8,39 +8,39 @@ from dataclasses import dataclass, field
 
 from benchmarks.common.baselines import FASTMCP, LANGCHAIN
 from benchmarks.common.measure import interleaved, median, percentile, pss_bytes, spread, tree, tree_cpu_seconds
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, lean_echo, sdk_echo
-from benchmarks.common.variants import Way, start, version_notes
+from benchmarks.common.variants import Variant, start, version_notes
 
-_BASE = Way("sdk", "SDK, persistent session")
-_EMBEDDED = Way("embedded", "toolhub embedded")
-_SOCKET = Way("socket", "toolhub serve, unix socket", has_hub=True)
-_SPAWN = Way("spawn", "SDK, process per call (MiroFlow)", spawns=True)
-WAYS = (
-    Way("floor", "JSON lines by hand (floor)"),
+_BASE = Variant("sdk", "SDK, persistent session")
+_EMBEDDED = Variant("embedded", "toolhub embedded")
+_SOCKET = Variant("socket", "toolhub serve, unix socket", has_hub=True)
+_SPAWN = Variant("spawn", "SDK, process per call (MiroFlow)", spawns=True)
+VARIANTS = (
+    Variant("floor", "JSON lines by hand (floor)"),
     _BASE,
-    Way("sdk", "SDK, persistent session, uvloop", uvloop=True),
+    Variant("sdk", "SDK, persistent session, uvloop", uvloop=True),
     _EMBEDDED,
-    Way("embedded", "toolhub embedded, uvloop", uvloop=True),
+    Variant("embedded", "toolhub embedded, uvloop", uvloop=True),
     _SOCKET,
-    Way("http", "toolhub serve, MCP over HTTP", has_hub=True),
-    Way("fastmcp_proxy", "fastmcp proxy, MCP over HTTP", environment=FASTMCP, has_hub=True),
-    Way("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP),
-    Way("langchain_session", "langchain-mcp-adapters, kept session", environment=LANGCHAIN),
-    Way("langchain", "langchain-mcp-adapters, get_tools (process per call)", environment=LANGCHAIN, spawns=True),
+    Variant("http", "toolhub serve, MCP over HTTP", has_hub=True),
+    Variant("fastmcp_proxy", "fastmcp proxy, MCP over HTTP", environment=FASTMCP, has_hub=True),
+    Variant("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP),
+    Variant("langchain_session", "langchain-mcp-adapters, kept session", environment=LANGCHAIN),
+    Variant("langchain", "langchain-mcp-adapters, get_tools (process per call)", environment=LANGCHAIN, spawns=True),
     _SPAWN,
 )
 
 
 @dataclass(frozen=True)
-class Scale:
+class OverheadScale:
     """Calls per contestant and round; a call that spawns a process is measured `spawns` times per round."""
 
     rounds: int
     calls: int
     spawns: int
     in_flight: tuple[int, ...] = (8, 64)
-    ways: tuple[Way, ...] = WAYS
+    variants: tuple[Variant, ...] = VARIANTS
     servers: tuple[ServerCommand, ...] = (sdk_echo(), lean_echo())
     """A table each; the first is what targets are about."""
 
@@ -83,7 +83,7 @@ class Samples:
         }
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: OverheadScale) -> Outcome:
     outcome = Outcome(notes=[
         "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
         "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
@@ -94,49 +94,49 @@ def run(scale: Scale) -> Outcome:
         "all is that of the client, the hub and the server, with several calls in flight, too. PSS of all is what "
         "they have at the end, between calls, so without the server where each call starts one.",
         "langchain-mcp-adapters starts a process and a session per call, unless one opens a session explicitly.",
-        *version_notes(scale.ways),
+        *version_notes(scale.variants),
     ])  # fmt: skip
     for server in scale.servers:
         samples = _measure(server, scale, outcome.notes)
-        p50 = {way: median(found.latencies_us) for way, found in samples.items()}
-        rows = [_row(way, found, p50, scale) for way, found in samples.items()]
+        p50 = {variant: median(found.latencies_us) for variant, found in samples.items()}
+        rows = [_row(variant, found, p50, scale) for variant, found in samples.items()]
         outcome.tables.append(Table(_title(server), _columns(scale), rows))
-        outcome.raw[server.name] = {way.label: found.raw() for way, found in samples.items()}
+        outcome.raw[server.name] = {variant.label: found.raw() for variant, found in samples.items()}
         if server is scale.servers[0]:
             outcome.targets = _targets(p50)
     return outcome
 
 
-def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> dict[Way, Samples]:
+def _measure(server: ServerCommand, scale: OverheadScale, notes: list[str]) -> dict[Variant, Samples]:
     with ExitStack() as stack:
-        crew = start(server, scale.ways, stack, notes)
-        samples = {way: Samples() for way in crew}
-        for number, way in interleaved(list(crew), scale.rounds):
+        workers = start(server, scale.variants, stack, notes)
+        samples = {variant: Samples() for variant in workers}
+        for number, variant in interleaved(list(workers), scale.rounds):
             for in_flight in (1, *scale.in_flight):
-                if way.spawns and in_flight > 1:
+                if variant.spawns and in_flight > 1:
                     continue  # bounded by the cores: every call is half a second of CPU
-                calls = scale.spawns if way.spawns else max(scale.calls, in_flight)
-                cpu_s = tree_cpu_seconds(crew[way].pid)
-                answer = crew[way].ask({"calls": calls, "in_flight": in_flight})
+                calls = scale.spawns if variant.spawns else max(scale.calls, in_flight)
+                cpu_s = tree_cpu_seconds(workers[variant].pid)
+                answer = workers[variant].ask({"calls": calls, "in_flight": in_flight})
                 if number > 0:
-                    samples[way].add(in_flight, answer, tree_cpu_seconds(crew[way].pid) - cpu_s)
-        for way, found in samples.items():
-            found.pss = sum(pss_bytes(process.pid) for process in tree(crew[way].pid))
+                    samples[variant].add(in_flight, answer, tree_cpu_seconds(workers[variant].pid) - cpu_s)
+        for variant, found in samples.items():
+            found.pss = sum(pss_bytes(process.pid) for process in tree(workers[variant].pid))
     return samples
 
 
-def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:
+def _row(variant: Variant, found: Samples, p50: dict[Variant, float], scale: OverheadScale) -> Json:
     calls = len(found.latencies_us)
     row = {
-        "way": way.label,
+        "way": variant.label,
         "calls": calls,
         "p50_us": median(found.latencies_us),
         "p99_us": percentile(found.latencies_us, 0.99),
         "client_cpu_us": found.client_cpu_s / calls * 1e6,
-        "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if way.has_hub else None,
+        "hub_cpu_us": found.hub_cpu_s / calls * 1e6 if variant.has_hub else None,
         "all_cpu_us": found.all_cpu_s / found.all_calls * 1e6,
         "pss_mib": found.pss / 2**20,
-        "vs_sdk": ratio(p50[way], p50.get(_BASE)),
+        "vs_sdk": ratio(p50[variant], p50.get(_BASE)),
     }
     for in_flight in (1, *scale.in_flight):
         rates = found.per_s.get(in_flight)
@@ -144,7 +144,7 @@ def _row(way: Way, found: Samples, p50: dict[Way, float], scale: Scale) -> Json:
     return row
 
 
-def _columns(scale: Scale) -> list[Column]:
+def _columns(scale: OverheadScale) -> list[Column]:
     return [
         Column("way", "way of calling"),
         Column("calls", "calls"),
@@ -166,7 +166,7 @@ def _title(server: ServerCommand) -> str:
     return "A server that costs nothing (20 µs), so that the client's cost is seen"
 
 
-def _targets(p50: dict[Way, float]) -> list[Target]:
+def _targets(p50: dict[Variant, float]) -> list[Target]:
     embedded = p50.get(_EMBEDDED)
     return [
         Target("embedded p50 ÷ SDK p50", ratio(embedded, p50.get(_BASE)), 1.2, "×"),
@@ -175,10 +175,10 @@ def _targets(p50: dict[Way, float]) -> list[Target]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "overhead",
     "What does one call cost?",
     run,
-    full=Scale(rounds=5, calls=150, spawns=1),
-    quick=Scale(rounds=3, calls=100, spawns=1),
+    full=OverheadScale(rounds=5, calls=150, spawns=1),
+    quick=OverheadScale(rounds=3, calls=100, spawns=1),
 )

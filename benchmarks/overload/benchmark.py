@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.common.hub_process import ServedHub
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.overload.agents import SERVER, Habits
 from benchmarks.overload.load import (
     OPEN,
@@ -18,14 +18,14 @@ from benchmarks.overload.load import (
     RUNS,
     SCALE,
     Case,
-    Crews,
-    Found,
+    LoadResult,
+    WorkersByVariant,
     ask,
     in_turns,
     jain,
-    open_crews,
     open_hub,
     open_hubs,
+    open_workers,
     pooled,
     server,
     side_by_side,
@@ -37,7 +37,7 @@ _QUIET = Habits(think_s=0.2, deadline_s=60.0, deadline_sigma=0.0)
 
 
 @dataclass(frozen=True)
-class Scale:
+class OverloadScale:
     """tasks: of each run in the main case, which has rounds of window_s. Each of the others has one of others_s.
 
     loads: fewer tasks, of both runs together, in rising order; load_s for each. quiet_s: for quiet and noisy.
@@ -54,31 +54,31 @@ class Scale:
     variants: bool = True
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: OverloadScale) -> Outcome:
     outcome = Outcome(notes=[*_NOTES])
     main = Case(f"2 runs x {scale.tasks} tasks", (scale.tasks, scale.tasks))
-    with open_crews() as crews:
-        most = _overload(crews, scale, main, outcome)
-        _by_load(crews, scale, main, most, outcome)
-        _runs(crews, scale, main, outcome)
+    with open_workers() as workers:
+        most = _overload(workers, scale, main, outcome)
+        _by_load(workers, scale, main, most, outcome)
+        _runs(workers, scale, main, outcome)
         if scale.variants:
-            _variants(crews, scale, main, outcome)
-        _quiet(crews, scale, main, outcome)
+            _variants(workers, scale, main, outcome)
+        _quiet(workers, scale, main, outcome)
     return outcome
 
 
 # --- everybody at once ----------------------------------------------------------------------------------------------
 
 
-def _overload(crews: Crews, scale: Scale, case: Case, outcome: Outcome) -> dict[str, Found]:
+def _overload(workers: WorkersByVariant, scale: OverloadScale, case: Case, outcome: Outcome) -> dict[str, LoadResult]:
     """Nothing is warm: a limit is found, or not, within the window. All begin by asking, as a sweep does."""
     rounds = []
     for number in range(scale.rounds):
         with open_hubs(case) as hubs:
-            rounds.append(in_turns(crews, hubs, case, scale.window_s, number))
+            rounds.append(in_turns(workers, hubs, case, scale.window_s, number))
     found = pooled(rounds)
     title = f"{case.name}, windows of {scale.window_s:g} s, everything 1:{SCALE}"
-    outcome.tables.append(Table(title, _COLUMNS, [_row(way, each) for way, each in found.items()]))
+    outcome.tables.append(Table(title, _COLUMNS, [_row(variant, each) for variant, each in found.items()]))
     outcome.raw["overload"] = _raw(found)
     theirs, ours = found[OPEN], found[OURS]
     outcome.targets += [
@@ -89,11 +89,11 @@ def _overload(crews: Crews, scale: Scale, case: Case, outcome: Outcome) -> dict[
     return found
 
 
-def _raw(found: Mapping[str, Found]) -> Json:
-    return {way: each.tallies for way, each in found.items()}
+def _raw(found: Mapping[str, LoadResult]) -> Json:
+    return {variant: each.tallies for variant, each in found.items()}
 
 
-def _row(name: str, found: Found) -> Json:
+def _row(name: str, found: LoadResult) -> Json:
     return {
         "way": name,
         **_answers(found),
@@ -102,20 +102,22 @@ def _row(name: str, found: Found) -> Json:
     }
 
 
-def _answers(found: Found) -> Json:
+def _answers(found: LoadResult) -> Json:
     return {"goodput": found.goodput, "p50_s": found.latency(0.5), "p99_s": found.latency(0.99)}
 
 
-def _by_load(crews: Crews, scale: Scale, main: Case, most: Mapping[str, Found], outcome: Outcome) -> None:
+def _by_load(
+    workers: WorkersByVariant, scale: OverloadScale, main: Case, most: Mapping[str, LoadResult], outcome: Outcome
+) -> None:
     """The load rises while the hubs stay: a limit knows what the last step taught it, and steps need not be long.
 
     The last step is the main case, at new hubs: that one still includes finding the limit.
     """
-    found: dict[int, Mapping[str, Found]] = {}
+    found: dict[int, Mapping[str, LoadResult]] = {}
     with open_hubs(main) as hubs:
         for tasks in scale.loads:
             case = replace(main, name=f"{tasks} tasks", tasks=(tasks - tasks // 2, tasks // 2))
-            found[tasks] = in_turns(crews, hubs, case, scale.load_s)
+            found[tasks] = in_turns(workers, hubs, case, scale.load_s)
             outcome.raw[case.name] = _raw(found[tasks])
     all_tasks = sum(main.tasks)
     found[all_tasks] = most
@@ -126,21 +128,21 @@ def _by_load(crews: Crews, scale: Scale, main: Case, most: Mapping[str, Found], 
     add_by_load(found, title, outcome)
 
 
-def add_by_load(found: Mapping[int, Mapping[str, Found]], title: str, outcome: Outcome) -> None:
+def add_by_load(found: Mapping[int, Mapping[str, LoadResult]], title: str, outcome: Outcome) -> None:
     """found: by tasks of both runs together, and by way."""
-    numbered = [(tasks, _load_row(way, each)) for tasks, each in found.items() for way in each]
+    numbered = [(tasks, _load_row(variant, each)) for tasks, each in found.items() for variant in each]
     # tasks is a text here, and what compares is a column, so that `bench check` compares equal loads with each other.
     rows = [{**row, "tasks": f"{tasks} tasks"} for tasks, row in numbered]
     outcome.tables.append(Table(title, _LOAD_COLUMNS, rows))
     outcome.raw["by load"] = [{**row, "tasks": tasks} for tasks, row in numbered]
 
 
-def _load_row(way: str, found: Mapping[str, Found]) -> Json:
-    row = {"way": way, **_answers(found[way]), "refused": found[way].refused}
-    if way != OPEN:
+def _load_row(variant: str, found: Mapping[str, LoadResult]) -> Json:
+    row = {"way": variant, **_answers(found[variant]), "refused": found[variant].refused}
+    if variant != OPEN:
         row |= {
-            "goodput_ratio": ratio(found[way].goodput, found[OPEN].goodput),
-            "p99_ratio": ratio(found[way].latency(0.99), found[OPEN].latency(0.99)),
+            "goodput_ratio": ratio(found[variant].goodput, found[OPEN].goodput),
+            "p99_ratio": ratio(found[variant].latency(0.99), found[OPEN].latency(0.99)),
         }
     return row
 
@@ -148,27 +150,27 @@ def _load_row(way: str, found: Mapping[str, Found]) -> Json:
 # --- other loads and other services ---------------------------------------------------------------------------------
 
 
-def _beside(crews: Crews, case: Case, window_s: float) -> dict[str, Found]:
+def _beside(workers: WorkersByVariant, case: Case, window_s: float) -> dict[str, LoadResult]:
     """Both at new hubs with new services, at the same time."""
     with open_hubs(case) as hubs:
-        return side_by_side(crews, hubs, case, window_s)
+        return side_by_side(workers, hubs, case, window_s)
 
 
-def _runs(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
+def _runs(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
     """One run with three times the tasks of the other."""
     many = scale.tasks * 3 // 2
     case = replace(main, name=f"{many} tasks beside {2 * scale.tasks - many}", tasks=(many, 2 * scale.tasks - many))
-    found = _beside(crews, case, scale.others_s)
+    found = _beside(workers, case, scale.others_s)
     rows = []
-    for way, each in found.items():
+    for variant, each in found.items():
         runs = [each.answered(number) for number in range(len(RUNS))]
-        rows.append({"way": way, "large": runs[0], "small": runs[1], "jain": jain(runs)})
+        rows.append({"way": variant, "large": runs[0], "small": runs[1], "jain": jain(runs)})
     title = f"Shares of two runs: {case.name}, one window of {scale.others_s:g} s, both ways at the same time"
     outcome.tables.append(Table(title, _RUNS, rows))
     outcome.raw["runs"] = _raw(found)
 
 
-def _variants(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
+def _variants(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
     """What is open in the model, each the other way round; and a limit that has to be found for few."""
     few = scale.tasks // 5
     cases = [
@@ -179,8 +181,8 @@ def _variants(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
     ]
     rows = []
     for case in cases:
-        found = _beside(crews, case, scale.others_s)
-        rows += [_row(f"{case.name}: {way}", each) for way, each in found.items()]
+        found = _beside(workers, case, scale.others_s)
+        rows += [_row(f"{case.name}: {variant}", each) for variant, each in found.items()]
         outcome.raw[case.name] = _raw(found)
     title = f"Other services, and few tasks: one window of {scale.others_s:g} s each, both ways at the same time"
     outcome.tables.append(Table(title, _COLUMNS, rows))
@@ -189,7 +191,7 @@ def _variants(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
 # --- one who asks seldom beside one who asks for everything ---------------------------------------------------------
 
 
-def _quiet(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
+def _quiet(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
     """Same run, two tasks. The quiet one asks for the same in all three rows: only its company differs."""
     bound = server(main, hub_concurrency=_BINDING, concurrency=_BINDING)
     rows = []
@@ -202,7 +204,10 @@ def _quiet(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
         requests = [about, {**about, "run": "a", "seed": 1, "burst": burst}]
         with hub:
             quiet, noisy = ask(
-                [(worker, {"address": hub.address, **each}) for worker, each in zip(crews[OURS], requests, strict=True)]
+                [
+                    (worker, {"address": hub.address, **each})
+                    for worker, each in zip(workers[OURS], requests, strict=True)
+                ]
             )
         rows.append(_quiet_row(name, scale.quiet_s, quiet, noisy))
         outcome.raw[f"quiet {name}"] = quiet
@@ -212,7 +217,7 @@ def _quiet(crews: Crews, scale: Scale, main: Case, outcome: Outcome) -> None:
 
 
 def _quiet_row(name: str, window_s: float, quiet: Json, noisy: Json) -> Json:
-    found = Found(window_s, [quiet])
+    found = LoadResult(window_s, [quiet])
     return {
         "way": name,
         "answered": found.answered(0),
@@ -262,12 +267,14 @@ _NOTES = [
     "both ways are asked at the same time, each has its own hub, service and agents; the service only waits.",
 ]  # fmt: skip
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "overload",
     "What does too much cost, and who pays?",
     run,
-    full=Scale(tasks=60, rounds=2, window_s=10.0, loads=(8, 24, 60), load_s=5.0, others_s=8.0, quiet_s=7.0, burst=1000),
-    quick=Scale(
+    full=OverloadScale(
+        tasks=60, rounds=2, window_s=10.0, loads=(8, 24, 60), load_s=5.0, others_s=8.0, quiet_s=7.0, burst=1000
+    ),
+    quick=OverloadScale(
         tasks=60,
         rounds=1,
         window_s=8.0,

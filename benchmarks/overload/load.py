@@ -23,14 +23,14 @@ from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, fitted_k
 
 RUNS = ("a", "b")
 OPEN, OURS = "no backpressure", "toolhub, adaptive"
-WAYS = (OPEN, OURS)
+VARIANTS = (OPEN, OURS)
 SCALE = 100
 ENOUGH = 100_000
 _SCRIPT = Path(__file__).with_name("slow_service.py")
 # Beyond the window: opening and closing the tasks.
 _ASK_S = 60.0
 
-Crews = Mapping[str, Sequence[Worker]]
+WorkersByVariant = Mapping[str, Sequence[Worker]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadResult:
     """Windows of one contestant, window_s in all. tallies: of each window's runs, as `agents.Tally`."""
 
     window_s: float
@@ -95,21 +95,21 @@ def server(case: Case, **fields: object) -> Json:
     return {"command": sys.executable, "args": args, "share": "hub", "call_timeout_s": 600, **fields}
 
 
-def open_hub(way: str, case: Case) -> ServedHub:
+def open_hub(variant: str, case: Case) -> ServedHub:
     """The same for every number of tasks: a hub does not know how many will come."""
-    if way == OPEN:
+    if variant == OPEN:
         servers = {SERVER: server(case, concurrency=ENOUGH)}
         return ServedHub(servers, concurrency=ENOUGH, task_concurrency=ENOUGH, queue=ENOUGH)
     return ServedHub({SERVER: server(case, adaptive=True, concurrency=AT_ONCE)})
 
 
 @contextmanager
-def open_crews() -> Iterator[Crews]:
+def open_workers() -> Iterator[WorkersByVariant]:
     """A process for each run of each contestant."""
     with ExitStack() as stack:
         yield {
-            way: [stack.enter_context(Worker("benchmarks.overload.agents:open_agents", {})) for _ in RUNS]
-            for way in WAYS
+            variant: [stack.enter_context(Worker("benchmarks.overload.agents:open_agents", {})) for _ in RUNS]
+            for variant in VARIANTS
         }
 
 
@@ -117,40 +117,51 @@ def open_crews() -> Iterator[Crews]:
 def open_hubs(case: Case) -> Iterator[Mapping[str, ServedHub]]:
     """A new hub with a new service for each contestant; who is not asked costs nothing."""
     with ExitStack() as stack:
-        yield {way: stack.enter_context(open_hub(way, case)) for way in WAYS}
+        yield {variant: stack.enter_context(open_hub(variant, case)) for variant in VARIANTS}
 
 
 def in_turns(
-    crews: Crews, hubs: Mapping[str, ServedHub], case: Case, window_s: float, seed: int = 0
-) -> dict[str, Found]:
+    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: Case, window_s: float, seed: int = 0
+) -> dict[str, LoadResult]:
     """One contestant after the other. seed: of the agents' habits, the same for both."""
-    return {way: Found(window_s, ask(_requests(crews[way], hubs[way], case, window_s, seed))) for way in WAYS}
-
-
-def pooled(rounds: Sequence[Mapping[str, Found]]) -> dict[str, Found]:
-    """The windows of all rounds as one."""
     return {
-        way: Found(
-            sum(each[way].window_s for each in rounds), [tally for each in rounds for tally in each[way].tallies]
-        )
-        for way in WAYS
+        variant: LoadResult(window_s, ask(_requests(workers[variant], hubs[variant], case, window_s, seed)))
+        for variant in VARIANTS
     }
 
 
-def side_by_side(crews: Crews, hubs: Mapping[str, ServedHub], case: Case, window_s: float) -> dict[str, Found]:
+def pooled(rounds: Sequence[Mapping[str, LoadResult]]) -> dict[str, LoadResult]:
+    """The windows of all rounds as one."""
+    return {
+        variant: LoadResult(
+            sum(each[variant].window_s for each in rounds),
+            [tally for each in rounds for tally in each[variant].tallies],
+        )
+        for variant in VARIANTS
+    }
+
+
+def side_by_side(
+    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: Case, window_s: float
+) -> dict[str, LoadResult]:
     """Both at the same time, in half the time. The service waits rather than works, so they hardly feel each other."""
-    tallies = ask([request for way in WAYS for request in _requests(crews[way], hubs[way], case, window_s)])
+    tallies = ask(
+        [request for variant in VARIANTS for request in _requests(workers[variant], hubs[variant], case, window_s)]
+    )
     each = len(RUNS)
-    return {way: Found(window_s, tallies[place * each : (place + 1) * each]) for place, way in enumerate(WAYS)}
+    return {
+        variant: LoadResult(window_s, tallies[place * each : (place + 1) * each])
+        for place, variant in enumerate(VARIANTS)
+    }
 
 
 def _requests(
-    crew: Sequence[Worker], hub: ServedHub, case: Case, window_s: float, seed: int = 0
+    workers: Sequence[Worker], hub: ServedHub, case: Case, window_s: float, seed: int = 0
 ) -> list[tuple[Worker, Json]]:
     about = {"address": hub.address, "window_s": window_s, "seed": seed, "habits": asdict(case.habits)}
     return [
         (worker, {**about, "run": name, "tasks": tasks})
-        for worker, name, tasks in zip(crew, RUNS, case.tasks, strict=True)
+        for worker, name, tasks in zip(workers, RUNS, case.tasks, strict=True)
     ]
 
 

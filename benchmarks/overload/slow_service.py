@@ -38,7 +38,7 @@ def fitted_k(p: float) -> float:
     return float((AT_ONCE - 1) / (CROWDED_S / ALONE_S - 1) ** (1 / p))
 
 
-class Crowd:
+class ProcessorSharing:
     """The requests in service. Pure: `now` is seconds on any clock that does not go back.
 
     A clock of its own runs at the common rate, so each request ends at a point of that clock that never changes.
@@ -88,7 +88,7 @@ class Crowd:
 class Server:
     """Lines in, lines out."""
 
-    def __init__(self, crowd: Crowd, *, stops_abandoned: bool, ledger: str | None) -> None:
+    def __init__(self, crowd: ProcessorSharing, *, stops_abandoned: bool, ledger: str | None) -> None:
         self._crowd = crowd
         self._stops_abandoned = stops_abandoned
         self._ledger = open(ledger, "a", buffering=1) if ledger else None
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--stops-abandoned", action="store_true")
     parser.add_argument("--ledger")
     options = parser.parse_args()
-    crowd = Crowd(options.k, options.p)
+    crowd = ProcessorSharing(options.k, options.p)
     Server(crowd, stops_abandoned=options.stops_abandoned, ledger=options.ledger).run()
 
 

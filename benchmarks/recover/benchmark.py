@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.common.callers import check, sdk_session
 from benchmarks.common.measure import median, percentile, spread, tree
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, hub_config, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, hub_config, ratio
 from benchmarks.common.server_commands import ServerCommand, fixture_echo, sdk_echo
 from toolhub import Hub, HubTask, SessionLost
 
@@ -34,7 +34,7 @@ _SHORT = {"echo": "lean server", "sdk": "SDK server"}
 
 
 @dataclass(frozen=True)
-class Scale:
+class RecoverScale:
     """rounds: of the lean server. sdk_rounds: of the one written with the SDK, which starts slowly; 0 leaves it out."""
 
     rounds: int
@@ -56,7 +56,7 @@ class Rounds:
     orphans: int = 0
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: RecoverScale) -> Outcome:
     outcome = Outcome(notes=[
         "Times are from SIGKILL on. The next call is made by the first caller that is told. A plain start is the "
         "SDK's: process, handshake, first call. Restart pauses are off, so that every death counts as an isolated one.",
@@ -185,10 +185,10 @@ def _targets(name: str, rounds: Rounds) -> list[Target]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "recover",
     "What does a crash cost?",
     run,
-    full=Scale(rounds=60, sdk_rounds=30),
-    quick=Scale(rounds=10, sdk_rounds=10),
+    full=RecoverScale(rounds=60, sdk_rounds=30),
+    quick=RecoverScale(rounds=10, sdk_rounds=10),
 )

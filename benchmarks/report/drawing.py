@@ -68,7 +68,7 @@ class Band(Protocol):
         """In inches, with its title."""
 
     @property
-    def ways(self) -> int:
+    def variants(self) -> int:
         """How many have a number. One says nothing in a picture that the table would not say."""
 
     def draw(self, figure: Figure, below: float) -> None:
@@ -208,7 +208,7 @@ class Bars:
         return BAND_TITLE + len(self.slots) * ROW + AXIS
 
     @property
-    def ways(self) -> int:
+    def variants(self) -> int:
         return sum(any(value is not None for value in row.values) for row in self.rows)
 
     def draw(self, figure: Figure, below: float) -> None:

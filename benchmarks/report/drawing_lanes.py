@@ -62,7 +62,7 @@ class Legend:
 
     title = ""
     height = 0.3
-    ways = len(KINDS)
+    variants = len(KINDS)
 
     def draw(self, figure: Figure, below: float) -> None:
         width = WIDTH - 2 * SIDE
@@ -141,7 +141,7 @@ class Lanes:
         return BAND_TITLE + sum(map(_block_height, self.timelines)) + AXIS
 
     @property
-    def ways(self) -> int:
+    def variants(self) -> int:
         return sum(timeline.end > 0 for timeline in self.timelines)
 
     def draw(self, figure: Figure, below: float) -> None:
@@ -238,7 +238,7 @@ class Stacks:
         return BAND_TITLE + len(self.stacks) * ROW + AXIS
 
     @property
-    def ways(self) -> int:
+    def variants(self) -> int:
         return sum(stack.total > 0 for stack in self.stacks)
 
     def draw(self, figure: Figure, below: float) -> None:

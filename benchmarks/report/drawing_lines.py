@@ -57,7 +57,7 @@ class Lines:
         return BAND_TITLE + _LINES_HEIGHT + AXIS
 
     @property
-    def ways(self) -> int:
+    def variants(self) -> int:
         return len(self.lines)
 
     def name(self, line: Line) -> str:

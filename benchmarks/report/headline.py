@@ -23,7 +23,7 @@ _PICTURES = ("task", "init", "overload", "kv")
 
 
 @dataclass(frozen=True)
-class Found:
+class HeadlineRow:
     """A claim with its numbers, in the claim's unit."""
 
     claim: Claim
@@ -44,7 +44,7 @@ class Found:
         return round(self.gain, 2) < 1
 
 
-def find(claim: Claim, results: Mapping[str, Json]) -> Found | None:
+def find(claim: Claim, results: Mapping[str, Json]) -> HeadlineRow | None:
     """Return the claim with its numbers; None where there is no result with both of them yet."""
     result = results.get(claim.question)
     if result is None:
@@ -55,7 +55,7 @@ def find(claim: Claim, results: Mapping[str, Json]) -> Found | None:
         if title and today and ours:
             column = next(each["label"] for each in table["columns"] if each["key"] == claim.ours.key)
             what = claim.what.format(*title.groups(), column=column)
-            return Found(
+            return HeadlineRow(
                 claim, what, claim.today.who or today[0], today[1] * claim.times, ours[1] * claim.times, result
             )
     return None
@@ -102,7 +102,7 @@ def block(results: Mapping[str, Json], drawn: Mapping[str, str]) -> str:
     return "\n".join([BEGIN, "", *parts, "", END])
 
 
-def _headline(rows: Sequence[Found]) -> Iterator[str]:
+def _headline(rows: Sequence[HeadlineRow]) -> Iterator[str]:
     if not rows:
         yield "No results yet: `toolhub bench all`."
         return
@@ -134,7 +134,7 @@ def _measured(results: Sequence[Json]) -> str:
     return f"Measured {when} on {' and '.join(sorted(places))}; each command measures its row again."
 
 
-def _losses(rows: Sequence[Found], results: Mapping[str, Json]) -> Iterator[str]:
+def _losses(rows: Sequence[HeadlineRow], results: Mapping[str, Json]) -> Iterator[str]:
     """Everything that was less than hoped for, in any question."""
     worse = [
         (f"{row.what}, times better than {row.who}", f"{_times(row.gain)} ×", "at least 1 ×", row.result)

@@ -67,7 +67,7 @@ def foot(result: Json) -> str:
 
 
 def _comparing(bands: Bands) -> Bands:
-    return [band for band in bands if band.ways > 1]
+    return [band for band in bands if band.variants > 1]
 
 
 # --- from tables to bands -----------------------------------------------------------------------------------------
@@ -107,9 +107,9 @@ def _band(table: Json, keys: Iterable[str], ours: str, *, is_grouped: bool = Fal
     rows = []
     for row in table["rows"]:
         whole = _label(table, row)
-        group, _, way = whole.rpartition(": ") if is_grouped else ("", "", whole)
+        group, _, variant = whole.rpartition(": ") if is_grouped else ("", "", whole)
         values = [_number(row.get(column["key"])) for column in picked]
-        rows.append(Row(way, values, bool(re.search(ours, whole)), group))
+        rows.append(Row(variant, values, bool(re.search(ours, whole)), group))
     panels = [Panel(_SPOKEN.get(column["key"], _plain(column["label"])), column["digits"]) for column in picked]
     return Bars(_plain(table["title"]), panels, rows)
 
@@ -161,10 +161,10 @@ def _both(*parts: BandsOf) -> BandsOf:
 def _lines(points: Iterable[tuple[str, float, float | None]]) -> list[Line]:
     """A line for each way. points: ways, x and y; without y there is no point."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for way, x, y in points:
+    for variant, x, y in points:
         if y is not None:
-            found.setdefault(_plain(way), []).append((x, y))
-    return [Line(way, sorted(each), "toolhub" in way) for way, each in found.items()]
+            found.setdefault(_plain(variant), []).append((x, y))
+    return [Line(variant, sorted(each), "toolhub" in variant) for variant, each in found.items()]
 
 
 def _init(result: Json) -> Bands:
@@ -207,8 +207,8 @@ def _count(cell: object) -> float:
 def _task(result: Json) -> Bands:
     """One task in its lanes, then where the time of the mean task goes, by engine."""
     timelines = [
-        Timeline(_plain(way["way"]), [_span(span) for span in way["spans"]], way["is_ours"])
-        for way in result["raw"].get("lanes", [])
+        Timeline(_plain(variant["way"]), [_span(span) for span in variant["spans"]], variant["is_ours"])
+        for variant in result["raw"].get("lanes", [])
     ]
     stacks = [
         Stacks(_plain(table["title"]), [_stack(row) for row in table["rows"]]) for table in _titled(result, _GOES)
@@ -228,13 +228,13 @@ def _stack(row: Json) -> Stack:
 
 def _turns(result: Json) -> Bands:
     """Each turn is a group, and when its calls start are the ways."""
-    ways = {"one by one": "after it, one by one", "together": "after it, together", "streaming": "as it streams"}
+    variants = {"one by one": "after it, one by one", "together": "after it, together", "streaming": "as it streams"}
     for table in result["tables"]:
-        if all(any(column["key"] == way for column in table["columns"]) for way in ways):
+        if all(any(column["key"] == variant for column in table["columns"]) for variant in variants):
             rows = [
-                Row(label, [_number(row.get(way))], way == "streaming", _plain(row["turn"]))
+                Row(label, [_number(row.get(variant))], variant == "streaming", _plain(row["turn"]))
                 for row in table["rows"]
-                for way, label in ways.items()
+                for variant, label in variants.items()
             ]
             return [Bars(_plain(table["title"]), [Panel("wall time of the turn, s", 2)], rows)]
     return []

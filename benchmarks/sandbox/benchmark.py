@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import anyio
 
 from benchmarks.common.measure import median, percentile, spread
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
-from benchmarks.sandbox import ipykernel as kernel
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
+from benchmarks.sandbox import ipykernel
 from benchmarks.sandbox.density import GIB, STARTS_AT_ONCE, Storm, measure_kernels, measure_memory, measure_storm
-from benchmarks.sandbox.orphans import watch_leftovers
-from benchmarks.sandbox.startup import POOL, Births, Rounds, Times, measure
+from benchmarks.sandbox.orphans import watch_orphans
+from benchmarks.sandbox.startup import POOL, Rounds, StartupTimes, Times, measure
 from toolhub_runtime import install_command
 
 MIB = 2**20
-_BIRTHS = ("first", "end", "call")
+_STARTUP_TIMES = ("first", "end", "call")
 _STORMS = ("before", "during", "first")
 _FIRST = {
     "bare, pooled": "`bare`, from the pool",
@@ -36,7 +36,7 @@ _TIMES = [Column("p50_ms", "p50 ms", 2), Column("p95_ms", "p95 ms", 2), Column("
 
 
 @dataclass(frozen=True)
-class Scale:
+class SandboxScale:
     """live: sandboxes whose memory is measured; there, asked: see `measure_storm`."""
 
     rounds: Rounds
@@ -48,13 +48,13 @@ class Scale:
     pauses_s: tuple[float, ...] = (0.0, 0.1)
     """A storm each: how long those that are there wait between calls."""
     data: bool = importlib.util.find_spec("pandas") is not None and importlib.util.find_spec("matplotlib") is not None
-    ipykernel: bool = kernel.is_installed()
+    ipykernel: bool = ipykernel.is_installed()
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: SandboxScale) -> Outcome:
     profiles = ("bare", "data") if scale.data else ("bare",)
-    with watch_leftovers() as left:
-        births = anyio.run(lambda: measure(profiles, scale.rounds, left, kernels=scale.ipykernel))
+    with watch_orphans() as left:
+        times = anyio.run(lambda: measure(profiles, scale.rounds, left, kernels=scale.ipykernel))
         memory = {name: anyio.run(measure_memory, name, scale.live, left) for name in profiles}
         if scale.ipykernel:
             memory["kernel"] = anyio.run(measure_kernels, scale.kernels)
@@ -63,15 +63,15 @@ def run(scale: Scale) -> Outcome:
             for pause_s in scale.pauses_s
         }
     return Outcome(
-        tables=[_first_table(births), _call_table(births), _memory_table(memory), _storm_table(storms, scale)],
-        targets=_targets(births, memory, storms, left.count),
+        tables=[_first_table(times), _call_table(times), _memory_table(memory), _storm_table(storms, scale)],
+        targets=_targets(times, memory, storms, left.count),
         notes=_notes(scale),
-        raw=_raw(births, memory, storms),
+        raw=_raw(times, memory, storms),
         unwaited_cpu_s=left.unwaited_cpu_s,
     )
 
 
-def _notes(scale: Scale) -> list[str]:
+def _notes(scale: SandboxScale) -> list[str]:
     notes = [
         f"From asking for a sandbox to the result of `1 + 1`. The pool keeps {POOL} ready and is full again before the "
         "next one is taken; where it is empty the zygote of the profile is up. Ways take turns, round 0 is discarded.",
@@ -93,18 +93,24 @@ def _notes(scale: Scale) -> list[str]:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _first_table(births: Births) -> Table:
+def _first_table(times: StartupTimes) -> Table:
     rows: list[Json] = []
-    for way in (way for way in _FIRST if way in births.first):
-        base = "kernel with data" if "data" in way else "kernel"
-        rows.append({"what": _FIRST[way], **_times(births.first[way]), "vs_kernel": _faster(births.first, base, way)})
+    for variant in (variant for variant in _FIRST if variant in times.first):
+        base = "kernel with data" if "data" in variant else "kernel"
+        rows.append(
+            {"what": _FIRST[variant], **_times(times.first[variant]), "vs_kernel": _faster(times.first, base, variant)}
+        )
     columns = [Column("what", "way"), Column("count", "count"), *_TIMES]
     return Table("Until the first result", [*columns, Column("vs_kernel", "times faster than ipykernel", 1)], rows)
 
 
-def _call_table(births: Births) -> Table:
-    named = {label: births.call[way] for way, label in _CALL.items() if way in births.call}
-    named |= {f"kill, `{way.partition(',')[0]}`": births.end[way] for way in births.end if way.endswith("unpooled")}
+def _call_table(times: StartupTimes) -> Table:
+    named = {label: times.call[variant] for variant, label in _CALL.items() if variant in times.call}
+    named |= {
+        f"kill, `{variant.partition(',')[0]}`": times.end[variant]
+        for variant in times.end
+        if variant.endswith("unpooled")
+    }
     rows = [{"what": label, **_times(values)} for label, values in named.items()]
     return Table("One call", [Column("what", "call"), Column("count", "count"), *_TIMES], rows)
 
@@ -130,7 +136,7 @@ def _memory_table(memory: dict[str, Json]) -> Table:
     return Table("Memory", columns, rows)
 
 
-def _storm_table(storms: dict[float, Storm], scale: Scale) -> Table:
+def _storm_table(storms: dict[float, Storm], scale: SandboxScale) -> Table:
     rows: list[Json] = []
     for pause_s, storm in storms.items():
         named = {
@@ -158,12 +164,12 @@ def _times(values: list[float]) -> Json:
     }
 
 
-def _faster(first: Times, base: str, way: str) -> float | None:
-    return ratio(_p50(first, base), _p50(first, way)) if base != way else None
+def _faster(first: Times, base: str, variant: str) -> float | None:
+    return ratio(_p50(first, base), _p50(first, variant)) if base != variant else None
 
 
-def _p50(times: Times, way: str) -> float | None:
-    return median(times[way]) if times.get(way) else None
+def _p50(times: Times, variant: str) -> float | None:
+    return median(times[variant]) if times.get(variant) else None
 
 
 def _per_gib(found: Json) -> float | None:
@@ -175,8 +181,8 @@ def _per_gib(found: Json) -> float | None:
 # --- verdict ------------------------------------------------------------------------------------------------------
 
 
-def _targets(births: Births, memory: dict[str, Json], storms: dict[float, Storm], left: int) -> list[Target]:
-    first, call = births.first, births.call
+def _targets(times: StartupTimes, memory: dict[str, Json], storms: dict[float, Storm], left: int) -> list[Target]:
+    first, call = times.first, times.call
     pooled, unpooled = "bare, pooled", "bare, unpooled"
     return [
         Target("from the pool, first result p50", _p50(first, pooled), 3, "ms"),
@@ -197,19 +203,21 @@ def _storm_targets(pause: str, storm: Storm) -> list[Target]:
     ]
 
 
-def _raw(births: Births, memory: dict[str, Json], storms: dict[float, Storm]) -> Json:
-    times = {name: {way: spread(found) for way, found in getattr(births, name).items()} for name in _BIRTHS}
+def _raw(times: StartupTimes, memory: dict[str, Json], storms: dict[float, Storm]) -> Json:
+    startup = {
+        name: {variant: spread(found) for variant, found in getattr(times, name).items()} for name in _STARTUP_TIMES
+    }
     stormy = {
         _pause(pause_s): {name: spread(getattr(storm, name)) for name in _STORMS} | {"wall_s": storm.wall_s}
         for pause_s, storm in storms.items()
     }
-    return {**times, "memory": memory, "storms": stormy}
+    return {**startup, "memory": memory, "storms": stormy}
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "sandbox",
     "What does a place to run code cost?",
     run,
-    full=Scale(Rounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
-    quick=Scale(Rounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),
+    full=SandboxScale(Rounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
+    quick=SandboxScale(Rounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),
 )

@@ -13,8 +13,8 @@ from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from benchmarks.common.measure import pss_bytes, tree
 from benchmarks.common.result import Json
-from benchmarks.sandbox import ipykernel as kernel
-from benchmarks.sandbox.orphans import Leftovers
+from benchmarks.sandbox import ipykernel
+from benchmarks.sandbox.orphans import Orphans
 from benchmarks.sandbox.startup import POOL, evaluate, first_result, open_scope, settings
 
 GIB = 2**30
@@ -40,7 +40,7 @@ class Storm:
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-async def measure_memory(profile: str, count: int, left: Leftovers) -> Json:
+async def measure_memory(profile: str, count: int, left: Orphans) -> Json:
     """Return bytes per live, used sandbox: what the machine lost (all of it), and PSS (pages of processes only)."""
     async with open_scope(profile, 0) as (_, scope):
         await _use(scope, 1)  # the zygote, and what the first one makes this process load
@@ -56,15 +56,15 @@ async def measure_memory(profile: str, count: int, left: Leftovers) -> Json:
 
 
 async def measure_kernels(count: int) -> Json:
-    async with kernel.open_kernel():
+    async with ipykernel.open_kernel():
         pass  # the first one makes this process load modules
     available = _available_bytes()
     async with anyio.create_task_group() as tasks:
-        running: list[kernel.Kernel] = []
+        running: list[ipykernel.Kernel] = []
         done, ready = anyio.Event(), anyio.Event()
 
         async def keep() -> None:
-            async with kernel.open_kernel() as (one, _):
+            async with ipykernel.open_kernel() as (one, _):
                 await one.evaluate(_USE)
                 running.append(one)
                 if len(running) == count:
@@ -105,7 +105,7 @@ def _per(before: list[int], after: list[int], count: int) -> float | None:
 # --- a storm ------------------------------------------------------------------------------------------------------
 
 
-async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float, left: Leftovers) -> Storm:
+async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float, left: Orphans) -> Storm:
     """`asked` owners ask for a sandbox at once while `there` of them run code, with a pause of `think_s`."""
     storm = Storm()
     limiter = anyio.CapacityLimiter(STARTS_AT_ONCE)

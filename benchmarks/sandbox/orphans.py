@@ -15,7 +15,7 @@ _AGENT = "sbx-agent"
 
 
 @dataclass
-class Leftovers:
+class Orphans:
     """`look()` before sandboxes end: what it saw is looked for at the end."""
 
     seen: set[psutil.Process] = field(default_factory=set)
@@ -32,10 +32,10 @@ class Leftovers:
 
 
 @contextmanager
-def watch_leftovers() -> Iterator[Leftovers]:
+def watch_orphans() -> Iterator[Orphans]:
     """Count what is left of all that was started inside."""
     before = set(tree(os.getpid()))
-    left = Leftovers()
+    left = Orphans()
     yield left
     left.seen |= set(tree(os.getpid()))
     left.count = len(psutil.wait_procs(left.seen - before, timeout=1)[1])

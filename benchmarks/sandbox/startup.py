@@ -15,8 +15,8 @@ import anyio
 from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
 
 from benchmarks.common.result import hub_config
-from benchmarks.sandbox import ipykernel as kernel
-from benchmarks.sandbox.orphans import Leftovers
+from benchmarks.sandbox import ipykernel
+from benchmarks.sandbox.orphans import Orphans
 from toolhub import Hub
 from toolhub.config import SandboxSettings
 
@@ -30,7 +30,7 @@ Times = dict[str, list[float]]
 
 
 @dataclass
-class Births:
+class StartupTimes:
     """Milliseconds: until the first result and until the end, by way; then of each call, by kind."""
 
     first: Times = field(default_factory=lambda: defaultdict(list))
@@ -71,8 +71,8 @@ async def open_in_hub() -> AsyncIterator[Sandbox]:
             yield await task.sandboxes.create("bare")
 
 
-async def measure(profiles: tuple[str, ...], rounds: Rounds, left: Leftovers, *, kernels: bool) -> Births:
-    births = Births()
+async def measure(profiles: tuple[str, ...], rounds: Rounds, left: Orphans, *, kernels: bool) -> StartupTimes:
+    times = StartupTimes()
     async with AsyncExitStack() as stack:
         open_ones = {
             (profile, pool): await stack.enter_async_context(open_scope(profile, pool))
@@ -81,20 +81,20 @@ async def measure(profiles: tuple[str, ...], rounds: Rounds, left: Leftovers, *,
         }
         in_hub = await stack.enter_async_context(open_in_hub())
         for number in range(rounds.number + 1):
-            round_ = Births()
+            round_ = StartupTimes()
             for (profile, pool), (sandboxes, scope) in open_ones.items():
                 for _ in range(rounds.starts):
                     await _wait_full(sandboxes, pool)
-                    await _bear(scope, f"{profile}, {'pooled' if pool else 'unpooled'}", round_)
+                    await _start(scope, f"{profile}, {'pooled' if pool else 'unpooled'}", round_)
             for profile in profiles:
-                await _bear_with_zygote(profile, round_)
+                await _start_with_zygote(profile, round_)
             await _call(in_hub, rounds, round_)
             if kernels:
                 await _use_kernel(profiles, rounds, round_)
             if number > 0:  # round 0 is the warm-up
-                _add(round_, births)
+                _add(round_, times)
         left.look()
-    return births
+    return times
 
 
 async def _wait_full(sandboxes: Sandboxes, pool: int) -> None:
@@ -118,38 +118,38 @@ async def evaluate(sandbox: Sandbox) -> None:
         raise RuntimeError(f"{done.error}; a failed execution must not count as a fast one")
 
 
-async def _bear(scope: OwnerSandboxes, way: str, births: Births) -> None:
+async def _start(scope: OwnerSandboxes, variant: str, times: StartupTimes) -> None:
     sandbox, took = await first_result(scope)
-    births.first[way].append(took)
+    times.first[variant].append(took)
     began = time.perf_counter()
     await sandbox.kill()
-    births.end[way].append((time.perf_counter() - began) * 1e3)
+    times.end[variant].append((time.perf_counter() - began) * 1e3)
 
 
-async def _bear_with_zygote(profile: str, births: Births) -> None:
+async def _start_with_zygote(profile: str, times: StartupTimes) -> None:
     async with open_scope(profile, 0) as (_, scope):
         _, took = await first_result(scope)
-    births.first[f"{profile}, zygote"].append(took)
+    times.first[f"{profile}, zygote"].append(took)
 
 
-async def _call(sandbox: Sandbox, rounds: Rounds, births: Births) -> None:
+async def _call(sandbox: Sandbox, rounds: Rounds, times: StartupTimes) -> None:
     async def command() -> None:
         done = await sandbox.run_command("true")
         if done.exit_code:
             raise RuntimeError(f"the command failed: {done}")
 
-    births.call["exec"] += await _timed(lambda: evaluate(sandbox), rounds.calls)
-    births.call["command"] += await _timed(command, rounds.commands)
+    times.call["exec"] += await _timed(lambda: evaluate(sandbox), rounds.calls)
+    times.call["command"] += await _timed(command, rounds.commands)
 
 
-async def _use_kernel(profiles: tuple[str, ...], rounds: Rounds, births: Births) -> None:
-    async with kernel.open_kernel(CODE) as (used, took):
-        births.first["kernel"].append(took)
-        births.call["kernel"] += await _timed(lambda: used.evaluate(CODE), rounds.calls)
+async def _use_kernel(profiles: tuple[str, ...], rounds: Rounds, times: StartupTimes) -> None:
+    async with ipykernel.open_kernel(CODE) as (used, took):
+        times.first["kernel"].append(took)
+        times.call["kernel"] += await _timed(lambda: used.evaluate(CODE), rounds.calls)
     if "data" in profiles:
         modules = SandboxSettings().profiles["data"].preload
-        async with kernel.open_kernel(f"[__import__(name) for name in {modules}] and {CODE}") as (_, took):
-            births.first["kernel with data"].append(took)
+        async with ipykernel.open_kernel(f"[__import__(name) for name in {modules}] and {CODE}") as (_, took):
+            times.first["kernel with data"].append(took)
 
 
 async def _timed(call: Callable[[], Awaitable[Any]], times: int) -> list[float]:
@@ -161,7 +161,7 @@ async def _timed(call: Callable[[], Awaitable[Any]], times: int) -> list[float]:
     return found
 
 
-def _add(one: Births, to: Births) -> None:
+def _add(one: StartupTimes, to: StartupTimes) -> None:
     for name in ("first", "end", "call"):
-        for way, values in getattr(one, name).items():
-            getattr(to, name)[way] += values
+        for variant, values in getattr(one, name).items():
+            getattr(to, name)[variant] += values

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from benchmarks.common.agent_startup import SERVERS, measure_readiness
-from benchmarks.common.agent_startup import WAYS as READY_WAYS
+from benchmarks.common.agent_startup import SERVERS, measure_agent_startup
+from benchmarks.common.agent_startup import VARIANTS as READY_VARIANTS
 from benchmarks.common.measure import median, spread
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.servers import browsers
 from benchmarks.servers.searches import HANDSHAKE_S, measure_searches
-from benchmarks.servers.searches import WAYS as SEARCH_WAYS
+from benchmarks.servers.searches import VARIANTS as SEARCH_VARIANTS
 
 MB = 1e6
 # What the three servers of one task take as processes, roughly; to stay clear of filling the machine's memory.
@@ -35,7 +35,7 @@ _BROWSERS = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class ServersScale:
     """tasks: of the hub, and spawned: of the processes, where memory allows. browsing: tasks with a page each."""
 
     searches: int
@@ -51,7 +51,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Found:
+class ServersResults:
     """Each round of each way; pages is empty where there is no browser."""
 
     searches: dict[str, list[Json]]
@@ -59,27 +59,30 @@ class Found:
     pages: dict[str, list[Json]]
     has_tls: bool
 
-    def median(self, part: str, way: str, key: str) -> float | None:
+    def median(self, part: str, variant: str, key: str) -> float | None:
         """Of the rounds; a list counts by its sum."""
-        rounds = getattr(self, part).get(way, [])
+        rounds = getattr(self, part).get(variant, [])
         return median([sum(r[key]) if isinstance(r[key], list) else r[key] for r in rounds]) if rounds else None
 
-    def each(self, part: str, way: str, key: str, of: str) -> float | None:
-        return ratio(self.median(part, way, key), self.median(part, way, of))
+    def each(self, part: str, variant: str, key: str, of: str) -> float | None:
+        return ratio(self.median(part, variant, key), self.median(part, variant, of))
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: ServersScale) -> Outcome:
     searches, has_tls = measure_searches(scale.searches, scale.search_rounds)
     spawned = min(scale.spawned, max(1, int(psutil.virtual_memory().available / _SPAWNED_BYTES)))
-    ready = {way: [measure_readiness(way, scale.tasks) for _ in range(scale.ready_rounds)] for way in READY_WAYS[:2]}
-    ready["gather_all"] = [measure_readiness("gather_all", spawned)]
+    ready = {
+        variant: [measure_agent_startup(variant, scale.tasks) for _ in range(scale.ready_rounds)]
+        for variant in READY_VARIANTS[:2]
+    }
+    ready["gather_all"] = [measure_agent_startup("gather_all", spawned)]
     pages: dict[str, list[Json]] = {}
     unwaited_cpu_s = 0.0
     if scale.no_browser is None:
         pages, unwaited_cpu_s = browsers.measure_browsers(
             scale.browsing, scale.browser_rounds, settle_s=scale.browser_settle_s
         )
-    found = Found(searches, ready, pages, has_tls)
+    found = ServersResults(searches, ready, pages, has_tls)
     tables = [_search_table(found, scale), _ready_table(found)]
     return Outcome(
         tables=[*tables, _browser_table(found, scale)] if pages else tables,
@@ -90,7 +93,7 @@ def run(scale: Scale) -> Outcome:
     )
 
 
-def _notes(found: Found, scale: Scale, spawned: int) -> list[str]:
+def _notes(found: ServersResults, scale: ServersScale, spawned: int) -> list[str]:
     handshake = "TLS with a certificate made for it" if found.has_tls else "no TLS, as openssl is missing"
     notes = [
         f"The endpoint answers as Serper does, at once; it holds every new connection for {HANDSHAKE_S * 1e3:.0f} ms, "
@@ -120,18 +123,18 @@ def _notes(found: Found, scale: Scale, spawned: int) -> list[str]:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _search_table(found: Found, scale: Scale) -> Table:
+def _search_table(found: ServersResults, scale: ServersScale) -> Table:
     rows: list[Json] = [
         {
-            "way": _SEARCHES[way],
-            "connections": found.median("searches", way, "connections"),
-            "setup_ms": _ms(found.median("searches", way, "setup_s")),
-            "setup_each_ms": _ms(found.each("searches", way, "setup_s", "connections")),
-            "wall_s": found.median("searches", way, "wall_s"),
-            "each_ms": _ms(found.each("searches", way, "wall_s", "requests")),
-            "cpu_ms": _ms(found.each("searches", way, "cpu_s", "requests")),
+            "way": _SEARCHES[variant],
+            "connections": found.median("searches", variant, "connections"),
+            "setup_ms": _ms(found.median("searches", variant, "setup_s")),
+            "setup_each_ms": _ms(found.each("searches", variant, "setup_s", "connections")),
+            "wall_s": found.median("searches", variant, "wall_s"),
+            "each_ms": _ms(found.each("searches", variant, "wall_s", "requests")),
+            "cpu_ms": _ms(found.each("searches", variant, "cpu_s", "requests")),
         }
-        for way in SEARCH_WAYS
+        for variant in SEARCH_VARIANTS
     ]
     columns = [
         Column("way", "way"),
@@ -145,19 +148,19 @@ def _search_table(found: Found, scale: Scale) -> Table:
     return Table(f"{scale.searches} searches of one task, one at a time", columns, rows)
 
 
-def _ready_table(found: Found) -> Table:
+def _ready_table(found: ServersResults) -> Table:
     rows: list[Json] = [
         {
-            "way": _READY[way],
-            "tasks": found.median("ready", way, "tasks"),
-            "ready": min(answer["ready"] for answer in found.ready[way]),
-            "wanted": found.ready[way][0]["tasks"] * len(SERVERS),
-            "seconds": found.median("ready", way, "seconds"),
-            "each_ms": _ms(found.each("ready", way, "seconds", "tasks")),
-            "processes": found.median("ready", way, "processes"),
-            "each_mb": _mb(found.each("ready", way, "bytes", "tasks")),
+            "way": _READY[variant],
+            "tasks": found.median("ready", variant, "tasks"),
+            "ready": min(answer["ready"] for answer in found.ready[variant]),
+            "wanted": found.ready[variant][0]["tasks"] * len(SERVERS),
+            "seconds": found.median("ready", variant, "seconds"),
+            "each_ms": _ms(found.each("ready", variant, "seconds", "tasks")),
+            "processes": found.median("ready", variant, "processes"),
+            "each_mb": _mb(found.each("ready", variant, "bytes", "tasks")),
         }
-        for way in READY_WAYS
+        for variant in READY_VARIANTS
     ]
     columns = [
         Column("way", "way"),
@@ -172,18 +175,18 @@ def _ready_table(found: Found) -> Table:
     return Table(f"The {len(SERVERS)} servers of MiroThinker, tools listed", columns, rows)
 
 
-def _browser_table(found: Found, scale: Scale) -> Table:
+def _browser_table(found: ServersResults, scale: ServersScale) -> Table:
     whole = found.median("pages", "own", "bytes")
     rows: list[Json] = [
         {
-            "way": _BROWSERS[way],
-            "mb": _mb(found.median("pages", way, "bytes")),
-            "each_mb": _mb(ratio(found.median("pages", way, "bytes"), scale.browsing)),
-            "percent": _percent(found.median("pages", way, "bytes"), whole),
-            "processes": found.median("pages", way, "processes"),
-            "seconds": found.median("pages", way, "seconds"),
+            "way": _BROWSERS[variant],
+            "mb": _mb(found.median("pages", variant, "bytes")),
+            "each_mb": _mb(ratio(found.median("pages", variant, "bytes"), scale.browsing)),
+            "percent": _percent(found.median("pages", variant, "bytes"), whole),
+            "processes": found.median("pages", variant, "processes"),
+            "seconds": found.median("pages", variant, "seconds"),
         }
-        for way in browsers.WAYS
+        for variant in browsers.VARIANTS
     ]
     columns = [
         Column("way", "way"),
@@ -212,12 +215,12 @@ def _percent(value: float | None, base: float | None) -> float | None:
 # --- verdict ------------------------------------------------------------------------------------------------------
 
 
-def _targets(found: Found, scale: Scale) -> list[Target]:
-    setup = {way: found.median("searches", way, "setup_s") for way in SEARCH_WAYS}
+def _targets(found: ServersResults, scale: ServersScale) -> list[Target]:
+    setup = {variant: found.median("searches", variant, "setup_s") for variant in SEARCH_VARIANTS}
     connections = max(answer["connections"] for answer in found.searches["hub"])
     ours = found.ready["hub_sessions"]
     unready = scale.tasks * len(SERVERS) - min(answer["ready"] for answer in ours)
-    pages = {way: found.median("pages", way, "bytes") for way in browsers.WAYS}
+    pages = {variant: found.median("pages", variant, "bytes") for variant in browsers.VARIANTS}
     left = sum(answer["left_behind"] for answer in found.pages["shared"]) if found.pages else None
     browsing = f"{scale.browsing} tasks in the shared browser, memory"
     seconds = found.median("ready", "hub_sessions", "seconds")
@@ -234,18 +237,20 @@ def _targets(found: Found, scale: Scale) -> list[Target]:
     ]
 
 
-def _raw(found: Found) -> Json:
+def _raw(found: ServersResults) -> Json:
     searches = {
-        way: [{**answer, "setup_s": spread(answer["setup_s"])} for answer in rounds]
-        for way, rounds in found.searches.items()
+        variant: [{**answer, "setup_s": spread(answer["setup_s"])} for answer in rounds]
+        for variant, rounds in found.searches.items()
     }
     return {"searches": searches, "ready": found.ready, "pages": found.pages, "has_tls": found.has_tls}
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "servers",
     "What do our own servers save?",
     run,
-    full=Scale(searches=346, search_rounds=1, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2),
-    quick=Scale(searches=60, search_rounds=1, tasks=60, ready_rounds=1, spawned=5, browsing=2, browser_rounds=1),
+    full=ServersScale(
+        searches=346, search_rounds=1, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2
+    ),
+    quick=ServersScale(searches=60, search_rounds=1, tasks=60, ready_rounds=1, spawned=5, browsing=2, browser_rounds=1),
 )

@@ -23,7 +23,7 @@ from benchmarks.common.worker_main import Act
 from toolhub import Hub
 from toolhub.errors import MissingExtra
 
-WAYS = ("shared", "one_driver", "own")
+VARIANTS = ("shared", "one_driver", "own")
 TITLE = "An article"
 # Starting five of them at once on two busy cores.
 _START_S = 120.0
@@ -50,12 +50,12 @@ Browse = Callable[[int], Awaitable[str]]
 
 
 @asynccontextmanager
-async def open_pages(way: str, host: str) -> AsyncIterator[Act]:
+async def open_pages(variant: str, host: str) -> AsyncIterator[Act]:
     """Answers ``{"tasks": n}`` with ``{"seconds", "version"}`` once every task has the page. Role of `worker`.
 
     host: with the port, of an endpoint whose every page is the one.
     """
-    async with _WAYS[way](host) as browse:
+    async with _VARIANTS[variant](host) as browse:
 
         async def act(request: Json) -> Json:
             began = time.perf_counter()
@@ -138,7 +138,7 @@ def _check(is_open: bool) -> None:
         raise RuntimeError("the page did not open; a browser without it must not count as a small one")
 
 
-_WAYS: dict[str, Callable[[str], AbstractAsyncContextManager[Browse]]] = {
+_VARIANTS: dict[str, Callable[[str], AbstractAsyncContextManager[Browse]]] = {
     "shared": _shared,
     "one_driver": functools.partial(_browsers, one_driver=True),
     "own": functools.partial(_browsers, one_driver=False),
@@ -153,23 +153,23 @@ def measure_browsers(tasks: int, rounds: int, *, settle_s: float = SETTLE_S) -> 
 
     A round has seconds, processes, left_behind, and bytes: PSS of everything that came with the first page.
     """
-    found: dict[str, list[Json]] = {way: [] for way in WAYS}
+    found: dict[str, list[Json]] = {variant: [] for variant in VARIANTS}
     unwaited_cpu_s = 0.0
     with Worker("benchmarks.common.search_endpoint:open_endpoint", {}) as endpoint:
         host = f"127.0.0.1:{endpoint.ask({})['port']}"
-        for number, way in interleaved(WAYS, rounds):
-            if number == 0 and way != "shared":
+        for number, variant in interleaved(VARIANTS, rounds):
+            if number == 0 and variant != "shared":
                 continue  # one Chromium reads the files that all of them need
             waited = _waited_cpu_s()
-            row, used = _measure(way, host, tasks, settle_s)
+            row, used = _measure(variant, host, tasks, settle_s)
             unwaited_cpu_s += max(0.0, used - (_waited_cpu_s() - waited))
             if number > 0:
-                found[way].append(row)
+                found[variant].append(row)
     return found, unwaited_cpu_s
 
 
-def _measure(way: str, host: str, tasks: int, settle_s: float) -> tuple[Json, float]:
-    worker = Worker("benchmarks.servers.browsers:open_pages", {"way": way, "host": host})
+def _measure(variant: str, host: str, tasks: int, settle_s: float) -> tuple[Json, float]:
+    worker = Worker("benchmarks.servers.browsers:open_pages", {"variant": variant, "host": host})
     try:
         worker.wait_ready()
         before = _tree_bytes(worker.pid)

@@ -24,7 +24,7 @@ from toolhub import Hub
 # What a handshake with a server some 10 ms away costs: two round trips.
 HANDSHAKE_S = 0.02
 SERVER = "search_and_scrape_webpage"
-WAYS = ("hub", "kept", "each")
+VARIANTS = ("hub", "kept", "each")
 _KEY = "none is needed here"
 # Of one way in one round; a search takes some 50 ms where each has a client of its own.
 _PATIENCE_S = 300.0
@@ -37,14 +37,14 @@ _trust_of_system = httpx2.create_ssl_context
 
 
 @asynccontextmanager
-async def open_searcher(way: str, url: str, certificate: str | None) -> AsyncIterator[Act]:
+async def open_searcher(variant: str, url: str, certificate: str | None) -> AsyncIterator[Act]:
     """Answers ``{"searches": n, "topic": text}`` with ``{"wall_s", "cpu_s"}``, for one task. Role of `worker`.
 
     certificate: of the endpoint, trusted beside what the system trusts, whose list is read all the same.
     """
 
     async def act(request: Json) -> Json:
-        async with _OPENERS[way](url, partial(_trust, certificate)) as search:
+        async with _OPENERS[variant](url, partial(_trust, certificate)) as search:
             wall, cpu = time.perf_counter(), time.process_time()
             for number in range(request["searches"]):
                 await search(f"{request['topic']} {number}")
@@ -130,17 +130,18 @@ def measure_searches(searches: int, rounds: int) -> tuple[dict[str, list[Json]],
             url = f"http{'s' if made else ''}://127.0.0.1:{endpoint.ask({})['port']}"
             arguments = {"url": url, "certificate": made.path if made else None}
             workers = {
-                way: Worker("benchmarks.servers.searches:open_searcher", {"way": way, **arguments}) for way in WAYS
+                variant: Worker("benchmarks.servers.searches:open_searcher", {"variant": variant, **arguments})
+                for variant in VARIANTS
             }
             try:
-                for number, way in interleaved(WAYS, rounds):
+                for number, variant in interleaved(VARIANTS, rounds):
                     # The warm-up need not be long; what it searches for is not asked for again.
-                    request = {"searches": searches if number else 2, "topic": f"round {number} {way}"}
-                    told = workers[way].ask(request, within=_PATIENCE_S)
+                    request = {"searches": searches if number else 2, "topic": f"round {number} {variant}"}
+                    told = workers[variant].ask(request, within=_PATIENCE_S)
                     noted = endpoint.ask({})
                     _check(noted["requests"] == request["searches"])
                     if number > 0:
-                        found[way].append({**told, **noted})
+                        found[variant].append({**told, **noted})
             finally:
                 for worker in workers.values():
                     worker.close()

@@ -25,7 +25,7 @@ import anyio.to_thread
 import psutil
 
 from benchmarks.common.machine import git_revision
-from benchmarks.common.result import Json, Outcome, Question
+from benchmarks.common.result import Benchmark, Json, Outcome
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.soak import report
 from benchmarks.soak.config import SECTIONS, servers
@@ -45,7 +45,7 @@ _STOP_S = 120.0
 
 
 @dataclass(frozen=True)
-class Scale:
+class SoakScale:
     """It ends after `minutes`, or after `calls` and `faults` (those that were recovered from).
 
     tasks: open at once, with `calls_each` calls; others follow. state: the file that a later run goes on from.
@@ -64,7 +64,7 @@ class Scale:
 
 
 @dataclass
-class Sample:
+class SoakSample:
     """life: which start of the hub. calls: of this life."""
 
     at_s: float
@@ -83,7 +83,7 @@ class Run:
     """Of each part."""
     counts: Counts = field(default_factory=Counts)
     faults: list[Json] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[SoakSample] = field(default_factory=list)
     inventories: dict[str, Json] = field(default_factory=dict)
     seconds: float = 0.0
     orphans: int = 0
@@ -98,11 +98,11 @@ class Run:
 
     @classmethod
     def of_json(cls, data: Json) -> Run:
-        samples = [Sample(**sample) for sample in data["samples"]]
+        samples = [SoakSample(**sample) for sample in data["samples"]]
         return cls(**{**data, "counts": Counts.of_json(data["counts"]), "samples": samples})
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: SoakScale) -> Outcome:
     found = _earlier(scale) or Run(scale.seed)
     found.revisions.append(git_revision()["revision"])
     with tempfile.TemporaryDirectory(prefix="toolhub-soak-", ignore_cleanup_errors=True) as folder:
@@ -119,7 +119,7 @@ def state_file() -> Path:
     return HubSettings().state_path / "soak.json"
 
 
-def _earlier(scale: Scale) -> Run | None:
+def _earlier(scale: SoakScale) -> Run | None:
     if scale.state is None or not scale.state.is_file():
         return None
     earlier = Run.of_json(json.loads(scale.state.read_text()))
@@ -131,7 +131,7 @@ def _earlier(scale: Scale) -> Run | None:
     return earlier
 
 
-def _keep(scale: Scale, found: Run) -> None:
+def _keep(scale: SoakScale, found: Run) -> None:
     if scale.state is None:
         return
     if found.counts.calls >= scale.calls:
@@ -147,7 +147,7 @@ def _keep(scale: Scale, found: Run) -> None:
 class _Part:
     """From the start of a hub to its end, or to Ctrl-C."""
 
-    def __init__(self, scale: Scale, found: Run, folder: Path) -> None:
+    def __init__(self, scale: SoakScale, found: Run, folder: Path) -> None:
         self._scale = scale
         self._found = found
         self._before = found.counts
@@ -270,7 +270,7 @@ class _Part:
                 size = held = 0
             if size:
                 calls = self._now.calls - began_at
-                self._found.samples.append(Sample(round(self._seconds, 2), life, calls, size, held))
+                self._found.samples.append(SoakSample(round(self._seconds, 2), life, calls, size, held))
             await anyio.sleep(_SAMPLE_S)
 
     async def _show_progress(self) -> None:
@@ -322,12 +322,12 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "soak",
     "Does a hub survive everything that goes wrong, at once and for long?",
     run,
-    full=Scale(calls=1_000_000, minutes=60, state=state_file()),
-    quick=Scale(calls=20_000, minutes=1 / 3, tasks=40),
-    in_all=Scale(calls=100_000, minutes=1),
+    full=SoakScale(calls=1_000_000, minutes=60, state=state_file()),
+    quick=SoakScale(calls=20_000, minutes=1 / 3, tasks=40),
+    in_all=SoakScale(calls=100_000, minutes=1),
     options=("calls", "minutes", "seed"),
 )

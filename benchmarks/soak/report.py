@@ -11,7 +11,7 @@ from benchmarks.common.result import Column, Json, Outcome, Table, Target
 from benchmarks.soak.ledger import SERVERS, quantile
 
 if TYPE_CHECKING:
-    from benchmarks.soak.question import Run, Sample, Scale
+    from benchmarks.soak.question import Run, SoakSample, SoakScale
 
 _MIB = 2**20
 _MILLION = 1_000_000
@@ -32,7 +32,7 @@ _SHOWN = {
 }
 
 
-def outcome(scale: Scale, found: Run, *, is_interrupted: bool) -> Outcome:
+def outcome(scale: SoakScale, found: Run, *, is_interrupted: bool) -> Outcome:
     tables = [_calls_table(found), _errors_table(found), _faults_table(found), _growth_table(found), _left_table(found)]
     return Outcome(
         tables=[table for table in tables if table.rows],
@@ -62,7 +62,7 @@ def targets(found: Run) -> list[Target]:
     ]
 
 
-def growth(samples: list[Sample]) -> Json | None:
+def growth(samples: list[SoakSample]) -> Json | None:
     """Of the hub's longest life without its first quarter; None when that has too few calls to say."""
     if not samples:
         return None
@@ -210,7 +210,7 @@ def _left_table(found: Run) -> Table:
     return Table("What there is before and after", columns, rows)
 
 
-def _notes(scale: Scale, found: Run, is_interrupted: bool) -> list[str]:
+def _notes(scale: SoakScale, found: Run, is_interrupted: bool) -> list[str]:
     shares = found.counts.by_server
     total = max(1, sum(shares.values()))
     mix = ", ".join(f"{_SHOWN[name]} {shares[name] / total:.0%}" for name in SERVERS if shares[name])

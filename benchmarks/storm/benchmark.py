@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.common.callers import check
 from benchmarks.common.measure import tree, tree_cpu_seconds
 from benchmarks.common.memory import GIB, ProcessCounter, not_forked, room_bytes, tree_pss_bytes
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
-from benchmarks.common.session_setup import gather_all, open_way, through_hub
+from benchmarks.common.session_setup import gather_all, open_variant, through_hub
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 from benchmarks.common.worker_main import Act
 from testbed import third_party
@@ -46,7 +46,7 @@ _BUILTIN = ("clock", "files", "sqlite")
 
 
 @dataclass(frozen=True)
-class Way:
+class StormVariant:
     """fields: of each of the servers in the hub's config; None: no hub, or none of these servers."""
 
     label: str
@@ -59,13 +59,13 @@ class Way:
 
 
 _FORK: Json = {"share": "task", "spawn": "fork"}
-WAYS = {
-    "gather": Way("SDK sessions, exec, all at once"),
-    "exec": Way("toolhub, spawn: exec", {"share": "task", "spawn": "exec"}),
-    "fork": Way("toolhub, spawn: fork, first hub ever", _FORK),
-    "fork_warm": Way("toolhub, spawn: fork, a hub ran before", _FORK, is_warm=True),
-    "shared": Way("toolhub, share: hub", {"share": "hub"}, has_processes=False),
-    "builtin": Way(
+VARIANTS = {
+    "gather": StormVariant("SDK sessions, exec, all at once"),
+    "exec": StormVariant("toolhub, spawn: exec", {"share": "task", "spawn": "exec"}),
+    "fork": StormVariant("toolhub, spawn: fork, first hub ever", _FORK),
+    "fork_warm": StormVariant("toolhub, spawn: fork, a hub ran before", _FORK, is_warm=True),
+    "shared": StormVariant("toolhub, share: hub", {"share": "hub"}, has_processes=False),
+    "builtin": StormVariant(
         "toolhub, builtin: OTHER programs",
         has_processes=False,
         is_builtin=True,
@@ -74,14 +74,14 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class StormScale:
     """deadline_s: of each way."""
 
     tasks: int
     deadline_s: float
     servers: tuple[ServerCommand, ...] | None = None
     """None: three third-party servers in Python."""
-    ways: dict[str, Way] = field(default_factory=lambda: WAYS)
+    variants: dict[str, StormVariant] = field(default_factory=lambda: VARIANTS)
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
@@ -92,14 +92,14 @@ async def open_storm(
     servers: list[Json], tasks: int, entries: dict[str, Json] | None, state: str
 ) -> AsyncIterator[Act]:
     """See `openings.open_way`. entries: the servers in the hub's config; None: no hub. Role of `worker`."""
-    way = (
+    variant = (
         functools.partial(gather_all, servers, tasks, in_session=_list_tools)
         if entries is None
         else functools.partial(
             through_hub, servers, tasks, entries=entries, state=Path(state), in_task=_list_tools_in_task
         )
     )
-    async with open_way(way, tasks * len(servers)) as act:
+    async with open_variant(variant, tasks * len(servers)) as act:
         yield act
 
 
@@ -114,13 +114,13 @@ async def _list_tools_in_task(task: HubTask, server: Json) -> None:
 # --- outside ------------------------------------------------------------------------------------------------------
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: StormScale) -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as directory:
         storm = _Storm(scale, list(scale.servers or python_servers(Path(directory))), outcome)
         # So that nobody reads the servers' files from the disk on behalf of those who come later.
         storm.measure("gather", tasks=1)
-        rows = {name: storm.measure(name, tasks=scale.tasks) for name in scale.ways}
+        rows = {name: storm.measure(name, tasks=scale.tasks) for name in scale.variants}
     _compare(rows)
     title = f"{scale.tasks} tasks × {len(storm.servers)} servers, until each has answered `tools/list`"
     outcome.tables = [Table(title, _COLUMNS, list(rows.values()))]
@@ -140,41 +140,43 @@ def python_servers(directory: Path) -> list[ServerCommand]:
 class _Storm:
     """Measures one way after the other; what went wrong is in the outcome's notes."""
 
-    scale: Scale
+    scale: StormScale
     servers: list[ServerCommand]
     outcome: Outcome
 
     def measure(self, name: str, *, tasks: int) -> Json:
         """Return the way's row of the table."""
-        way = self.scale.ways[name]
+        variant = self.scale.variants[name]
         with tempfile.TemporaryDirectory() as state:
-            if way.is_warm:
+            if variant.is_warm:
                 self._start(name, 1, state)
             return self._start(name, tasks, state)
 
     def _start(self, name: str, tasks: int, state: str) -> Json:
-        way = self.scale.ways[name]
-        arguments = self._arguments(way)
-        row: Json = {"way": way.label, "ready": 0, "wanted": tasks * len(arguments["servers"])}
-        needed = row["wanted"] * _PROCESS_BYTES * way.has_processes
+        variant = self.scale.variants[name]
+        arguments = self._arguments(variant)
+        row: Json = {"way": variant.label, "ready": 0, "wanted": tasks * len(arguments["servers"])}
+        needed = row["wanted"] * _PROCESS_BYTES * variant.has_processes
         if needed > room_bytes():
-            self._note(way, tasks, f"was not run: it may take {needed / GIB:.1f} GiB, too much of what is available")
+            self._note(
+                variant, tasks, f"was not run: it may take {needed / GIB:.1f} GiB, too much of what is available"
+            )
             return row
         worker = Worker("benchmarks.storm.benchmark:open_storm", {**arguments, "tasks": tasks, "state": state})
         try:
             found = self._watch(worker)
         except WorkerFailed as exc:
-            self._note(way, tasks, f"did not finish: {exc}")
+            self._note(variant, tasks, f"did not finish: {exc}")
             return row
         finally:
             worker.close()
         self.outcome.raw[f"{name}/{tasks}"] = found
-        if way.has_processes and found["processes"] < found["ready"]:
-            self._note(way, tasks, f"has {found['processes']} processes below it, so its memory is not all counted")
+        if variant.has_processes and found["processes"] < found["ready"]:
+            self._note(variant, tasks, f"has {found['processes']} processes below it, so its memory is not all counted")
         if told := not_forked(Path(state)):
-            self._note(way, tasks, told)
+            self._note(variant, tasks, told)
         if found["failures"]:
-            self._note(way, tasks, f"failed {len(found['failures'])} times, first with {found['failures'][0]}")
+            self._note(variant, tasks, f"failed {len(found['failures'])} times, first with {found['failures'][0]}")
         measured = {**found, "failures": len(found["failures"]), "pss_mib": found["pss_bytes"] / MIB}
         return {**row, **measured, "left_behind": worker.left_behind}
 
@@ -191,15 +193,15 @@ class _Storm:
         size = {"pss_bytes": tree_pss_bytes(worker.pid), "processes": processes, "peak_processes": peak}
         return {**answer, "cpu_s": cpu_s, **size}
 
-    def _arguments(self, way: Way) -> Json:
-        if way.is_builtin:
+    def _arguments(self, variant: StormVariant) -> Json:
+        if variant.is_builtin:
             builtin = {name: {"builtin": name} for name in _BUILTIN}
             return {"servers": [{"name": name} for name in builtin], "entries": builtin}
-        entries = None if way.fields is None else {s.name: s.config(**way.fields) for s in self.servers}
+        entries = None if variant.fields is None else {s.name: s.config(**variant.fields) for s in self.servers}
         return {"servers": [server.to_json() for server in self.servers], "entries": entries}
 
-    def _note(self, way: Way, tasks: int, what: str) -> None:
-        self.outcome.notes.append(f"{way.label}, {tasks} task{'s' * (tasks > 1)}: {what}.")
+    def _note(self, variant: StormVariant, tasks: int, what: str) -> None:
+        self.outcome.notes.append(f"{variant.label}, {tasks} task{'s' * (tasks > 1)}: {what}.")
 
 
 # --- verdict ------------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def _targets(rows: dict[str, Json], tasks: int) -> list[Target]:
     ]
 
 
-def _notes(servers: list[ServerCommand], scale: Scale) -> list[str]:
+def _notes(servers: list[ServerCommand], scale: StormScale) -> list[str]:
     names = ", ".join(server.name for server in servers)
     return [
         f"The servers are {names}; in the rows with `spawn` each task has a process of each. `time_sdk1` is `time` on "
@@ -248,11 +250,13 @@ def _notes(servers: list[ServerCommand], scale: Scale) -> list[str]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "storm",
     "How long until a whole sweep can work, and what does it take?",
     run,
     # `exec` takes a minute with a whole sweep, and `init` has it beside the same SDK sessions.
-    full=Scale(tasks=TASKS, deadline_s=120.0, ways={name: WAYS[name] for name in WAYS if name != "exec"}),
-    quick=Scale(tasks=6, deadline_s=20.0),
+    full=StormScale(
+        tasks=TASKS, deadline_s=120.0, variants={name: VARIANTS[name] for name in VARIANTS if name != "exec"}
+    ),
+    quick=StormScale(tasks=6, deadline_s=20.0),
 )

@@ -20,9 +20,9 @@ import anyio
 import anyio.to_thread
 
 from benchmarks.common.hub_process import ServedHub
-from benchmarks.common.leak_watch import Watch, Watcher, open_client
+from benchmarks.common.leak_watch import HubHistory, LeakWatcher, open_client
 from benchmarks.common.measure import cpu_seconds, median, percentile
-from benchmarks.common.result import ROOT, Column, Json, Outcome, Question, Table, Target
+from benchmarks.common.result import ROOT, Benchmark, Column, Json, Outcome, Table, Target
 from benchmarks.common.server_commands import lean_echo
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.sweep.agents import MIX, Pace
@@ -43,7 +43,7 @@ _MIB = 1024
 
 
 @dataclass(frozen=True)
-class Scale:
+class SweepScale:
     """tasks and at_once: of each run. kills: of servers, on purpose. short: tasks of each run with 3 calls, after."""
 
     tasks: int
@@ -55,9 +55,9 @@ class Scale:
 
 
 @dataclass
-class Found:
-    watch: Watch
-    after: Watch
+class SweepResults:
+    watch: HubHistory
+    after: HubHistory
     """While the short tasks come and go."""
     tallies: list[Json] = field(default_factory=list)
     short: list[Json] = field(default_factory=list)
@@ -101,7 +101,7 @@ def servers(folder: Path, pace: Pace) -> dict[str, Json]:
     }
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: SweepScale) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         found = anyio.run(_measure, scale, Path(folder))
     outcome = Outcome(notes=_notes(scale, found))
@@ -116,25 +116,25 @@ def run(scale: Scale) -> Outcome:
     return outcome
 
 
-async def _measure(scale: Scale, folder: Path) -> Found:
+async def _measure(scale: SweepScale, folder: Path) -> SweepResults:
     with ExitStack() as stack:
-        crew = [stack.enter_context(Worker("benchmarks.sweep.agents:open_agents", {})) for _ in RUNS]
+        workers = [stack.enter_context(Worker("benchmarks.sweep.agents:open_agents", {})) for _ in RUNS]
         hub = stack.enter_context(ServedHub(servers(folder, scale.pace)))
         async with open_client(hub.socket) as client:
-            found = Found(Watch(), Watch())
+            found = SweepResults(HubHistory(), HubHistory())
             expected_s = scale.calls * scale.pace.mean_s * -(-scale.tasks // scale.at_once)
             source = random.Random(scale.kills)
             kills = [expected_s * source.uniform(_KILLS_FROM, _KILLS_TO) for _ in range(scale.kills)]
-            watcher, cpu = Watcher(hub.pid, client), cpu_seconds(hub.pid)
+            watcher, cpu = LeakWatcher(hub.pid, client), cpu_seconds(hub.pid)
             found.watch = watcher.seen
-            found.tallies = await _sweep(crew, hub, watcher, scale, kills)
+            found.tallies = await _sweep(workers, hub, watcher, scale, kills)
             found.wall_s = (await watcher.look()).at_s
             found.cpu_s = cpu_seconds(hub.pid) - cpu
-            after = Watcher(hub.pid, client)
+            after = LeakWatcher(hub.pid, client)
             found.after = after.seen
             await after.look()
             short = replace(scale, tasks=scale.short, at_once=min(scale.short, 5), calls=3, kills=0)
-            found.short = await _sweep(crew, hub, after, short, [])
+            found.short = await _sweep(workers, hub, after, short, [])
             await after.look()
         hub.close()
         found.left_behind = hub.left_behind
@@ -142,7 +142,9 @@ async def _measure(scale: Scale, folder: Path) -> Found:
     return found
 
 
-async def _sweep(crew: list[Worker], hub: ServedHub, watcher: Watcher, scale: Scale, kills: list[float]) -> list[Json]:
+async def _sweep(
+    workers: list[Worker], hub: ServedHub, watcher: LeakWatcher, scale: SweepScale, kills: list[float]
+) -> list[Json]:
     """Both runs at the same time, watched; return a tally of each."""
     tallies: list[Json] = []
 
@@ -161,7 +163,7 @@ async def _sweep(crew: list[Worker], hub: ServedHub, watcher: Watcher, scale: Sc
     async with anyio.create_task_group() as watching:
         watching.start_soon(watcher.watch, kills)
         async with anyio.create_task_group() as runs:
-            for worker, run_name in zip(crew, RUNS, strict=True):
+            for worker, run_name in zip(workers, RUNS, strict=True):
                 runs.start_soon(ask, worker, run_name)
         watching.cancel_scope.cancel()
     return tallies
@@ -170,7 +172,7 @@ async def _sweep(crew: list[Worker], hub: ServedHub, watcher: Watcher, scale: Sc
 # --- what it comes to -------------------------------------------------------------------------------------------------
 
 
-def _calls_table(scale: Scale, found: Found) -> Table:
+def _calls_table(scale: SweepScale, found: SweepResults) -> Table:
     made = found.total("made")
     row = {
         "made": made,
@@ -202,7 +204,7 @@ def _calls_table(scale: Scale, found: Found) -> Table:
     return Table(title, columns, [row])
 
 
-def _hub_table(found: Found) -> Table:
+def _hub_table(found: SweepResults) -> Table:
     last, end = found.watch.samples[-1], found.after.samples[-1]
     lags = [sample.health_ms for sample in found.watch.settled]
     row = {
@@ -230,11 +232,11 @@ def _hub_table(found: Found) -> Table:
     return Table("The hub", columns, [row])
 
 
-def _own_sessions(found: Found) -> int:
+def _own_sessions(found: SweepResults) -> int:
     return sum(len(task["slots"]) for task in found.after.statistics["tasks"])
 
 
-def _growth_table(found: Found) -> Table:
+def _growth_table(found: SweepResults) -> Table:
     settled, after = found.watch.settled, found.after.samples
     tasks = sum(_number(tally["made"]) for tally in found.short) / 3
     rows = [
@@ -259,12 +261,12 @@ def _growth_row(name: str, first_kib: float, last_kib: float, fds: float) -> Jso
     return {"what": name, "first": first_kib / _MIB, "last": last_kib / _MIB, "fds": fds}
 
 
-def _slope_percent(found: Found) -> float:
+def _slope_percent(found: SweepResults) -> float:
     """Of the hub's size when it had settled, per 10,000 calls."""
     return found.watch.slope() * 10 / found.watch.settled[0].rss_kib * 100
 
 
-def _targets(found: Found) -> list[Target]:
+def _targets(found: SweepResults) -> list[Target]:
     settled = found.watch.settled
     enough = settled[-1].calls - settled[0].calls >= _ENOUGH_CALLS
     return [
@@ -278,7 +280,7 @@ def _targets(found: Found) -> list[Target]:
     ]
 
 
-def _notes(scale: Scale, found: Found) -> list[str]:
+def _notes(scale: SweepScale, found: SweepResults) -> list[str]:
     pace = scale.pace
     hours = found.wall_s * pace.compressed / 3600
     mix = ", ".join(f"{name} {share:.0%}" for name, share in MIX.items())
@@ -294,10 +296,10 @@ def _notes(scale: Scale, found: Found) -> list[str]:
     ]
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "sweep",
     "Does a hub last a long sweep?",
     run,
-    full=Scale(tasks=60, at_once=60, calls=130, pace=Pace(compressed=180), kills=12, short=100),
-    quick=Scale(tasks=20, at_once=20, calls=60, pace=Pace(compressed=120), kills=4, short=20),
+    full=SweepScale(tasks=60, at_once=60, calls=130, pace=Pace(compressed=180), kills=12, short=100),
+    quick=SweepScale(tasks=20, at_once=20, calls=60, pace=Pace(compressed=120), kills=4, short=20),
 )

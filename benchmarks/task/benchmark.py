@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from benchmarks.common.result import Outcome, Question
+from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.play import Site
@@ -21,18 +21,18 @@ from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, Plan, measure_c
 from benchmarks.task.modelled import modelled, site_of, start_cpu_s
 from benchmarks.task.replay import Replay, measure_replay
 from benchmarks.task.sites import Case, Extrapolation, extrapolate
-from benchmarks.task.tables import Found, outcome_of
+from benchmarks.task.tables import TaskResults, outcome_of
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 from testbed.engine.install import installed
 from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
 
-WAYS = (SPAWN, DROP_IN, TOOLHUB)
+VARIANTS = (SPAWN, DROP_IN, TOOLHUB)
 _BLOCKS = 2048
 """Of 128 tokens: room for all that is played, as an accelerator's cache should have, and for the calibration."""
 
 
 @dataclass(frozen=True)
-class Engine:
+class TaskEngine:
     """about: the first words of a note. tokens: that its cache holds. measure: what its steps cost."""
 
     about: str
@@ -42,12 +42,12 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Scale:
+class TaskScale:
     replay: Replay = field(default_factory=Replay)
     extrapolation: Extrapolation = field(default_factory=Extrapolation)
-    ways: Sequence[str] = WAYS
+    variants: Sequence[str] = VARIANTS
     plan: Plan = PLAN
-    engine: Engine | None = None
+    engine: TaskEngine | None = None
     """None: vLLM on this machine's CPU."""
 
 
@@ -57,35 +57,35 @@ async def _cpu_engine() -> AsyncIterator[Served]:
         yield Served(engine.openai_url, engine.name)
 
 
-def cpu_engine(plan: Plan) -> Engine:
+def cpu_engine(plan: Plan) -> TaskEngine:
     """Raises EngineSetupError without `make engine`."""
     installed()
     about = "A real vLLM on the CPU with a model of random weights (35 M parameters)"
-    return Engine(about, _BLOCKS * BLOCK_SIZE, _cpu_engine, lambda served: measure_costs(served, plan))
+    return TaskEngine(about, _BLOCKS * BLOCK_SIZE, _cpu_engine, lambda served: measure_costs(served, plan))
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: TaskScale) -> Outcome:
     engine = scale.engine or cpu_engine(scale.plan)
     found = anyio.run(_measure, scale, engine)
     return outcome_of(found, scale.replay, scale.extrapolation, engine.about)
 
 
-async def _measure(scale: Scale, engine: Engine) -> Found:
+async def _measure(scale: TaskScale, engine: TaskEngine) -> TaskResults:
     async with engine.open() as served:
         measured = await engine.measure(served)
-        rounds = await measure_replay(served, scale.replay, scale.ways)
+        rounds = await measure_replay(served, scale.replay, scale.variants)
     start = start_cpu_s(rounds[SPAWN])
     site = site_of(measured.calibration.costs, engine.tokens // BLOCK, measured.budget, os.cpu_count() or 1)
-    again = {way: modelled(way, found, site, start) for way, found in rounds.items()}
-    return Found(measured, rounds, again, start, extrapolate(scale.extrapolation, start))
+    again = {variant: modelled(variant, found, site, start) for variant, found in rounds.items()}
+    return TaskResults(measured, rounds, again, start, extrapolate(scale.extrapolation, start))
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "task",
     "How long does a whole research task take?",
     run,
-    full=Scale(plan=replace(PLAN, repeats=2)),
-    quick=Scale(
+    full=TaskScale(plan=replace(PLAN, repeats=2)),
+    quick=TaskScale(
         Replay(tasks=2, turns=4, rounds=1),
         Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
         plan=QUICK_PLAN,

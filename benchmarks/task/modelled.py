@@ -25,9 +25,9 @@ class Modelled:
     llm_s: float
 
 
-def modelled(way: str, rounds: Sequence[Round], site: Site, start_cpu_s: float) -> Modelled:
+def modelled(variant: str, rounds: Sequence[Round], site: Site, start_cpu_s: float) -> Modelled:
     """start_cpu_s: CPU seconds of starting a tool server."""
-    policy = replace(POLICIES[way], start_cpu_s=(start_cpu_s, start_cpu_s))
+    policy = replace(POLICIES[variant], start_cpu_s=(start_cpu_s, start_cpu_s))
     found: list[Json] = [
         play([_as_played(*each) for each in zip(one.traces, one.times, strict=True)], policy, site).summary()
         for one in rounds

@@ -76,25 +76,27 @@ class Round:
         return {**self.split, "cpu_s": self.cpu_s, "starts": self.starts, "tasks": times}
 
 
-async def measure_replay(served: Served, replay: Replay, ways: Sequence[str]) -> dict[str, list[Round]]:
+async def measure_replay(served: Served, replay: Replay, variants: Sequence[str]) -> dict[str, list[Round]]:
     """All ways in turns. A round's tasks are the same in each, but for their texts, which no cache knows."""
-    found: dict[str, list[Round]] = {way: [] for way in ways}
+    found: dict[str, list[Round]] = {variant: [] for variant in variants}
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         writer = await open_writer(http, served)
         # Nothing is discarded: in each round the way's process and all it starts are new.
-        for number, way in interleaved(ways, replay.rounds - 1):
-            found[way].append(await _play(http, served, way, replay.traces(number), writer))
+        for number, variant in interleaved(variants, replay.rounds - 1):
+            found[variant].append(await _play(http, served, variant, replay.traces(number), writer))
     return found
 
 
-async def _play(http: httpx2.AsyncClient, served: Served, way: str, traces: list[TaskTrace], writer: Writer) -> Round:
+async def _play(
+    http: httpx2.AsyncClient, served: Served, variant: str, traces: list[TaskTrace], writer: Writer
+) -> Round:
     scripts = [write(trace, writer) for trace in traces]
     plan = {query: planned for script in scripts for query, planned in script.plan.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.json")
         path.write_text(json.dumps(plan))
         servers = {kind: [sys.executable, str(_SERVER), kind, str(path)] for kind in TOOLS}
-        arguments = {"way": way, "served": asdict(served), "servers": servers}
+        arguments = {"variant": variant, "served": asdict(served), "servers": servers}
         with Worker("benchmarks.task.variants:open_way", arguments) as worker:
             worker.wait_ready()
             await _empty_cache(http, served)
@@ -105,7 +107,7 @@ async def _play(http: httpx2.AsyncClient, served: Served, way: str, traces: list
             waited = (await read_metric(http, served, _QUEUED) or 0.0) - (queued or 0.0)
     times = [TaskTimes.of(each) for each in answer["tasks"]]
     for script, each in zip(scripts, times, strict=True):
-        _check(way, script, each)
+        _check(variant, script, each)
     return Round(traces, times, waited, cpu_s, len(traces) * len(servers) + len(plan))
 
 
@@ -116,8 +118,8 @@ async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
         answer.raise_for_status()
 
 
-def _check(way: str, script: Script, times: TaskTimes) -> None:
+def _check(variant: str, script: Script, times: TaskTimes) -> None:
     """A call that failed, or a turn that went otherwise, must not count as a fast one."""
     found, wanted = (len(times.turns), len(times.calls)), (len(script.answers), len(script.plan))
     if found != wanted:
-        raise RuntimeError(f"{way}: {script.task} had {found} turns and calls instead of {wanted}")
+        raise RuntimeError(f"{variant}: {script.task} had {found} turns and calls instead of {wanted}")

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field, replace
 from benchmarks.common.result import Json
 from benchmarks.model.costs import EngineCosts
 from benchmarks.model.play import DROP_IN, MIROFLOW, TOOLHUB, Policy, Site, play
-from benchmarks.model.traces import make_crowd
+from benchmarks.model.traces import make_tasks
 
 _ROOM = 8
 """Conversations of an engine at once that the smaller cache has room for; both runtimes have an option for it."""
@@ -106,4 +106,4 @@ def extrapolate(wanted: Extrapolation, start_cpu_s: float) -> Extrapolated:
 
 def _summary(case: Case, policy: Policy, scale: float, start_cpu_s: float) -> Json:
     costs = replace(policy, start_cpu_s=(start_cpu_s, start_cpu_s))
-    return play(make_crowd(case.tasks, scale=scale), costs, case.site).summary()
+    return play(make_tasks(case.tasks, scale=scale), costs, case.site).summary()

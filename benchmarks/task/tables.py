@@ -31,7 +31,7 @@ _KEYS = [column.key for column in _PARTS]
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskResults:
     """start_cpu_s: CPU seconds for each tool server that MiroFlow's pattern starts, as measured."""
 
     measured: Measured
@@ -41,7 +41,7 @@ class Found:
     extrapolated: Extrapolated
 
 
-def outcome_of(found: Found, replay: Replay, extrapolation: Extrapolation, about: str) -> Outcome:
+def outcome_of(found: TaskResults, replay: Replay, extrapolation: Extrapolation, about: str) -> Outcome:
     cases = [_case_table(case, found.extrapolated.cases[case.name]) for case in extrapolation.cases]
     tables = [_real_table(found, replay), _model_table(found), _calibration_table(found.measured), *cases]
     if extrapolation.sensitivity:
@@ -53,22 +53,22 @@ def outcome_of(found: Found, replay: Replay, extrapolation: Extrapolation, about
 # --- the real engine ------------------------------------------------------------------------------------------------
 
 
-def _real_table(found: Found, replay: Replay) -> Table:
-    split = {way: _mean_of([one.split for one in rounds]) for way, rounds in found.rounds.items()}
-    walls = {way: [each.wall_s for one in rounds for each in one.times] for way, rounds in found.rounds.items()}
+def _real_table(found: TaskResults, replay: Replay) -> Table:
+    split = {variant: _mean_of([one.split for one in rounds]) for variant, rounds in found.rounds.items()}
+    walls = {variant: [each.wall_s for one in rounds for each in one.times] for variant, rounds in found.rounds.items()}
     rows = [
         {
-            "way": LABELS[way],
-            "task_s": split[way]["task_s"],
-            **{key: split[way][key] for key in _KEYS},
-            "gain": ratio(split[SPAWN]["task_s"], split[way]["task_s"]),
-            "spread": f"{min(walls[way]):.1f}–{max(walls[way]):.1f}",
+            "way": LABELS[variant],
+            "task_s": split[variant]["task_s"],
+            **{key: split[variant][key] for key in _KEYS},
+            "gain": ratio(split[SPAWN]["task_s"], split[variant]["task_s"]),
+            "spread": f"{min(walls[variant]):.1f}–{max(walls[variant]):.1f}",
             "ttft_ms": 1e3 * median([ttft for one in rounds for each in one.times for ttft in each.ttft_s]),
             "cached": 100 * _cached_share(rounds),
             "cpu_s": fmean(one.cpu_s / len(one.times) for one in rounds),
             "tasks": sum(len(one.times) for one in rounds),
         }
-        for way, rounds in found.rounds.items()
+        for variant, rounds in found.rounds.items()
     ]
     columns = [
         Column("way", "way"),
@@ -97,14 +97,14 @@ def _cached_share(rounds: Sequence[Round]) -> float:
 # --- the model ------------------------------------------------------------------------------------------------------
 
 
-def _model_table(found: Found) -> Table:
+def _model_table(found: TaskResults) -> Table:
     rows = []
-    for way, again in found.modelled.items():
-        splits = _mean_of([one.split for one in found.rounds[way]])
+    for variant, again in found.modelled.items():
+        splits = _mean_of([one.split for one in found.rounds[variant]])
         llm_s = splits["queue_s"] + splits["prefill_s"] + splits["decode_s"]
         rows.append(
             {
-                "way": LABELS[way],
+                "way": LABELS[variant],
                 "task_s": splits["task_s"],
                 "modelled_task_s": again.task_s,
                 "task_error": 100 * (again.task_s / splits["task_s"] - 1),
@@ -184,11 +184,11 @@ def _case_table(case: Case, played: Mapping[str, Json]) -> Table:
     return Table(f"Where the time goes, modelled: {case.name}", columns, rows)
 
 
-def _sensitivity_table(found: Found, extrapolation: Extrapolation) -> Table:
+def _sensitivity_table(found: TaskResults, extrapolation: Extrapolation) -> Table:
     rows = []
     for case in extrapolation.sensitivity:
         played = found.extrapolated.sensitivity[case.name]
-        base, ours = (played[way]["task_s"] for way in (SPAWN, TOOLHUB))
+        base, ours = (played[variant]["task_s"] for variant in (SPAWN, TOOLHUB))
         rows.append({"case": case.name, "base_s": base, "ours_s": ours, "gain": ratio(base, ours)})
     columns = [
         Column("case", f"{extrapolation.cases[0].name}, but"),
@@ -226,8 +226,8 @@ def _tried_table(case: str, played: Mapping[str, Json]) -> Table:
 # --- verdict --------------------------------------------------------------------------------------------------------
 
 
-def _targets(found: Found, extrapolation: Extrapolation) -> list[Target]:
-    real = {way: fmean(one.split["task_s"] for one in rounds) for way, rounds in found.rounds.items()}
+def _targets(found: TaskResults, extrapolation: Extrapolation) -> list[Target]:
+    real = {variant: fmean(one.split["task_s"] for one in rounds) for variant, rounds in found.rounds.items()}
     claim = "MiroFlow's pattern ÷ toolhub, time of a task"
     targets = [Target(f"{claim}, real engine", ratio(real[SPAWN], real.get(TOOLHUB)), 2, "×", at_most=False)]
     for case in extrapolation.cases:
@@ -238,7 +238,7 @@ def _targets(found: Found, extrapolation: Extrapolation) -> list[Target]:
     return [*targets, Target("model of the engine, error on requests it has not seen", 100 * errors, 20, "%")]
 
 
-def _notes(found: Found, replay: Replay, about: str) -> list[str]:
+def _notes(found: TaskResults, replay: Replay, about: str) -> list[str]:
     costs = found.measured.calibration.costs
     told = ", ".join(f"{name} {value:.3g}" for name, value in asdict(costs).items())
     return [
@@ -264,7 +264,7 @@ def _notes(found: Found, replay: Replay, about: str) -> list[str]:
 
 def _limits(case: str, played: Mapping[str, Json]) -> str:
     """What no runtime can change."""
-    base, ours = (played[way] for way in (SPAWN, TOOLHUB))
+    base, ours = (played[variant] for variant in (SPAWN, TOOLHUB))
     removable = [(each["queue_s"] + each["prefill_s"] + each["start_s"]) / each["task_s"] for each in (base, ours)]
     return (
         f"{case}: of a task in MiroFlow's pattern {base['tools_s'] / base['task_s']:.0%} are the tools' own seconds, "
@@ -273,11 +273,11 @@ def _limits(case: str, played: Mapping[str, Json]) -> str:
     )
 
 
-def _raw(found: Found) -> Json:
+def _raw(found: TaskResults) -> Json:
     return {
-        "rounds": {LABELS[way]: [one.to_json() for one in rounds] for way, rounds in found.rounds.items()},
+        "rounds": {LABELS[variant]: [one.to_json() for one in rounds] for variant, rounds in found.rounds.items()},
         "task_s_by_round": {
-            LABELS[way]: [one.split["task_s"] for one in rounds] for way, rounds in found.rounds.items()
+            LABELS[variant]: [one.split["task_s"] for one in rounds] for variant, rounds in found.rounds.items()
         },
         "start_cpu_s": found.start_cpu_s,
         "samples": [asdict(sample) for sample in found.measured.samples],
@@ -287,10 +287,14 @@ def _raw(found: Found) -> Json:
     }
 
 
-def _lanes(found: Found) -> list[Json]:
+def _lanes(found: TaskResults) -> list[Json]:
     """One task in the first round, before and after."""
     return [
-        {"way": LABELS[way], "is_ours": way == TOOLHUB, "spans": list(found.rounds[way][0].times[0].spans())}
-        for way in (SPAWN, TOOLHUB)
-        if way in found.rounds
+        {
+            "way": LABELS[variant],
+            "is_ours": variant == TOOLHUB,
+            "spans": list(found.rounds[variant][0].times[0].spans()),
+        }
+        for variant in (SPAWN, TOOLHUB)
+        if variant in found.rounds
     ]

@@ -31,7 +31,7 @@ from benchmarks.common.result import Json, hub_config
 from benchmarks.common.worker_main import Act
 from benchmarks.llm.plain_client import PlainModel, open_plain_model
 from benchmarks.llm.scripted_agent import Play, Served, open_side, play
-from benchmarks.model import play as engine_play
+from benchmarks.model import play as model_play
 from benchmarks.task.times import CallTimes, TaskTimes, TurnTimes
 from toolhub import Hub
 from toolhub.config import AgentSettings, HintSettings
@@ -39,12 +39,12 @@ from toolhub.miroflow import ToolManager
 
 KEEP, STRIDE = 5, 5
 SHARED = ("search", "scrape")
-SPAWN, DROP_IN, TOOLHUB = engine_play.MIROFLOW.name, engine_play.DROP_IN.name, engine_play.TOOLHUB.name
+SPAWN, DROP_IN, TOOLHUB = model_play.MIROFLOW.name, model_play.DROP_IN.name, model_play.TOOLHUB.name
 Servers = Mapping[str, list[str]]
 
 
 @asynccontextmanager
-async def open_way(way: str, served: Json, servers: dict[str, list[str]]) -> AsyncIterator[Act]:
+async def open_variant(variant: str, served: Json, servers: dict[str, list[str]]) -> AsyncIterator[Act]:
     """Answers ``{"scripts": [...], "plan": {...}}`` with ``{"tasks": [...]}``: the `TaskTimes` of each, as JSON.
 
     servers: the command of each. All tasks begin at once, and what their way has to start is part of their time.
@@ -54,7 +54,7 @@ async def open_way(way: str, served: Json, servers: dict[str, list[str]]) -> Asy
     async def act(request: Json) -> Json:
         began = time.perf_counter()
         stage = Stage(model, servers, request["plan"], lambda: time.perf_counter() - began)
-        found = await _WAYS[way](stage, request["scripts"])
+        found = await _VARIANTS[variant](stage, request["scripts"])
         return {"tasks": [times.to_json() for times in found]}
 
     yield act
@@ -199,7 +199,7 @@ def _turn(completion: Completion, ended: float) -> TurnTimes:
     )
 
 
-_WAYS: dict[str, Callable[[Stage, list[Json]], Awaitable[list[TaskTimes]]]] = {
+_VARIANTS: dict[str, Callable[[Stage, list[Json]], Awaitable[list[TaskTimes]]]] = {
     SPAWN: _spawn,
     DROP_IN: _drop_in,
     TOOLHUB: _toolhub,

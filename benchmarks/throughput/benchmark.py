@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 
 from benchmarks.common.baselines import FASTMCP
 from benchmarks.common.measure import interleaved, median, percentile, spread
-from benchmarks.common.result import Column, Json, Outcome, Question, Table, Target, ratio
+from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, builtin_clock, lean_echo, own_clock
-from benchmarks.common.variants import Way, start
+from benchmarks.common.variants import Variant, start
 
-_FLOOR = Way("floor", "JSON lines by hand (floor)")
-_SDK = Way("sdk", "SDK, persistent session")
-_EMBEDDED = Way("embedded", "toolhub embedded")
-_SOCKET = Way("socket", "toolhub serve, unix socket")
-_FASTMCP = Way("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP)
-WAYS = (_FLOOR, _SDK, _EMBEDDED, _SOCKET, _FASTMCP)
+_FLOOR = Variant("floor", "JSON lines by hand (floor)")
+_SDK = Variant("sdk", "SDK, persistent session")
+_EMBEDDED = Variant("embedded", "toolhub embedded")
+_SOCKET = Variant("socket", "toolhub serve, unix socket")
+_FASTMCP = Variant("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP)
+VARIANTS = (_FLOOR, _SDK, _EMBEDDED, _SOCKET, _FASTMCP)
 """Of calling a program; a builtin has only those through a hub."""
-_HUB_WAYS = (_EMBEDDED, _SOCKET)
+_HUB_VARIANTS = (_EMBEDDED, _SOCKET)
 
 LEAST_SERVED_PER_S = 1500
 MOST_LAG_MS = 20
 
 
 @dataclass(frozen=True)
-class Scale:
+class ThroughputScale:
     """calls: of each way, per round and number in flight."""
 
     rounds: int
@@ -71,10 +71,10 @@ class Samples:
         }
 
 
-Found = dict[Way, Samples]
+SamplesByVariant = dict[Variant, Samples]
 
 
-def run(scale: Scale) -> Outcome:
+def run(scale: ThroughputScale) -> Outcome:
     outcome = Outcome(notes=[
         "Every contestant is a process of its own on asyncio with a server of its own; they take turns, round 0 is "
         "discarded. Every echo has a text of its own, and every answer is compared: a wrong one would end the run.",
@@ -85,37 +85,37 @@ def run(scale: Scale) -> Outcome:
     ])  # fmt: skip
     for server in scale.servers:
         found = _measure(server, scale, outcome.notes)
-        rows = [_row(server, way, samples, scale) for way, samples in found.items()]
+        rows = [_row(server, variant, samples, scale) for variant, samples in found.items()]
         if server.builtin and outcome.tables:
             outcome.tables[-1].rows.extend(rows)
         else:
             outcome.tables.append(Table(_title(server), _columns(scale), rows))
         _compare(outcome.tables[-1].rows, scale)
-        outcome.raw[server.name] = {way.label: samples.raw() for way, samples in found.items()}
+        outcome.raw[server.name] = {variant.label: samples.raw() for variant, samples in found.items()}
         if server is scale.servers[0]:
             outcome.targets = _targets(found, scale)
     return outcome
 
 
-def _measure(server: ServerCommand, scale: Scale, notes: list[str]) -> Found:
+def _measure(server: ServerCommand, scale: ThroughputScale, notes: list[str]) -> SamplesByVariant:
     with ExitStack() as stack:
-        crew = start(server, _HUB_WAYS if server.builtin else WAYS, stack, notes)
-        found = {way: Samples() for way in crew}
-        for number, way in interleaved(list(crew), scale.rounds):
+        workers = start(server, _HUB_VARIANTS if server.builtin else VARIANTS, stack, notes)
+        found = {variant: Samples() for variant in workers}
+        for number, variant in interleaved(list(workers), scale.rounds):
             for in_flight in scale.in_flight:
                 calls = max(scale.calls, in_flight)
-                answer = crew[way].ask({"calls": calls, "in_flight": in_flight, "lags": True})
+                answer = workers[variant].ask({"calls": calls, "in_flight": in_flight, "lags": True})
                 if number > 0:
-                    found[way].add(in_flight, answer)
+                    found[variant].add(in_flight, answer)
     return found
 
 
-def _row(server: ServerCommand, way: Way, samples: Samples, scale: Scale) -> Json:
+def _row(server: ServerCommand, variant: Variant, samples: Samples, scale: ThroughputScale) -> Json:
     row: Json = {
-        "way": f"{way.label}, builtin (no process)" if server.builtin else way.label,
+        "way": f"{variant.label}, builtin (no process)" if server.builtin else variant.label,
         "calls": samples.calls,
         "client_cpu_us": samples.client_cpu_us,
-        "hub_cpu_us": samples.hub_cpu_us if way is _SOCKET else None,
+        "hub_cpu_us": samples.hub_cpu_us if variant is _SOCKET else None,
         "lag_p99_ms": percentile(samples.lags_ms, 0.99) if samples.lags_ms else None,
     }
     return row | {f"at_{in_flight}_per_s": _rate(samples, in_flight) for in_flight in scale.in_flight}
@@ -125,7 +125,7 @@ def _rate(samples: Samples | None, in_flight: int) -> float | None:
     return median(samples.per_s[in_flight]) if samples is not None else None
 
 
-def _compare(rows: list[Json], scale: Scale) -> None:
+def _compare(rows: list[Json], scale: ThroughputScale) -> None:
     """Give each row its calls a second by those of the SDK."""
     base = next((row for row in rows if row["way"] == _SDK.label), {})
     for row in rows:
@@ -134,7 +134,7 @@ def _compare(rows: list[Json], scale: Scale) -> None:
             row[f"at_{in_flight}_vs_sdk"] = ratio(row[key], base.get(key))
 
 
-def _columns(scale: Scale) -> list[Column]:
+def _columns(scale: ThroughputScale) -> list[Column]:
     return [
         Column("way", "way of calling"),
         Column("calls", "calls"),
@@ -152,7 +152,7 @@ def _title(server: ServerCommand) -> str:
     return f"`toolhub_servers.{server.name}` over its own stdio transport, and as a builtin"
 
 
-def _targets(found: Found, scale: Scale) -> list[Target]:
+def _targets(found: SamplesByVariant, scale: ThroughputScale) -> list[Target]:
     sdk, embedded, served = found.get(_SDK), found.get(_EMBEDDED), found.get(_SOCKET)
     rates = [
         Target(
@@ -185,10 +185,10 @@ def _lag(samples: Samples | None) -> float | None:
     return percentile(samples.lags_ms, 0.99) if samples is not None and samples.lags_ms else None
 
 
-QUESTION = Question(
+BENCHMARK = Benchmark(
     "throughput",
     "How many calls a second?",
     run,
-    full=Scale(rounds=5, calls=1000),
-    quick=Scale(rounds=2, calls=300),
+    full=ThroughputScale(rounds=5, calls=1000),
+    quick=ThroughputScale(rounds=2, calls=300),
 )

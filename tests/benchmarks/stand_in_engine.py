@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from llm_stand_in.answers import Answer, said
 from llm_stand_in.model_server import Seen, open_model_server
 
-from benchmarks.kv import results as kv_found
+from benchmarks.kv import results as kv_results
 from benchmarks.kv.history import Talk
 from benchmarks.kv.mix import Mix
 from benchmarks.kv.waits import Sizes
@@ -16,7 +16,7 @@ from benchmarks.llm.scripted_agent import Served
 from benchmarks.loop import benchmark as loop
 from benchmarks.loop.dispatch import Turn
 from benchmarks.loop.long_task import LongTask
-from benchmarks.loop.many_agents import Crowd
+from benchmarks.loop.many_agents import ManyAgents
 
 # Of 16 tokens. One conversation, most of it the description of the tools, or the fillers.
 CACHE_BLOCKS = 120
@@ -48,7 +48,7 @@ async def open_large() -> AsyncIterator[Served]:
 
 
 _SIZES = Sizes(prompt=100, result=20, filler=400, fillers=5, tool_s=0.05)
-TINY_KV = kv_found.Scale(
+TINY_KV = kv_results.KvScale(
     rounds=1,
     calm_rounds=1,
     mix_rounds=1,
@@ -57,14 +57,14 @@ TINY_KV = kv_found.Scale(
     calm=_SIZES,
     mix=Mix(tasks=2, turns=2, prompts=(50,), tools_s=(0.01,), result=10),
     talk=Talk(turns=14, system=50, result=60),
-    engines=kv_found.Engines("A stand-in", CACHE_BLOCKS * 16, open_small, open_small, open_large),
+    engines=kv_results.KvEngines("A stand-in", CACHE_BLOCKS * 16, open_small, open_small, open_large),
 )
-TINY_LOOP = loop.Scale(
+TINY_LOOP = loop.LoopScale(
     rounds=1,
     crowd_rounds=1,
     task_rounds=1,
     turns=(Turn("2 calls", (0.01, 0.01)),),
-    crowds=(Crowd("3 agents", 3, 2, 0.01, 2, shared=50),),
+    crowds=(ManyAgents("3 agents", 3, 2, 0.01, 2, shared=50),),
     task=LongTask(turns=4, system=20, answer_s=0.01),
-    engines=loop.Engines("A stand-in", open_large, open_large),
+    engines=loop.LoopEngines("A stand-in", open_large, open_large),
 )

@@ -14,29 +14,33 @@ from tiny_starts import TINY_DENSITY, TINY_STORM
 from tiny_tasks import TINY_TASK
 
 from benchmarks import runner
-from benchmarks.common.result import Outcome, Question
+from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.server_commands import fixture_echo, lean_echo
 from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
 from benchmarks.overhead import benchmark as overhead
 from benchmarks.recover import benchmark as recover
 from benchmarks.sandbox import benchmark as sandbox
-from benchmarks.sandbox import startup as births
+from benchmarks.sandbox import startup
 from benchmarks.servers import benchmark as servers
 from benchmarks.throughput import benchmark as throughput
 
 # An event loop more is a start more and no code more; that each of the others answers is test_contestants' business.
-WAYS = tuple(
-    way for way in overhead.WAYS if not way.uvloop and way.opener not in ("http", "fastmcp_proxy", "langchain")
+VARIANTS = tuple(
+    variant
+    for variant in overhead.VARIANTS
+    if not variant.uvloop and variant.opener not in ("http", "fastmcp_proxy", "langchain")
 )
 TINY: dict[str, Any] = {
-    "overhead": overhead.Scale(rounds=1, calls=2, spawns=1, in_flight=(2,), ways=WAYS, servers=(lean_echo(),)),
-    "throughput": throughput.Scale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
-    "init": init.Scale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
-    "recover": recover.Scale(rounds=2, sdk_rounds=0, callers=4),
-    "idle": idle.Scale(sessions=(0, 2), watch_s=0.1),
-    "sandbox": sandbox.Scale(
-        births.Rounds(number=1, starts=1, calls=2, commands=1),
+    "overhead": overhead.OverheadScale(
+        rounds=1, calls=2, spawns=1, in_flight=(2,), variants=VARIANTS, servers=(lean_echo(),)
+    ),
+    "throughput": throughput.ThroughputScale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
+    "init": init.InitScale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
+    "recover": recover.RecoverScale(rounds=2, sdk_rounds=0, callers=4),
+    "idle": idle.IdleScale(sessions=(0, 2), watch_s=0.1),
+    "sandbox": sandbox.SandboxScale(
+        startup.Rounds(number=1, starts=1, calls=2, commands=1),
         live=2,
         kernels=1,
         there=2,
@@ -45,7 +49,7 @@ TINY: dict[str, Any] = {
         pauses_s=(0.001,),
         data=False,  # loading pandas is a second more and no code more
     ),
-    "servers": servers.Scale(
+    "servers": servers.ServersScale(
         searches=3,
         search_rounds=1,
         tasks=2,
@@ -68,7 +72,7 @@ TINY: dict[str, Any] = {
 
 
 def tiny(name: str) -> Outcome:
-    question = runner.QUESTIONS[name]
+    question = runner.BENCHMARKS[name]
     outcome: Outcome = question.run(TINY[name])
     for row in (row for table in outcome.tables for row in table.rows):
         assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
@@ -76,24 +80,24 @@ def tiny(name: str) -> Outcome:
 
 
 def test_every_question_has_a_tiny_run() -> None:
-    assert set(TINY) == set(runner.QUESTIONS)
+    assert set(TINY) == set(runner.BENCHMARKS)
 
 
-def test_overhead_measures_every_way_that_is_installed_and_names_the_others() -> None:
+def test_overhead_measures_every_variant_that_is_installed_and_names_the_others() -> None:
     outcome = tiny("overhead")
     (table,) = outcome.tables
-    missing = [way for way in WAYS if way.environment and way.environment.python() is None]
-    assert [row["way"] for row in table.rows] == [way.label for way in WAYS if way not in missing]
+    missing = [variant for variant in VARIANTS if variant.environment and variant.environment.python() is None]
+    assert [row["way"] for row in table.rows] == [variant.label for variant in VARIANTS if variant not in missing]
     left_out = [note for note in outcome.notes if note.startswith("Left out")]
     assert len(left_out) == len(missing)
-    for way, note in zip(missing, left_out, strict=True):
-        assert way.environment and way.label in note and way.environment.command in note
+    for variant, note in zip(missing, left_out, strict=True):
+        assert variant.environment and variant.label in note and variant.environment.command in note
     through_hubs = {row["way"] for row in table.rows if row["hub_cpu_us"] is not None}
-    assert through_hubs == {way.label for way in WAYS if way.has_hub and way not in missing}
+    assert through_hubs == {variant.label for variant in VARIANTS if variant.has_hub and variant not in missing}
     assert all(target.value is not None for target in outcome.targets)
 
 
-def test_init_gets_every_task_ready_in_every_way() -> None:
+def test_init_gets_every_task_ready_in_every_variant() -> None:
     (table,) = tiny("init").tables
     assert [row["way"] for row in table.rows] == list(init.LABELS.values())
     assert [(row["ready"], row["failures"], row["left_behind"]) for row in table.rows] == [(2, 0, 0)] * 4
@@ -141,8 +145,8 @@ def test_servers_measures_what_it_names() -> None:
 def test_the_runner_keeps_what_is_needed_to_judge_a_result(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    question = Question("idle", "?", idle.run, full=TINY["idle"], quick=TINY["idle"])
-    monkeypatch.setitem(runner.QUESTIONS, "idle", question)
+    question = Benchmark("idle", "?", idle.run, full=TINY["idle"], quick=TINY["idle"])
+    monkeypatch.setitem(runner.BENCHMARKS, "idle", question)
     runner.main(["idle", "--quick", "--json", "--out", str(tmp_path)])
     printed = json.loads(capsys.readouterr().out)
     (path,) = (tmp_path / "results").glob("*/idle.json")
@@ -156,7 +160,7 @@ def test_the_runner_keeps_what_is_needed_to_judge_a_result(
 
 
 def test_a_quick_run_is_not_kept_by_itself(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(runner.QUESTIONS, "idle", Question("idle", "?", lambda _: Outcome(), full=None, quick=None))
+    monkeypatch.setitem(runner.BENCHMARKS, "idle", Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None))
     monkeypatch.setattr(runner, "HERE", tmp_path)
     runner.main(["idle", "--quick"])
     assert list(tmp_path.iterdir()) == []

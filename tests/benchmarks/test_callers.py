@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.baselines import FASTMCP, LANGCHAIN, Environment
+from benchmarks.common.baselines import FASTMCP, LANGCHAIN, Baseline
 from benchmarks.common.callers import http_session, hub_entry
 from benchmarks.common.hub_process import HttpHub
 from benchmarks.common.result import Json
 from benchmarks.common.server_commands import ServerCommand, lean_echo
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
-from benchmarks.common.variants import Way, start, version_notes
+from benchmarks.common.variants import Variant, start, version_notes
 from benchmarks.overhead import benchmark as overhead
 
-# An event loop more is no other contestant.
-WAYS = tuple(way for way in overhead.WAYS if not way.uvloop)
-each_way = pytest.mark.parametrize("way", WAYS, ids=[way.opener for way in WAYS])
-ABSENT = Environment("a-package-that-is-nowhere", "make it", ("a-package-that-is-nowhere==1",))
+# An event loop more is no other variant.
+VARIANTS = tuple(variant for variant in overhead.VARIANTS if not variant.uvloop)
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=[variant.opener for variant in VARIANTS])
+ABSENT = Baseline("a-package-that-is-nowhere", "make it", ("a-package-that-is-nowhere==1",))
 
 
-Crew = tuple[dict[Way, Worker], list[str], Path]
+Started = tuple[dict[Variant, Worker], list[str], Path]
 
 
 def noted(starts: Path) -> ServerCommand:
@@ -36,56 +36,56 @@ def noted(starts: Path) -> ServerCommand:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     """Every way that is installed, side by side, with the notes on the others and where servers note their starts."""
     starts, notes = tmp_path_factory.mktemp("ways") / "starts", list[str]()
     with ExitStack() as stack:
-        found = start(noted(starts), WAYS, stack, notes)
+        found = start(noted(starts), VARIANTS, stack, notes)
         yield found, notes, starts
     assert [worker.left_behind for worker in found.values()] == [0] * len(found)
 
 
-def is_missing(way: Way) -> bool:
-    return way.environment is not None and way.environment.python() is None
+def is_missing(variant: Variant) -> bool:
+    return variant.environment is not None and variant.environment.python() is None
 
 
-@each_way
-def test_a_way_answers_or_is_named_with_what_installs_it(way: Way, crew: Crew) -> None:
-    found, notes, _ = crew
-    if is_missing(way):
-        assert way not in found and way.environment is not None
-        assert any(way.label in note and way.environment.command in note for note in notes)
+@each_variant
+def test_a_variant_answers_or_is_named_with_what_installs_it(variant: Variant, workers: Started) -> None:
+    found, notes, _ = workers
+    if is_missing(variant):
+        assert variant not in found and variant.environment is not None
+        assert any(variant.label in note and variant.environment.command in note for note in notes)
         return
     # Every answer is compared with what was asked; a wrong one would end the worker.
-    assert found[way].ask({"calls": 4, "in_flight": 2})["calls"] == 4
+    assert found[variant].ask({"calls": 4, "in_flight": 2})["calls"] == 4
 
 
-def test_every_contestant_is_a_process_group_of_its_own(crew: Crew) -> None:
-    found, _, _ = crew
+def test_every_variant_is_a_process_group_of_its_own(workers: Started) -> None:
+    found, _, _ = workers
     groups = {os.getpgid(worker.pid) for worker in found.values()}
     assert groups == {worker.pid for worker in found.values()}
 
 
-@each_way
-def test_a_way_starts_a_server_for_every_call_only_if_its_row_says_so(way: Way, crew: Crew) -> None:
-    found, _, starts = crew
-    if is_missing(way):
+@each_variant
+def test_a_variant_starts_a_server_for_every_call_only_if_its_row_says_so(variant: Variant, workers: Started) -> None:
+    found, _, starts = workers
+    if is_missing(variant):
         return  # named, as the test above says
-    found[way].ask({"calls": 1, "in_flight": 1})  # toolhub starts a server at the first call
+    found[variant].ask({"calls": 1, "in_flight": 1})  # toolhub starts a server at the first call
     before = len(starts.read_text().splitlines())
-    found[way].ask({"calls": 4, "in_flight": 2})
-    assert len(starts.read_text().splitlines()) - before == (4 if way.spawns else 0)
+    found[variant].ask({"calls": 4, "in_flight": 2})
+    assert len(starts.read_text().splitlines()) - before == (4 if variant.spawns else 0)
 
 
 # One for each way of looking at an answer.
 @pytest.mark.parametrize("opener", ["floor", "sdk", "embedded", "langchain_session"])
 def test_a_wrong_answer_ends_the_run(opener: str) -> None:
-    (way,) = (way for way in WAYS if way.opener == opener)
-    if is_missing(way):
+    (variant,) = (variant for variant in VARIANTS if variant.opener == opener)
+    if is_missing(variant):
         return  # named, as the first test says
     server = replace(lean_echo(), numbered="", expected="what nobody says")
     with ExitStack() as stack:
-        worker = start(server, (way,), stack, [])[way]
+        worker = start(server, (variant,), stack, [])[variant]
         with pytest.raises(WorkerFailed, match="nobody says"):
             worker.ask({"calls": 1, "in_flight": 1})
 
@@ -111,7 +111,7 @@ async def processes_for_two_sessions(url: str, server: Json, starts: Path) -> in
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
-    here, absent = Way("floor", "by hand"), Way("langchain", "theirs", environment=ABSENT)
+    here, absent = Variant("floor", "by hand"), Variant("langchain", "theirs", environment=ABSENT)
     notes: list[str] = []
     with ExitStack() as stack:
         assert set(start(lean_echo(), (absent, here), stack, notes)) == {here}
@@ -131,5 +131,5 @@ def test_an_environment_counts_only_when_it_is_complete(tmp_path: Path, monkeypa
 
 
 def test_a_package_of_this_interpreter_needs_no_environment() -> None:
-    assert Environment("pytest", "pip install pytest").python() == sys.executable
-    assert Environment("nowhere_at_all", "pip install it").python() is None
+    assert Baseline("pytest", "pip install pytest").python() == sys.executable
+    assert Baseline("nowhere_at_all", "pip install it").python() is None

@@ -16,7 +16,7 @@ from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.QUESTIONS)
+COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
 
 
 def with_value(result: Json, value: float | None) -> Json:

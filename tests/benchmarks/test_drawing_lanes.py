@@ -22,7 +22,7 @@ from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.QUESTIONS)
+COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
 PARTS = {"queue_s": 1.0, "prefill_s": 20.0, "decode_s": 30.0, "tools_s": 15.0, "start_s": 5.0}
 TASK_COLUMNS = [{"key": key, "label": key, "digits": 1} for key in ("way", *PARTS, "task_s")]
 
@@ -31,8 +31,8 @@ def tool(begin: float, end: float, kind: str = "tool") -> Span:
     return Span("tools", kind, begin, end)
 
 
-def one_after_another(count: int, way: str = "one after another") -> Timeline:
-    return Timeline(way, [tool(2 * number, 2 * number + 1.5) for number in range(count)], is_ours=False)
+def one_after_another(count: int, variant: str = "one after another") -> Timeline:
+    return Timeline(variant, [tool(2 * number, 2 * number + 1.5) for number in range(count)], is_ours=False)
 
 
 def at_once(count: int) -> Timeline:
@@ -131,7 +131,7 @@ def test_a_call_of_a_millisecond_is_a_hairline_and_one_of_seconds_is_as_long_as_
 
 
 @pytest.mark.usefixtures("style")
-def test_each_way_ends_with_its_total_on_one_axis_of_seconds() -> None:
+def test_each_variant_ends_with_its_total_on_one_axis_of_seconds() -> None:
     lanes = Lanes("T", [Timeline("a", [tool(0, 71.2)], False), Timeline("b", [tool(0, 0.5)], True)])
     assert {"71 s", "0.50 s", "seconds", "model", "tools", "a", "b"} <= set(texts(lanes))
     assert len(compose("T", [lanes], "").axes) == 1
@@ -183,7 +183,7 @@ def test_a_task_without_lanes_has_the_rest_and_without_both_what_any_question_ha
     assert [type(band) for band in plots.picture(task)[1]] == [Bars]
 
 
-def test_lanes_of_one_way_compare_nothing(task: Json, tmp_path: Path) -> None:
+def test_lanes_of_one_variant_compare_nothing(task: Json, tmp_path: Path) -> None:
     del task["raw"]["lanes"][0], task["tables"][:]
     assert not plots.plot(task, tmp_path / "picture.png")
 
@@ -211,10 +211,12 @@ def test_no_text_of_a_committed_result_is_cut(name: str) -> None:
 
 @pytest.mark.usefixtures("style")
 def test_long_names_are_not_cut() -> None:
-    way = "process per call, one after another, as MiroFlow does it today with the plain SDK"
+    variant = "process per call, one after another, as MiroFlow does it today with the plain SDK"
     bands: list[Band] = [
-        Lanes("T", [one_after_another(30, way), at_once(12)]),
-        Stacks("T", [Stack(way, {"decode": 40.0}, total, False) for total in (30.0, 1234.0)]),
-        Lines("T", "tasks", "MiB", [Line(f"{way} {n}", [(1, 1), (20, n)], n > 99) for n in (2, 7325)], " MiB", True),
+        Lanes("T", [one_after_another(30, variant), at_once(12)]),
+        Stacks("T", [Stack(variant, {"decode": 40.0}, total, False) for total in (30.0, 1234.0)]),
+        Lines(
+            "T", "tasks", "MiB", [Line(f"{variant} {n}", [(1, 1), (20, n)], n > 99) for n in (2, 7325)], " MiB", True
+        ),
     ]
     assert_no_text_is_cut("T", [Legend(), *bands], "foot")

@@ -16,22 +16,22 @@ from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.QUESTIONS)
+COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
 ONE_CALL = next(claim for claim in CLAIMS if claim.what == "One call")
 
 
 @pytest.fixture
 def results(result: Json) -> dict[str, Json]:
     """Of one question: a call of 300 ms today, and of 2 ms with toolhub."""
-    way, time = ({"key": key, "label": label, "digits": 0} for key, label in (("way", "way"), ("p50_us", "p50 µs")))
+    variant, time = ({"key": key, "label": label, "digits": 0} for key, label in (("way", "way"), ("p50_us", "p50 µs")))
     rows = [{"way": "process | call (MiroFlow)", "p50_us": 300_000.0}, {"way": "toolhub embedded", "p50_us": 2000.0}]
-    table = {"title": "A server written with the SDK (`MCPServer`, stdio)", "columns": [way, time], "rows": rows}
+    table = {"title": "A server written with the SDK (`MCPServer`, stdio)", "columns": [variant, time], "rows": rows}
     return {"overhead": {**result, "tables": [table]}}
 
 
 def test_the_committed_page_has_the_table_that_the_committed_results_make() -> None:
     page = (runner.ROOT / "README.md").read_text()
-    assert headline.BLOCK.findall(page) == [headline.render(runner.HERE, runner.QUESTIONS)]
+    assert headline.BLOCK.findall(page) == [headline.render(runner.HERE, runner.BENCHMARKS)]
 
 
 def test_nothing_is_missing_in_the_table() -> None:

@@ -12,7 +12,7 @@ from benchmarks.model.cache import BLOCK, BlockCache
 from benchmarks.model.costs import EngineCosts, Sample, calibrate
 from benchmarks.model.engine import Clock, Engine, Request
 from benchmarks.model.play import MIROFLOW, TOOLHUB, Played, Policy, Site, play
-from benchmarks.model.traces import Call, TaskTrace, Turn, make_crowd
+from benchmarks.model.traces import Call, TaskTrace, Turn, make_tasks
 
 COSTS = EngineCosts()
 TIGHT = Site(engines=2, blocks=330, max_sequences=4, budget=512, cores=1)
@@ -273,7 +273,7 @@ def test_calibration_needs_samples() -> None:
 
 @pytest.fixture(scope="module")
 def crowd() -> list[TaskTrace]:
-    return make_crowd(8, scale=0.04)
+    return make_tasks(8, scale=0.04)
 
 
 @pytest.mark.parametrize("policy", [MIROFLOW, TOOLHUB, EVERYTHING], ids=lambda policy: policy.name)
@@ -306,8 +306,8 @@ def test_calls_of_a_turn_run_one_after_another_or_at_once() -> None:
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, [3 + 1, 3]), (3, [3 + 1, 1])])
 def test_a_task_first_starts_its_servers_side_by_side_if_it_keeps_them(cores: int, expected: list[float]) -> None:
-    ways = [replace(each, start_cpu_s=(1.0, 1.0), call_s=0.0, servers=3) for each in (MIROFLOW, TOOLHUB)]
-    starts = [one_turn([Call("search", 30.0, 16)], each, cores).tasks[0].start_s for each in ways]
+    variants = [replace(each, start_cpu_s=(1.0, 1.0), call_s=0.0, servers=3) for each in (MIROFLOW, TOOLHUB)]
+    starts = [one_turn([Call("search", 30.0, 16)], each, cores).tasks[0].start_s for each in variants]
     assert starts == pytest.approx(expected)
 
 

@@ -15,10 +15,10 @@ from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import Completion, Usage
 
 from benchmarks import runner
-from benchmarks.common.result import Outcome, Question
+from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.gpu.measure import Machine, questions
 from benchmarks.kv import benchmark as kv
-from benchmarks.kv import results as kv_found
+from benchmarks.kv import results as kv_results
 from benchmarks.kv import tables as kv_tables
 from benchmarks.kv.history import EXACT, STRIDE, computed_of, metric_in
 from benchmarks.llm.prompts import Writer, words
@@ -43,16 +43,16 @@ def loop_outcome() -> Outcome:
 
 def test_fillers_push_a_prompt_out_of_the_cache_and_without_them_it_stays(kv_outcome: Outcome) -> None:
     trials = kv_outcome.raw["waits"]["trials"]
-    (kept,), (lost,) = trials[kv_found.REFERENCE], trials[kv_found.NOTHING]
+    (kept,), (lost,) = trials[kv_results.REFERENCE], trials[kv_results.NOTHING]
     assert kept["cached"] > 0.8 * kept["prompt"]
     assert lost["cached"] < 0.5 * lost["prompt"]  # the description of the tools is in every prompt
     assert abs(kept["prompt"] - lost["prompt"]) < 0.1 * kept["prompt"]
 
 
-def test_every_way_to_wait_was_measured_or_says_why_not(kv_outcome: Outcome) -> None:
-    ways = set(kv_outcome.raw["waits"]["trials"]) | set(kv_outcome.raw["pinned"]["trials"])
+def test_every_variant_to_wait_was_measured_or_says_why_not(kv_outcome: Outcome) -> None:
+    variants = set(kv_outcome.raw["waits"]["trials"]) | set(kv_outcome.raw["pinned"]["trials"])
     left_out = [note for note in kv_outcome.notes if note.startswith("Left out")]
-    assert ways | ({kv_found.DOOR} if left_out else set()) == set(kv_tables.WAYS)
+    assert variants | ({kv_results.LLM_PROXY} if left_out else set()) == set(kv_tables.VARIANTS)
 
 
 def test_strides_have_less_computed_than_exact_keeping_for_the_same_turns(kv_outcome: Outcome) -> None:
@@ -70,9 +70,9 @@ def test_a_mix_does_the_same_work_with_hints_and_without(kv_outcome: Outcome) ->
 
 
 def test_calls_that_are_dispatched_after_the_turn_never_start_before_its_end(loop_outcome: Outcome) -> None:
-    (ways,) = loop_outcome.raw["dispatch"].values()
-    assert set(ways) == {"one by one", "together", "streaming"}
-    assert [ways[way][0]["early"] for way in ("one by one", "together")] == [0, 0]
+    (variants,) = loop_outcome.raw["dispatch"].values()
+    assert set(variants) == {"one by one", "together", "streaming"}
+    assert [variants[variant][0]["early"] for variant in ("one by one", "together")] == [0, 0]
 
 
 def test_a_hub_asks_the_search_service_once_for_equal_queries(loop_outcome: Outcome) -> None:
@@ -93,12 +93,12 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
     def refuse(_: None) -> Outcome:
         raise EngineSetupError("run: make engine")
 
-    monkeypatch.setattr(runner, "QUESTIONS", {"kv": Question("kv", "?", refuse, full=None, quick=None)})
+    monkeypatch.setattr(runner, "QUESTIONS", {"kv": Benchmark("kv", "?", refuse, full=None, quick=None)})
     with pytest.raises(SystemExit, match="1"):
         runner.main(["kv", "--quick"])
     assert "kv is left out: run: make engine" in capsys.readouterr().err
-    answered = Question("idle", "?", lambda _: Outcome(), full=None, quick=None)
-    monkeypatch.setitem(runner.QUESTIONS, "idle", answered)
+    answered = Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None)
+    monkeypatch.setitem(runner.BENCHMARKS, "idle", answered)
     runner.main(["all", "--quick"])
     said = capsys.readouterr().err
     assert "1 of 2 questions answered" in said and "Left out: kv (run: make engine)." in said

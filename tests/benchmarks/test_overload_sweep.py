@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 
-from benchmarks.common.leak_watch import Sample, Watch, least_squares
+from benchmarks.common.leak_watch import HubHistory, HubSample, least_squares
 from benchmarks.common.result import Outcome
 from benchmarks.overload import benchmark as overload
-from benchmarks.overload.load import OPEN, OURS, WAYS, Found, jain
-from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, CROWDED_S, Crowd, fitted_k
+from benchmarks.overload.load import OPEN, OURS, VARIANTS, LoadResult, jain
+from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, CROWDED_S, ProcessorSharing, fitted_k
 from benchmarks.report.check import ratios
 from benchmarks.sweep import benchmark as sweep
 
 NOTHING_ELSE = {"late": 0, "expired": 0, "refusals": 0, "given_up": 0}
 
 
-def ends(crowd: Crowd) -> list[tuple[Any, float]]:
+def ends(crowd: ProcessorSharing) -> list[tuple[Any, float]]:
     """When each is finished if nobody else comes, to the millisecond."""
     found = []
     while (end := crowd.next_end()) is not None:
@@ -32,7 +32,7 @@ def ends(crowd: Crowd) -> list[tuple[Any, float]]:
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
 def test_the_curve_goes_through_both_known_points(p: float) -> None:
-    crowd = Crowd(fitted_k(p), p)
+    crowd = ProcessorSharing(fitted_k(p), p)
     crowd.enter(0, ALONE_S, now=0)
     assert crowd.next_end() == pytest.approx(ALONE_S)
     for key in range(1, AT_ONCE):
@@ -41,7 +41,7 @@ def test_the_curve_goes_through_both_known_points(p: float) -> None:
 
 
 def test_equal_requests_end_together_and_the_smaller_one_first() -> None:
-    crowd = Crowd(k=1.0, p=1.0)
+    crowd = ProcessorSharing(k=1.0, p=1.0)
     for key, work_s in (("large", 2.0), ("small", 1.0), ("equal", 1.0)):
         crowd.enter(key, work_s, now=0)
     # Three at a third of the speed, then one alone.
@@ -49,14 +49,14 @@ def test_equal_requests_end_together_and_the_smaller_one_first() -> None:
 
 
 def test_who_comes_later_slows_down_those_that_are_there() -> None:
-    crowd = Crowd(k=1.0, p=1.0)
+    crowd = ProcessorSharing(k=1.0, p=1.0)
     crowd.enter("first", 2.0, now=0)
     crowd.enter("second", 2.0, now=1)
     assert ends(crowd) == [("first", 3.0), ("second", 4.0)]
 
 
 def test_what_is_abandoned_no_longer_slows_down_the_others() -> None:
-    crowd = Crowd(k=1.0, p=1.0)
+    crowd = ProcessorSharing(k=1.0, p=1.0)
     crowd.enter("kept", 2.0, now=0)
     crowd.enter("left", 2.0, now=0)
     crowd.abandon("left", now=2)
@@ -65,7 +65,7 @@ def test_what_is_abandoned_no_longer_slows_down_the_others() -> None:
 
 def test_a_crowd_that_interferes_in_pairs_finishes_less_the_larger_it_is_and_one_that_shares_does_not() -> None:
     def rate(p: float, count: int) -> float:
-        crowd = Crowd(fitted_k(p), p)
+        crowd = ProcessorSharing(fitted_k(p), p)
         for key in range(count):
             crowd.enter(key, ALONE_S, now=0)
         return count / ends(crowd)[-1][1]
@@ -85,17 +85,17 @@ def test_jains_index_is_one_for_equals_and_one_nth_when_one_has_all() -> None:
 
 def test_the_refused_share_is_of_the_calls_that_ended() -> None:
     tally = {"answered": [1, 1], "latencies_s": [0.1, 0.2], **NOTHING_ELSE, "late": 1, "given_up": 1}
-    assert Found(1.0, [tally, tally]).refused == pytest.approx(1 / 4)
-    nobody = Found(1.0, [{"answered": [0], "latencies_s": [], **NOTHING_ELSE}])
+    assert LoadResult(1.0, [tally, tally]).refused == pytest.approx(1 / 4)
+    nobody = LoadResult(1.0, [{"answered": [0], "latencies_s": [], **NOTHING_ELSE}])
     assert (nobody.refused, nobody.latency(0.99), nobody.goodput) == (None, None, 0)
 
 
 def test_growth_is_the_slope_of_the_samples_after_the_first_quarter_while_the_tasks_are_open() -> None:
-    def sample(calls: int, rss_kib: float, tasks: int = 10, fds: int = 50) -> Sample:
-        return Sample(0.0, calls, tasks, rss_kib, fds, 1.0)
+    def sample(calls: int, rss_kib: float, tasks: int = 10, fds: int = 50) -> HubSample:
+        return HubSample(0.0, calls, tasks, rss_kib, fds, 1.0)
 
     working = [sample(1000 * number, 1000 + 3 * number) for number in range(4, 10)]
-    watch = Watch([sample(0, 0.0, tasks=1, fds=5), *working, sample(12_000, 0.0, tasks=0, fds=5)])
+    watch = HubHistory([sample(0, 0.0, tasks=1, fds=5), *working, sample(12_000, 0.0, tasks=0, fds=5)])
     assert watch.settled == working
     assert watch.slope() == pytest.approx(3.0)
     assert watch.fd_growth() == 0
@@ -114,20 +114,20 @@ def without_nan(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def test_overload_asks_both_contestants_in_every_table() -> None:
+def test_overload_asks_both_variants_in_every_table() -> None:
     outcome = without_nan(overload.run(TINY_OVERLOAD))
     everybody, by_load, runs, quiet = outcome.tables
-    assert [row["way"] for row in everybody.rows] == list(WAYS)
-    assert [row["way"] for row in runs.rows] == list(WAYS)
+    assert [row["way"] for row in everybody.rows] == list(VARIANTS)
+    assert [row["way"] for row in runs.rows] == list(VARIANTS)
     assert "By load" in by_load.title
     assert [(row["tasks"], row["way"]) for row in by_load.rows] == [
-        (load, way) for load in ("2 tasks", "4 tasks") for way in WAYS
+        (load, variant) for load in ("2 tasks", "4 tasks") for variant in VARIANTS
     ]
     # The greatest load is the main case, measured once.
     for row, main in zip(by_load.rows[-2:], everybody.rows, strict=True):
         assert (row["goodput"], row["p99_s"]) == (main["goodput"], main["p99_s"])
     assert [(point["tasks"], point["way"]) for point in outcome.raw["by load"]] == [
-        (tasks, way) for tasks in (2, 4) for way in WAYS
+        (tasks, variant) for tasks in (2, 4) for variant in VARIANTS
     ]
     assert len(quiet.rows) == 3
     assert quiet.rows[0]["noisy"] == 0
@@ -136,8 +136,8 @@ def test_overload_asks_both_contestants_in_every_table() -> None:
 
 
 def test_a_check_compares_equal_loads_and_each_with_no_backpressure_at_the_same_load() -> None:
-    def window(answers: int, seconds: float) -> Found:
-        return Found(1.0, [{"answered": [answers], "latencies_s": [seconds] * answers, **NOTHING_ELSE}] * 2)
+    def window(answers: int, seconds: float) -> LoadResult:
+        return LoadResult(1.0, [{"answered": [answers], "latencies_s": [seconds] * answers, **NOTHING_ELSE}] * 2)
 
     outcome = Outcome()
     found = {8: {OPEN: window(10, 0.2), OURS: window(9, 0.4)}, 120: {OPEN: window(10, 4.0), OURS: window(30, 2.0)}}

@@ -20,7 +20,7 @@ from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.QUESTIONS)
+COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
 RUNS = [("no backpressure", 3.0, 14.0), ("toolhub, adaptive", 19.0, 3.0)]
 
 
@@ -40,7 +40,7 @@ def table(title: str, columns: dict[str, str], rows: list[Json]) -> Json:
     return {"title": title, "columns": described, "rows": rows}
 
 
-def two_ways(result: Json) -> Json:
+def two_variants(result: Json) -> Json:
     result["tables"][0]["rows"].append({"way": "theirs", "ms": 24.0})
     return result
 
@@ -55,7 +55,7 @@ def test_a_committed_result_has_a_picture_of_the_right_width_without_metadata(na
 
 
 def test_equal_results_give_equal_bytes_and_other_numbers_others(result: Json, tmp_path: Path) -> None:
-    two_ways(result)
+    two_variants(result)
     drawn = []
     for name in ("first", "again", "changed"):
         if name == "changed":
@@ -110,7 +110,7 @@ def test_a_question_without_a_drawing_of_its_own_shows_the_columns_that_have_a_u
                 table(
                     "2 runs x 60 tasks, 1 windows of 8 s, everything 1:100",
                     {"way": "way", "goodput": "answered in time/s", "p99_s": "p99 s"},
-                    [{"way": way, "goodput": goodput, "p99_s": p99} for way, goodput, p99 in RUNS],
+                    [{"way": variant, "goodput": goodput, "p99_s": p99} for variant, goodput, p99 in RUNS],
                 ),
                 table(
                     "A quiet task, 4 s",
@@ -162,7 +162,7 @@ def test_latency_and_goodput_are_lines_over_the_load_instead_of_bars_of_one_load
         {"way": "no backpressure", "tasks": 8, "goodput": 19.9, "p99_s": 1.1},
         {"way": "toolhub, adaptive", "tasks": "8 tasks", "goodput": 19.4, "p99_s": 1.2},
     ]
-    one_load = [{"way": way, "goodput": goodput, "p99_s": p99} for way, goodput, p99 in RUNS]
+    one_load = [{"way": variant, "goodput": goodput, "p99_s": p99} for variant, goodput, p99 in RUNS]
     tables = [table("2 windows of 20 s, everything 1:100", columns, one_load), table("By load, 8 s", columns, rows)]
     latency, goodput = lines_of(result, "overload", tables)
     assert latency.lines == [
@@ -188,7 +188,7 @@ def test_the_page_shows_a_picture_when_it_is_there(result: Json, tmp_path: Path)
     link = "](results/2026-01-02/overhead.png)"
     runner.save(result, tmp_path)
     assert link not in runner.render(tmp_path)  # one way compares nothing
-    runner.save(two_ways(result), tmp_path)
+    runner.save(two_variants(result), tmp_path)
     assert link in (tmp_path / "README.md").read_text()
     (tmp_path / "results/2026-01-02/overhead.png").unlink()
     assert link not in runner.render(tmp_path)

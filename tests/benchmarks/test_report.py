@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import runner
 from benchmarks.common import machine
-from benchmarks.common.result import Outcome, Question
+from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.subprocess_worker import WorkerFailed
 from benchmarks.report.pages import targets_sentence
 from testbed.engine.install import EngineSetupError
@@ -35,7 +35,7 @@ def test_the_committed_page_is_what_the_committed_results_make() -> None:
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
     runner.main(["report", "--out", str(tmp_path)])
     page = (tmp_path / "README.md").read_text()
-    assert page.count("No results yet") == len(runner.QUESTIONS)
+    assert page.count("No results yet") == len(runner.BENCHMARKS)
 
 
 def test_a_number_changed_in_a_result_changes_on_the_page(tmp_path: Path, result: Json) -> None:
@@ -94,7 +94,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     monkeypatch.setattr(machine, "LOAD_CHECK_S", 0.01)
 
     def run(*arguments: str, **questions: Callable[[None], Outcome]) -> int:
-        asked = {name: Question(name, f"{name}?", run, full=None, quick=None) for name, run in questions.items()}
+        asked = {name: Benchmark(name, f"{name}?", run, full=None, quick=None) for name, run in questions.items()}
         monkeypatch.setattr(runner, "QUESTIONS", asked)
         try:
             runner.main([*(arguments or ("all",)), "--out", str(tmp_path)])
@@ -131,7 +131,7 @@ def interrupt_in_a_loop(_: None) -> Outcome:
     raise AssertionError("not interrupted")
 
 
-def interrupt_a_contestant(_: None) -> Outcome:
+def interrupt_a_worker(_: None) -> Outcome:
     try:
         return interrupt(None)
     except KeyboardInterrupt:
@@ -170,7 +170,7 @@ def test_a_question_is_announced_with_the_time_that_it_took_last(
     assert second == "2 of 2: nothing_yet"
 
 
-@pytest.mark.parametrize("how", [interrupt, interrupt_in_a_loop, interrupt_a_contestant])
+@pytest.mark.parametrize("how", [interrupt, interrupt_in_a_loop, interrupt_a_worker])
 def test_ctrl_c_ends_a_run_with_what_was_kept(
     how: Callable[[None], Outcome], ask: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_check_goes_on_after_a_question_that_fails(
 ) -> None:
     monkeypatch.setattr(machine, "LOAD_CHECK_S", 0.01)
     for name, run in (("idle", fail), ("init", answer)):
-        monkeypatch.setitem(runner.QUESTIONS, name, Question(name, "?", run, full=None, quick=None))
+        monkeypatch.setitem(runner.BENCHMARKS, name, Benchmark(name, "?", run, full=None, quick=None))
     with pytest.raises(SystemExit) as ended:
         runner.main(["check", "idle", "init"])
     assert ended.value.code == 0

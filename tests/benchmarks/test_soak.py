@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from benchmarks import runner
-from benchmarks.common.result import ROOT, Outcome, Question
+from benchmarks.common.result import ROOT, Benchmark, Outcome
 from benchmarks.soak import question, report
 from benchmarks.soak.faults import KINDS, deck
 from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack
-from benchmarks.soak.question import Run, Sample, Scale
+from benchmarks.soak.question import Run, SoakSample, SoakScale
 
 WORK, LOOK = 1, 5
 assert is_repeatable(LOOK) and not is_repeatable(WORK)
@@ -136,8 +136,8 @@ def test_the_same_seed_deals_the_same_faults_and_every_kind_before_any_comes_aga
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
-def life(number: int, sizes: list[int], *, each: int = 50_000) -> list[Sample]:
-    return [Sample(float(at), number, at * each, size, 30) for at, size in enumerate(sizes)]
+def life(number: int, sizes: list[int], *, each: int = 50_000) -> list[SoakSample]:
+    return [SoakSample(float(at), number, at * each, size, 30) for at, size in enumerate(sizes)]
 
 
 def test_growth_is_that_of_the_longest_life_without_its_warm_up() -> None:
@@ -168,7 +168,7 @@ def test_a_fault_without_recovery_misses_its_target_and_one_that_was_left_out_do
     ]
     targets = {target.claim: target.value for target in report.targets(found)}
     assert targets["faults not recovered from"] == 1
-    notes = report.outcome(Scale(calls=1, minutes=1), found, is_interrupted=False).notes
+    notes = report.outcome(SoakScale(calls=1, minutes=1), found, is_interrupted=False).notes
     assert any("Left out: disk full (not root)" in note for note in notes)
     assert any("Not recovered: hub killed" in note for note in notes)
 
@@ -186,7 +186,9 @@ def verdicts(outcome: Outcome) -> dict[str, float | None]:
 def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     """The second run goes on from where the first stopped."""
     state = tmp_path / "soak.json"
-    scale = Scale(calls=10**9, minutes=0.1, seed=3, tasks=6, calls_each=40, state=state, kinds=FEW, pause_s=(0.0, 0.1))
+    scale = SoakScale(
+        calls=10**9, minutes=0.1, seed=3, tasks=6, calls_each=40, state=state, kinds=FEW, pause_s=(0.0, 0.1)
+    )
     first = question.run(scale)
     kept = Run.of_json(json.loads(state.read_text()))
     assert kept.counts.calls == first.raw["counts"]["calls"]
@@ -228,17 +230,19 @@ def test_all_measures_a_short_soak_and_does_not_keep_it(
 ) -> None:
     asked: list[Any] = []
 
-    def run(scale: Scale) -> Outcome:
+    def run(scale: SoakScale) -> Outcome:
         asked.append(scale)
         return Outcome()
 
-    soak = Question("soak", "?", run, full=Scale(10**6, 60), quick=Scale(1, 1), in_all=Scale(10, 1), options=("calls",))
+    soak = Benchmark(
+        "soak", "?", run, full=SoakScale(10**6, 60), quick=SoakScale(1, 1), in_all=SoakScale(10, 1), options=("calls",)
+    )
     monkeypatch.setattr(runner, "QUESTIONS", {"soak": soak})
     runner.main(["all", "--out", str(tmp_path)])
-    assert asked == [Scale(10, 1)] and not (tmp_path / "results").exists()
+    assert asked == [SoakScale(10, 1)] and not (tmp_path / "results").exists()
     assert "not kept" in capsys.readouterr().err
     runner.main(["soak", "--calls", "5", "--out", str(tmp_path)])
-    assert asked[1] == Scale(5, 60)
+    assert asked[1] == SoakScale(5, 60)
     (path,) = (tmp_path / "results").glob("*/soak.json")
     assert json.loads(path.read_text())["command"] == "toolhub bench soak --calls 5"
 

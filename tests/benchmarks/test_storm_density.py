@@ -14,7 +14,7 @@ from benchmarks.common.agent_startup import Builtin
 from benchmarks.common.result import Json, Outcome, Target
 from benchmarks.common.server_commands import ServerCommand, fixture_echo
 from benchmarks.density import benchmark as density
-from benchmarks.density import capacity as packing
+from benchmarks.density import capacity
 from benchmarks.density.benchmark import OPEN_TASKS
 from benchmarks.storm import benchmark as storm
 
@@ -26,9 +26,9 @@ def by_claim(targets: list[Target], words: str) -> float | None:
     return value
 
 
-def stage(**fields: Any) -> packing.Stage:
+def stage(**fields: Any) -> capacity.Stage:
     echo = fixture_echo()
-    plain = packing.Stage(
+    plain = capacity.Stage(
         "echo", {echo.name: echo.config()}, counts=(2,), budget_s=20, budget_bytes=2**30, task_bytes=0, step=1
     )
     return replace(plain, **fields)
@@ -42,16 +42,16 @@ def tiny_storm() -> Outcome:
     return storm.run(TINY_STORM)
 
 
-def test_storm_gets_every_pair_ready_in_every_way_and_leaves_nothing_behind(tiny_storm: Outcome) -> None:
+def test_storm_gets_every_pair_ready_in_every_variant_and_leaves_nothing_behind(tiny_storm: Outcome) -> None:
     (table,) = tiny_storm.tables
-    assert [row["way"] for row in table.rows] == [way.label for way in storm.WAYS.values()]
+    assert [row["way"] for row in table.rows] == [variant.label for variant in storm.VARIANTS.values()]
     counts = [(row["ready"], row["wanted"], row["failures"], row["left_behind"]) for row in table.rows]
     assert counts == [(4, 4, 0, 0)] * 5 + [(6, 6, 0, 0)]
     assert by_claim(tiny_storm.targets, "not ready") == by_claim(tiny_storm.targets, "left behind") == 0
 
 
 def test_storm_counts_the_processes_of_the_supervisor_with_those_of_the_servers(tiny_storm: Outcome) -> None:
-    processes = {name: tiny_storm.raw[f"{name}/2"]["processes"] for name in storm.WAYS}
+    processes = {name: tiny_storm.raw[f"{name}/2"]["processes"] for name in storm.VARIANTS}
     assert processes["gather"] == 4
     assert processes["exec"] > 4  # the supervisor and its keepers
     assert processes["builtin"] == 0
@@ -64,7 +64,7 @@ def test_storm_compares_with_the_first_row(tiny_storm: Outcome) -> None:
 
 
 def test_storm_judges_no_ratio_of_fewer_tasks_than_the_target_names(tiny_storm: Outcome) -> None:
-    rows = {name: {"ready": 1, "wanted": 1, "faster": 7.0, "percent": 30.0} for name in storm.WAYS}
+    rows = {name: {"ready": 1, "wanted": 1, "faster": 7.0, "percent": 30.0} for name in storm.VARIANTS}
     ratios = [target for target in tiny_storm.targets if f"{storm.TASKS} tasks" in target.claim]
     assert [target.value for target in ratios] == [None] * 4
     judged = storm._targets(rows, storm.TASKS)
@@ -72,20 +72,20 @@ def test_storm_judges_no_ratio_of_fewer_tasks_than_the_target_names(tiny_storm: 
 
 
 def test_storm_survives_a_server_that_does_not_start() -> None:
-    ways = {name: storm.WAYS[name] for name in ("gather", "exec")}
-    outcome = storm.run(storm.Scale(tasks=2, deadline_s=20, servers=(fixture_echo(), BROKEN), ways=ways))
+    variants = {name: storm.VARIANTS[name] for name in ("gather", "exec")}
+    outcome = storm.run(storm.StormScale(tasks=2, deadline_s=20, servers=(fixture_echo(), BROKEN), variants=variants))
     counts = [(row["ready"], row["failures"], row["left_behind"]) for row in outcome.tables[0].rows]
     assert counts == [(2, 2, 0)] * 2
     assert by_claim(outcome.targets, "not ready") == 2
     assert by_claim(outcome.targets, "share: hub") is None
     assert all(row.get("faster") is None for row in outcome.tables[0].rows)
-    assert any(note.startswith(f"{storm.WAYS['exec'].label}, 2 tasks: failed 2 times") for note in outcome.notes)
+    assert any(note.startswith(f"{storm.VARIANTS['exec'].label}, 2 tasks: failed 2 times") for note in outcome.notes)
 
 
 def test_storm_leaves_out_what_the_memory_is_not_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm, "room_bytes", lambda: 0)
-    ways = {name: storm.WAYS[name] for name in ("gather", "shared")}
-    gathered, shared = storm.run(replace(TINY_STORM, ways=ways)).tables[0].rows
+    variants = {name: storm.VARIANTS[name] for name in ("gather", "shared")}
+    gathered, shared = storm.run(replace(TINY_STORM, variants=variants)).tables[0].rows
     assert (gathered["ready"], gathered.get("seconds")) == (0, None)
     assert shared["ready"] == 4
 
@@ -93,7 +93,7 @@ def test_storm_leaves_out_what_the_memory_is_not_enough_for(monkeypatch: pytest.
 # --- density ------------------------------------------------------------------------------------------------------
 
 
-def test_density_opens_every_task_in_every_way_and_leaves_nothing_behind() -> None:
+def test_density_opens_every_task_in_every_variant_and_leaves_nothing_behind() -> None:
     outcome = density.run(TINY_DENSITY)
     each, crowds = outcome.tables
     assert [(row["first"], row["last"]) for row in each.rows] == [(1, 2)] * 5
@@ -123,24 +123,24 @@ def test_density_survives_a_server_that_does_not_start() -> None:
 
 
 def test_a_stage_opens_nothing_that_there_is_no_room_for() -> None:
-    packed = packing.pack(stage(task_bytes=2**60))
+    packed = capacity.measure_capacity(stage(task_bytes=2**60))
     assert [size.tasks for size in packed.sizes] == [0]
     assert packed.stopped is not None and "too much" in packed.stopped
 
 
 def test_a_stage_stops_when_it_takes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "room_bytes", iter(range(2**50, 0, -(2**40))).__next__)
-    packed = packing.pack(stage(budget_bytes=1))
+    monkeypatch.setattr(capacity, "room_bytes", iter(range(2**50, 0, -(2**40))).__next__)
+    packed = capacity.measure_capacity(stage(budget_bytes=1))
     assert [size.tasks for size in packed.sizes] == [1]
     assert packed.stopped is not None and packed.stopped.startswith("it took")
 
 
 def test_a_stage_stops_when_its_time_is_over_and_closes_what_is_not_ready() -> None:
     silent = {"silent": {"command": sys.executable, "args": ["-S", "-c", "import sys; sys.stdin.read()"]}}
-    packed = packing.pack(stage(entries=silent, budget_s=0.5))
+    packed = capacity.measure_capacity(stage(entries=silent, budget_s=0.5))
     assert [(size.tasks, packed.left_behind) for size in packed.sizes] == [(0, 0)]
     assert packed.stopped is not None and "were over" in packed.stopped
 
 
 def test_both_questions_are_in_the_runner() -> None:
-    assert {"storm", "density"} <= set(runner.QUESTIONS)
+    assert {"storm", "density"} <= set(runner.BENCHMARKS)

@@ -27,7 +27,7 @@ PARTS = ("queue_s", "prefill_s", "decode_s", "tools_s", "start_s")
 def rounds() -> dict[str, list[Round]]:
     async def play() -> dict[str, list[Round]]:
         async with open_large() as served:
-            return await measure_replay(served, TINY_REPLAY, task.WAYS)
+            return await measure_replay(served, TINY_REPLAY, task.VARIANTS)
 
     return anyio.run(play)
 
@@ -47,12 +47,12 @@ def test_a_script_says_and_answers_what_the_trace_holds() -> None:
     assert asked == [len(turn.calls) for turn in trace.turns]
 
 
-def test_every_way_plays_the_same_task_to_its_end(rounds: dict[str, list[Round]]) -> None:
+def test_every_variant_plays_the_same_task_to_its_end(rounds: dict[str, list[Round]]) -> None:
     (trace,) = TINY_REPLAY.traces(0)
-    for way in (SPAWN, DROP_IN, TOOLHUB):
-        (one,) = rounds[way]
+    for variant in (SPAWN, DROP_IN, TOOLHUB):
+        (one,) = rounds[variant]
         (times,) = one.times
-        assert (len(times.turns), len(times.calls)) == (len(trace.turns), len(trace.calls)), way
+        assert (len(times.turns), len(times.calls)) == (len(trace.turns), len(trace.calls)), variant
         assert sum(one.split[part] for part in PARTS) == pytest.approx(one.split["task_s"])
         assert min(times.start_s, times.tools_s, times.first_s, times.decode_s) >= 0
         assert one.cpu_s > 0

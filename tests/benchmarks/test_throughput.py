@@ -10,13 +10,13 @@ import anyio
 import pytest
 from mcp import Client
 
-from benchmarks.common import loop_lag as ticks
+from benchmarks.common import loop_lag
 from benchmarks.common.callers import asking, check
 from benchmarks.common.result import Outcome
 from benchmarks.common.server_commands import builtin_clock, lean_echo, own_clock
 from benchmarks.throughput import benchmark as throughput
 
-TINY = throughput.Scale(rounds=1, calls=2, in_flight=(1, 2))
+TINY = throughput.ThroughputScale(rounds=1, calls=2, in_flight=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,13 @@ def outcome() -> Outcome:
     return throughput.run(TINY)
 
 
-def test_every_way_has_a_row_in_both_tables(outcome: Outcome) -> None:
+def test_every_variant_has_a_row_in_both_tables(outcome: Outcome) -> None:
     lean, clock = ([row["way"] for row in table.rows] for table in outcome.tables)
     left_out = [note for note in outcome.notes if note.startswith("Left out")]
     assert all("fastmcp" in note for note in left_out), left_out
-    ways = [way.label for way in throughput.WAYS if not (left_out and way.opener == "fastmcp")]
-    builtin = [f"{way}, builtin (no process)" for way in ways if way.startswith("toolhub")]
-    assert (lean, clock) == (ways, ways + builtin)
+    variants = [variant.label for variant in throughput.VARIANTS if not (left_out and variant.opener == "fastmcp")]
+    builtin = [f"{variant}, builtin (no process)" for variant in variants if variant.startswith("toolhub")]
+    assert (lean, clock) == (variants, variants + builtin)
     assert len(builtin) == 2
 
 
@@ -74,7 +74,7 @@ async def test_ticks_tells_each_lag_once() -> None:
         return lags
 
     with anyio.fail_after(30):
-        async with Client(ticks.create_server()) as client:
+        async with Client(loop_lag.create_server()) as client:
             while not (lags := await taken(client)):
                 pass
             assert all(lag >= 0 for lag in lags)

@@ -19,15 +19,15 @@ from benchmarks.model.traces import (
     TaskTrace,
     Turn,
     longest,
-    make_crowd,
     make_task,
+    make_tasks,
     prompts,
 )
 
 
 @pytest.fixture(scope="module")
 def crowd() -> list[TaskTrace]:
-    return make_crowd(60)
+    return make_tasks(60)
 
 
 def small(turns: int) -> TaskTrace:
@@ -39,7 +39,7 @@ def small(turns: int) -> TaskTrace:
 def test_the_same_seed_gives_the_same_task_and_another_another() -> None:
     assert make_task(7) == make_task(7)
     assert make_task(7) != make_task(8)
-    assert make_crowd(2, seed=7) == [make_task(7), make_task(8)]
+    assert make_tasks(2, seed=7) == [make_task(7), make_task(8)]
 
 
 def test_a_task_has_some_300_turns_and_346_calls(crowd: list[TaskTrace]) -> None:
@@ -80,7 +80,7 @@ def test_contexts_grow_to_between_10_and_60_thousand_tokens(crowd: list[TaskTrac
 
 
 def test_a_scaled_task_has_a_context_of_that_scale_with_the_same_mix(crowd: list[TaskTrace]) -> None:
-    scaled = make_crowd(60, scale=0.1)
+    scaled = make_tasks(60, scale=0.1)
     ratio = mean(longest(prompts(task, -1)) for task in scaled) / mean(longest(prompts(task, -1)) for task in crowd)
     assert ratio == pytest.approx(0.1, rel=0.15)
     shares = Counter(call.kind for task in scaled for call in task.calls)

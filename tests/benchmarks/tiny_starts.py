@@ -8,8 +8,8 @@ from benchmarks.density import benchmark as density
 from benchmarks.storm import benchmark as storm
 
 CLOCK = Builtin("clock", {}, {}, is_shared=True)
-TINY_STORM = storm.Scale(tasks=2, deadline_s=20, servers=(fixture_echo(), lean_echo()))
-TINY_DENSITY = density.Scale(
+TINY_STORM = storm.StormScale(tasks=2, deadline_s=20, servers=(fixture_echo(), lean_echo()))
+TINY_DENSITY = density.DensityScale(
     looks=(1, 2),
     forked=(1, 2),
     spawned=(1, 2),

@@ -18,7 +18,7 @@ async def known(_: Served) -> Measured:
 
 
 TINY_REPLAY = Replay(tasks=1, turns=3, scale=0.01, rounds=1, tools=0.001)
-TINY_TASK = task.Scale(
+TINY_TASK = task.TaskScale(
     TINY_REPLAY,
     Extrapolation(
         [Case("2 tasks on 1 engine", 2, Site(engines=1))],
@@ -27,5 +27,5 @@ TINY_TASK = task.Scale(
         scale=0.001,
         workers=1,
     ),
-    engine=task.Engine("A stand-in", 32_000, open_large, known),
+    engine=task.TaskEngine("A stand-in", 32_000, open_large, known),
 )

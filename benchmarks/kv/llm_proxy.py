@@ -13,7 +13,7 @@ from toolhub_agent.tools import HubTools
 
 from benchmarks.common.hub_process import HttpHub
 from benchmarks.common.result import Json
-from benchmarks.kv.waits import Others, Sizes, Trial, Way, trial
+from benchmarks.kv.waits import HintVariant, Others, Sizes, Trial, trial
 from benchmarks.llm.prompts import open_writer
 from benchmarks.llm.scripted_agent import SERVER, TOOL, Served, open_side
 from toolhub import connect
@@ -43,10 +43,10 @@ async def open_frontend(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
         behind = Served(f"{hub.url}/llm/v1", served.model, served.kind)
         side = await stack.enter_async_context(open_side(behind))
 
-        async def through(way: Way) -> Json:
+        async def through(variant: HintVariant) -> Json:
             name = f"door{uuid.uuid4().hex[:8]}"
             async with remote.task(name) as task:
-                return await trial(side, HubTools(task), way, others, name)
+                return await trial(side, HubTools(task), variant, others, name)
 
         async with remote.task("seen-before") as task, anyio.create_task_group() as group:
             for number in range(_SEEN):
