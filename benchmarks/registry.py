@@ -1,4 +1,4 @@
-"""All questions, in the order in which they are asked and shown."""
+"""All benchmarks, in the order of `questions`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from benchmarks.sweep import benchmark as sweep
 from benchmarks.task import benchmark as task
 from benchmarks.throughput import benchmark as throughput
 
-BENCHMARKS: dict[str, Benchmark[Any]] = {
-    module.BENCHMARK.name: module.BENCHMARK
-    for module in (
-        overhead,
-        throughput,
-        init,
-        storm,
-        density,
-        overload,
-        sweep,
-        soak,
-        recover,
-        idle,
-        sandbox,
-        servers,
-        kv,
-        loop,
-        task,
-    )
-}
+_MODULES = (
+    overhead,
+    throughput,
+    init,
+    storm,
+    density,
+    overload,
+    sweep,
+    soak,
+    recover,
+    idle,
+    sandbox,
+    servers,
+    kv,
+    loop,
+    task,
+)
+BENCHMARKS: dict[str, Benchmark[Any]] = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}

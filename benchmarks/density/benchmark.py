@@ -12,6 +12,7 @@ from benchmarks.common.memory import GIB
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.density.capacity import CapacityResult, Stage, measure_capacity
+from benchmarks.questions import QUESTIONS
 
 MIB = 2**20
 # A server of ours as a process, some 60 MiB measured, with its keeper; to stay clear of filling the memory.
@@ -192,7 +193,7 @@ def _notes(scale: DensityScale) -> list[str]:
 
 BENCHMARK = Benchmark(
     "density",
-    "How many idle tasks does a machine hold?",
+    QUESTIONS["density"],
     run,
     full=DensityScale(
         looks=(10, 60), forked=(10, 60), spawned=(4, 12), open_tasks=OPEN_TASKS, sessions=SESSIONS, budget_s=36.0

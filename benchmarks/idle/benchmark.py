@@ -15,6 +15,7 @@ from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Ta
 from benchmarks.common.server_commands import ServerCommand, fixture_echo
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.common.worker_main import Act
+from benchmarks.questions import QUESTIONS
 from toolhub import Hub
 
 MIB = 2**20
@@ -111,7 +112,7 @@ def _slope(first: Json, last: Json) -> Table:
 
 BENCHMARK = Benchmark(
     "idle",
-    "What does an idle session cost?",
+    QUESTIONS["idle"],
     run,
     full=IdleScale(sessions=(0, 1, 100), watch_s=8.0),
     quick=IdleScale(sessions=(0, 1, 20), watch_s=2.0),

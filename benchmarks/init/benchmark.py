@@ -10,6 +10,7 @@ from benchmarks.common.measure import TreeSampler, tree_cpu_seconds
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
+from benchmarks.questions import QUESTIONS
 
 LABELS = {
     "spawn_in_turn": "process per use, in turn (MiroFlow)",
@@ -106,7 +107,7 @@ def _targets(rows: list[Json], tasks: int) -> list[Target]:
 
 BENCHMARK = Benchmark(
     "init",
-    "How long until many tasks can work?",
+    QUESTIONS["init"],
     run,
     full=InitScale(tasks=(1, 5, 20), in_turn_up_to=5),
     quick=InitScale(tasks=(1, 5), in_turn_up_to=5),

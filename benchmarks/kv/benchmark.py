@@ -21,6 +21,7 @@ from benchmarks.kv.results import AHEAD, LLM_PROXY, NOTHING, PIN, REFERENCE, KvE
 from benchmarks.kv.tables import outcome_of
 from benchmarks.kv.waits import HintVariant, WaitStats, measure_waits
 from benchmarks.llm.scripted_agent import Served
+from benchmarks.questions import QUESTIONS
 from testbed.engine.install import installed
 from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
 from toolhub.config import HintSettings
@@ -96,7 +97,7 @@ async def _pinned(scale: KvScale, engines: KvEngines) -> WaitStats | None:
 
 BENCHMARK = Benchmark(
     "kv",
-    "What does the prefix cache give an agent, with hints and without?",
+    QUESTIONS["kv"],
     run,
     full=KvScale(rounds=3, calm_rounds=9, mix_rounds=3, keep_rounds=1),
     quick=KvScale(

@@ -16,6 +16,7 @@ from benchmarks.llm.scripted_agent import Served
 from benchmarks.loop.dispatch import TURNS, VARIANTS, Turn, measure_dispatch
 from benchmarks.loop.long_task import LongTask, measure_task
 from benchmarks.loop.many_agents import OURS, PLAIN, ManyAgents, measure_many_agents
+from benchmarks.questions import QUESTIONS
 from testbed.engine.install import installed
 from testbed.engine.server import EngineOptions, open_engine
 
@@ -209,7 +210,7 @@ def _notes(scale: LoopScale, engines: LoopEngines) -> list[str]:
 
 BENCHMARK = Benchmark(
     "loop",
-    "What does the agent loop gain beside a plain one?",
+    QUESTIONS["loop"],
     run,
     full=LoopScale(rounds=2, crowd_rounds=3, task_rounds=1),
     quick=LoopScale(

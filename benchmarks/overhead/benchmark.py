@@ -11,6 +11,7 @@ from benchmarks.common.measure import interleaved, median, percentile, pss_bytes
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, lean_echo, sdk_echo
 from benchmarks.common.variants import Variant, start, version_notes
+from benchmarks.questions import QUESTIONS
 
 _BASE = Variant("sdk", "SDK, persistent session")
 _EMBEDDED = Variant("embedded", "toolhub embedded")
@@ -177,7 +178,7 @@ def _targets(p50: dict[Variant, float]) -> list[Target]:
 
 BENCHMARK = Benchmark(
     "overhead",
-    "What does one call cost?",
+    QUESTIONS["overhead"],
     run,
     full=OverheadScale(rounds=5, calls=150, spawns=1),
     quick=OverheadScale(rounds=3, calls=100, spawns=1),

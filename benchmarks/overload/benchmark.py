@@ -30,6 +30,7 @@ from benchmarks.overload.load import (
     server,
     side_by_side,
 )
+from benchmarks.questions import QUESTIONS
 
 # A hand-set limit well below the best of the curve, so that who waits for one place waits a fraction of a call.
 _BINDING = 12
@@ -269,7 +270,7 @@ _NOTES = [
 
 BENCHMARK = Benchmark(
     "overload",
-    "What does too much cost, and who pays?",
+    QUESTIONS["overload"],
     run,
     full=OverloadScale(
         tasks=60, rounds=2, window_s=10.0, loads=(8, 24, 60), load_s=5.0, others_s=8.0, quiet_s=7.0, burst=1000

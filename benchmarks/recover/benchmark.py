@@ -21,6 +21,7 @@ from benchmarks.common.callers import check, sdk_session
 from benchmarks.common.measure import median, percentile, spread, tree
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, hub_config, ratio
 from benchmarks.common.server_commands import ServerCommand, fixture_echo, sdk_echo
+from benchmarks.questions import QUESTIONS
 from toolhub import Hub, HubTask, SessionLost
 
 # Far longer than a round: whoever is told is told because of the kill.
@@ -187,7 +188,7 @@ def _targets(name: str, rounds: Rounds) -> list[Target]:
 
 BENCHMARK = Benchmark(
     "recover",
-    "What does a crash cost?",
+    QUESTIONS["recover"],
     run,
     full=RecoverScale(rounds=60, sdk_rounds=30),
     quick=RecoverScale(rounds=10, sdk_rounds=10),

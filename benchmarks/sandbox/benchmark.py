@@ -12,6 +12,7 @@ import anyio
 
 from benchmarks.common.measure import median, percentile, spread
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
+from benchmarks.questions import QUESTIONS
 from benchmarks.sandbox import ipykernel
 from benchmarks.sandbox.density import GIB, STARTS_AT_ONCE, Storm, measure_kernels, measure_memory, measure_storm
 from benchmarks.sandbox.orphans import watch_orphans
@@ -216,7 +217,7 @@ def _raw(times: StartupTimes, memory: dict[str, Json], storms: dict[float, Storm
 
 BENCHMARK = Benchmark(
     "sandbox",
-    "What does a place to run code cost?",
+    QUESTIONS["sandbox"],
     run,
     full=SandboxScale(Rounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
     quick=SandboxScale(Rounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),

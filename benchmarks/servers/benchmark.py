@@ -10,6 +10,7 @@ from benchmarks.common.agent_startup import SERVERS, measure_agent_startup
 from benchmarks.common.agent_startup import VARIANTS as READY_VARIANTS
 from benchmarks.common.measure import median, spread
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
+from benchmarks.questions import QUESTIONS
 from benchmarks.servers import browsers
 from benchmarks.servers.searches import HANDSHAKE_S, measure_searches
 from benchmarks.servers.searches import VARIANTS as SEARCH_VARIANTS
@@ -247,7 +248,7 @@ def _raw(found: ServersResults) -> Json:
 
 BENCHMARK = Benchmark(
     "servers",
-    "What do our own servers save?",
+    QUESTIONS["servers"],
     run,
     full=ServersScale(
         searches=346, search_rounds=1, tasks=60, ready_rounds=3, spawned=10, browsing=5, browser_rounds=2

@@ -27,6 +27,7 @@ import psutil
 from benchmarks.common.machine import git_revision
 from benchmarks.common.result import Benchmark, Json, Outcome
 from benchmarks.common.subprocess_worker import Worker
+from benchmarks.questions import QUESTIONS
 from benchmarks.soak import report
 from benchmarks.soak.config import SECTIONS, servers
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, Stage, deck, strike
@@ -324,7 +325,7 @@ def _say(line: str) -> None:
 
 BENCHMARK = Benchmark(
     "soak",
-    "Does a hub survive everything that goes wrong, at once and for long?",
+    QUESTIONS["soak"],
     run,
     full=SoakScale(calls=1_000_000, minutes=60, state=state_file()),
     quick=SoakScale(calls=20_000, minutes=1 / 3, tasks=40),

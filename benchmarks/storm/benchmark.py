@@ -22,6 +22,7 @@ from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.common.session_setup import gather_all, open_variant, through_hub
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 from benchmarks.common.worker_main import Act
+from benchmarks.questions import QUESTIONS
 from testbed import third_party
 from toolhub import HubTask
 
@@ -252,7 +253,7 @@ def _notes(servers: list[ServerCommand], scale: StormScale) -> list[str]:
 
 BENCHMARK = Benchmark(
     "storm",
-    "How long until a whole sweep can work, and what does it take?",
+    QUESTIONS["storm"],
     run,
     # `exec` takes a minute with a whole sweep, and `init` has it beside the same SDK sessions.
     full=StormScale(

@@ -25,6 +25,7 @@ from benchmarks.common.measure import cpu_seconds, median, percentile
 from benchmarks.common.result import ROOT, Benchmark, Column, Json, Outcome, Table, Target
 from benchmarks.common.server_commands import lean_echo
 from benchmarks.common.subprocess_worker import Worker
+from benchmarks.questions import QUESTIONS
 from benchmarks.sweep.agents import MIX, Pace
 
 RUNS = ("a", "b")
@@ -298,7 +299,7 @@ def _notes(scale: SweepScale, found: SweepResults) -> list[str]:
 
 BENCHMARK = Benchmark(
     "sweep",
-    "Does a hub last a long sweep?",
+    QUESTIONS["sweep"],
     run,
     full=SweepScale(tasks=60, at_once=60, calls=130, pace=Pace(compressed=180), kills=12, short=100),
     quick=SweepScale(tasks=20, at_once=20, calls=60, pace=Pace(compressed=120), kills=4, short=20),

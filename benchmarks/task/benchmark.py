@@ -18,6 +18,7 @@ from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.play import Site
 from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, Plan, measure_costs
+from benchmarks.questions import QUESTIONS
 from benchmarks.task.modelled import modelled, site_of, start_cpu_s
 from benchmarks.task.replay import Replay, measure_replay
 from benchmarks.task.sites import Case, Extrapolation, extrapolate
@@ -82,7 +83,7 @@ async def _measure(scale: TaskScale, engine: TaskEngine) -> TaskResults:
 
 BENCHMARK = Benchmark(
     "task",
-    "How long does a whole research task take?",
+    QUESTIONS["task"],
     run,
     full=TaskScale(plan=replace(PLAN, repeats=2)),
     quick=TaskScale(

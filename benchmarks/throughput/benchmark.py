@@ -11,6 +11,7 @@ from benchmarks.common.measure import interleaved, median, percentile, spread
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, builtin_clock, lean_echo, own_clock
 from benchmarks.common.variants import Variant, start
+from benchmarks.questions import QUESTIONS
 
 _FLOOR = Variant("floor", "JSON lines by hand (floor)")
 _SDK = Variant("sdk", "SDK, persistent session")
@@ -187,7 +188,7 @@ def _lag(samples: Samples | None) -> float | None:
 
 BENCHMARK = Benchmark(
     "throughput",
-    "How many calls a second?",
+    QUESTIONS["throughput"],
     run,
     full=ThroughputScale(rounds=5, calls=1000),
     quick=ThroughputScale(rounds=2, calls=300),

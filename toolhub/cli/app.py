@@ -284,8 +284,9 @@ def demo(
 def bench(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="A question of benchmarks/README.md (overhead, storm, kv, ...), all, report or check.")
-    ] = "all",
+        str | None,
+        typer.Argument(help="A benchmark (overhead, storm, kv, ...), all, report or check. Without a name: list them."),
+    ] = None,
 ) -> None:
     """Measure toolhub on this machine against what people use today (needs a source checkout)."""
     _work("bench", extra="bench").run(name, context.args)
