@@ -151,6 +151,8 @@ def test_the_agent_loop_and_the_benchmarks_use_only_what_is_public():
         if not (module == "toolhub" and (member in public or not member))
         and ".".join(module.split(".")[:2]) not in PUBLIC_MODULES
         and not (name.startswith("toolhub_agent.cli.") and module in COMMAND_MODULES)
+        # The soak runs the command itself, in a process whose clock it can move.
+        and (name, module, member) != ("benchmarks.soak.hub", "toolhub.cli", "main")
     ]
     assert wrong == []
 

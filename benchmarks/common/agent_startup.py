@@ -61,7 +61,7 @@ SERVERS = (
 
 @asynccontextmanager
 async def open_tasks(variant: str) -> AsyncIterator[Act]:
-    """Answers ``{"tasks": n}`` with ``{"seconds", "ready", "failures"}`` once all are ready. Role of `worker`.
+    """Answers ``{"tasks": n}`` with ``{"seconds", "ready", "failures"}`` once all are ready. A worker role.
 
     ``{"tasks": 0}`` only collects the garbage.
     """

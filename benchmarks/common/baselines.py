@@ -1,8 +1,8 @@
-"""Where the packages of contestants live: here, or in an environment of their own if they cannot live beside toolhub.
+"""The packages that toolhub is compared with: installed here, or in an environment of their own if they cannot be here.
 
     python -m benchmarks.common.baselines
 
-installs the latter where the tests keep third-party servers, once per list of pins; see testbed/third_party.py.
+installs the latter beside the third-party servers of testbed/third_party.py, once per list of pins.
 """
 
 from __future__ import annotations

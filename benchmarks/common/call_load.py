@@ -1,4 +1,4 @@
-"""Runs calls through a contestant, one after the other or several at a time, and takes the time. Role of `worker`."""
+"""Makes calls through one variant, one after the other or several at a time, and measures their time. A worker role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Json = dict[str, Any]
 async def open_load(variant: str, server: Json) -> AsyncIterator[Act]:
     """Answers ``{"calls": n, "in_flight": k}`` with ``{"seconds", "client_cpu_s", "hub_cpu_s", "latencies_us", ...}``.
 
-    With ``"lags": true`` it tells ``"lags_ms"``, too: of the hub's loop, or of this process's if it has no hub beside.
+    With ``"lags": true`` the answer also has ``"lags_ms"``: of the hub's loop, or of this process's loop if there is no
+    hub.
     """
     async with getattr(callers, f"open_{variant}")(server) as caller:
 

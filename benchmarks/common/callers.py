@@ -1,7 +1,7 @@
-"""The ways of making one tool call. Each opener holds a conversation and yields `Caller`.
+"""The variants of making one tool call, toolhub's and the baselines'. Each opener connects and yields `Caller`.
 
-Imports are inside the openers: a contestant runs in a process of its own, perhaps under an interpreter that has only
-its own package, and should not pay for the others.
+Imports are inside the openers: a variant runs in a process of its own, perhaps under an interpreter that has only
+its own package. It should not pay for the packages of the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLIENT = {"name": "bench", "version": "1"}
 class Caller:
     """`call` makes one call and checks the answer; `hub_pid` is the process in between, if there is one.
 
-    hub_lags_ms: how late the loop of that process woke, since it was last asked; see `ticks`.
+    hub_lags_ms: how late the loop of that process woke, since it was last asked; see `loop_lag`.
     """
 
     call: Callable[[], Awaitable[None]]

@@ -143,7 +143,7 @@ class HttpHub(ServedHub):
 
 @asynccontextmanager
 async def open_fastmcp_proxy(entry: Json) -> AsyncIterator[Act]:
-    """fastmcp's proxy of one server, by its documented way through `http_app()`; tells its address. Role of `worker`.
+    """fastmcp's proxy of one server, by its documented way through `http_app()`; tells its address. A worker role.
 
     entry: the server in an `mcpServers` document.
     """

@@ -1,4 +1,4 @@
-"""Watches a hub that is busy for long: does it grow? And kills some of its servers on the way."""
+"""Watches a hub that is busy for a long time: does its memory grow? It also kills some of the hub's servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIB = 1024
 _PAUSE_S = 1.0
 # One death in so many is that of a server that all tasks share; more in a short time and the hub gives it up.
 _SHARED_DEATH = 6
-# Of a hub that is stuck; far longer than any answer should take.
+# Far longer than any answer should take: only a hub that hangs reaches it.
 _PATIENCE_S = 60.0
 
 
@@ -47,7 +47,10 @@ class HubHistory:
 
     @property
     def settled(self) -> list[HubSample]:
-        """From the first quarter of the calls on, and while the most tasks are open: nothing is new, nobody leaves."""
+        """The samples after the first quarter of the calls, while the most tasks are open:
+
+        no task begins or ends then.
+        """
         quarter, most = self.samples[-1].calls / 4, max(sample.tasks for sample in self.samples)
         working = [sample for sample in self.samples if sample.tasks == most]
         return [sample for sample in working if sample.calls >= quarter] or working
@@ -66,7 +69,7 @@ class HubHistory:
 
 
 def least_squares(x: Sequence[float], y: Sequence[float]) -> float:
-    """The slope of the line nearest to the points; 0 of fewer than two places."""
+    """The slope of the line of least squares; 0 if all x are equal."""
     middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
     spread = sum((one - middle_x) ** 2 for one in x)
     return sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0

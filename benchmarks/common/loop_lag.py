@@ -1,4 +1,4 @@
-"""How late an event loop wakes: a coroutine that sleeps a little, over and over, and notes by how much it overslept.
+"""How late an event loop wakes: a coroutine sleeps for a short time, again and again, and notes the excess.
 
 As a builtin server (`benchmarks.common.loop_lag:create_server`) it does so in the loop of the hub that runs it.
 """
@@ -46,7 +46,7 @@ async def open_loop_lag() -> AsyncIterator[LoopLag]:
 
 def create_server() -> Any:
     """Return a server whose tool `take` tells the lags since the last time, in milliseconds."""
-    from mcp.server import MCPServer  # a contestant that only ticks may run without it
+    from mcp.server import MCPServer  # a worker that only measures the lag may run without it
 
     current: list[LoopLag] = []
 

@@ -1,4 +1,4 @@
-"""Numbers: percentiles, CPU and memory of a process tree, and contestants taking turns."""
+"""Percentiles, CPU and memory of a process tree, and the order in which variants take turns."""
 
 from __future__ import annotations
 

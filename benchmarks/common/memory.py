@@ -1,4 +1,4 @@
-"""What a contestant's whole tree of processes takes, and whether this machine has room for more."""
+"""How much memory a whole tree of processes takes, and whether this machine has room for more."""
 
 from __future__ import annotations
 

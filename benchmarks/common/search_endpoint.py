@@ -1,6 +1,6 @@
 """An endpoint on the loopback interface that answers as Serper does and notes what its connections cost.
 
-Role of `worker`: in a process of its own its work is in nobody's numbers.
+A worker role: in a process of its own its work is in nobody's numbers.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _page() -> str:
 async def open_endpoint(
     certificate: str | None = None, key: str | None = None, delay_s: float = 0.0, answer_s: float = 0.0
 ) -> AsyncIterator[Act]:
-    """Answers anything with the port and the counts since the last time. Role of `worker`.
+    """Answers anything with the port and the counts since the last time. A worker role.
 
     delay_s: of every new connection, before TLS, where certificate and key (files) say that there is any.
     answer_s: of every search.

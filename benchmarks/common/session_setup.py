@@ -1,8 +1,8 @@
-"""Ways of getting many tasks ready: every server's tools listed and one call answered. Role of `worker`.
+"""Variants of getting many tasks ready: every server's tools are listed and one call is answered. A worker role.
 
-Each way is a coroutine function `way(servers, tasks, progress)` that reports every (task, server) pair to `progress`
-and then holds what it opened until `progress.closing`. Another question may mean something else by ready: `in_session`
-and `in_task` say what is asked of a server.
+Each variant is a coroutine function `variant(servers, tasks, progress)` that reports every (task, server) pair to
+`progress` and then holds what it opened until `progress.closing`. Another question may mean something else by ready:
+`in_session` and `in_task` say what is asked of a server.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ VARIANTS: dict[str, Variant] = {
 
 @asynccontextmanager
 async def open_tasks(variant: str, servers: list[Json], tasks: int) -> AsyncIterator[Act]:
-    """One of `WAYS`, as `open_way` says."""
+    """One of `VARIANTS`; see `open_variant`."""
     async with open_variant(functools.partial(VARIANTS[variant], servers, tasks), tasks * len(servers)) as act:
         yield act
 
@@ -153,7 +153,7 @@ async def open_tasks(variant: str, servers: list[Json], tasks: int) -> AsyncIter
 async def open_variant(variant: Callable[[Progress], Coroutine[Any, Any, None]], wanted: int) -> AsyncIterator[Act]:
     """Answers ``{"deadline_s": s}`` with ``{"seconds", "ready", "failures"}`` once all are ready or time is up.
 
-    wanted: how many pairs of a task and a server the way reports.
+    wanted: how many pairs of a task and a server the variant reports.
     """
     progress = Progress(wanted)
     async with anyio.create_task_group() as holders:

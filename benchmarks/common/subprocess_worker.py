@@ -1,4 +1,4 @@
-"""The outside of a contestant's process: start it, ask it, end it with everything it started."""
+"""A worker process, seen from outside: start it, send it requests, end it with everything it started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE_S = 60.0
 
 
 class WorkerFailed(RuntimeError):
-    """A contestant did not come up or ended early; the message has its last line on stderr."""
+    """A worker did not start or ended early; the message has its last line on stderr."""
 
 
 def _is_running(process: psutil.Process) -> bool:
@@ -34,7 +34,10 @@ def _is_running(process: psutil.Process) -> bool:
 
 
 class Worker:
-    """One contestant: `with Worker("benchmarks.common.call_load:open_load", {...}) as worker: worker.ask({...})`."""
+    """One worker process:
+
+    `with Worker("benchmarks.common.call_load:open_load", {...}) as worker: worker.ask({...})`.
+    """
 
     def __init__(self, role: str, arguments: Json, *, python: str = sys.executable, uvloop: bool = False) -> None:
         command = [python, "-m", "benchmarks.common.worker_main", role, json.dumps(arguments)]
@@ -47,10 +50,10 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            process_group=0,  # a terminal's Ctrl-C is for whoever asks; it ends its contestants itself
+            process_group=0,  # a terminal's Ctrl-C reaches only the runner, which ends its workers itself
         )
         self.left_behind = 0
-        """Processes that were still there after the contestant had closed."""
+        """Processes that were still there after the worker had closed."""
         self._is_ready = False
 
     @property

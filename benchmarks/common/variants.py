@@ -1,4 +1,4 @@
-"""Ways of calling one server: each a contestant in a process of its own, all started side by side."""
+"""Variants of calling one server. Each runs in a process of its own; all are started side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: an opener of `contestants`, how it is called in the table, and the event loop it runs on.
+    """One row of the table: an opener of `callers`, its label, and the event loop that it runs on.
 
     environment: where its packages are; None: they are toolhub's own.
     spawns: whether every call starts a process. has_hub: whether a process in between does part of the work.
@@ -31,7 +31,7 @@ class Variant:
 def start(
     server: ServerCommand, variants: tuple[Variant, ...], stack: ExitStack, notes: list[str]
 ) -> dict[Variant, Worker]:
-    """Return those that are ready to be asked (see `load.open_load`); one that cannot is named in the notes."""
+    """Return the workers that are ready (see `call_load.open_load`); the notes name each variant that is not."""
     workers: dict[Variant, Worker] = {}
     for variant in variants:
         python = variant.environment.python() if variant.environment else sys.executable
@@ -57,7 +57,7 @@ def _left_out(server: ServerCommand, variant: Variant, why: str) -> str:
 
 
 def version_notes(variants: Iterable[Variant]) -> list[str]:
-    """Name what ways in environments of their own consist of, a sentence for each environment."""
+    """Name the packages of variants that have an environment of their own, one sentence for each environment."""
     environments = dict.fromkeys(variant.environment for variant in variants if variant.environment)
     found = filter(None, (environment.versions() for environment in environments))
     return [f"In an environment of its own, asking the same servers: {versions}." for versions in found]

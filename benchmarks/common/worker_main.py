@@ -1,8 +1,8 @@
-"""The inside of a contestant's process: opens one role and answers requests, one JSON line each, until stdin ends.
+"""The program of a worker process: it opens one role and answers requests, one JSON line each, until stdin ends.
 
     python -m benchmarks.common.worker_main MODULE:FUNCTION '{"keyword": "argument"}' [--uvloop]
 
-FUNCTION is an async context manager that yields `act(request) -> answer`. A process of its own per contestant keeps
+FUNCTION is an async context manager that yields `act(request) -> answer`. A process of its own for each variant keeps
 their event loops, garbage and CPU time apart, and lets one run under another interpreter: needs only anyio.
 """
 

@@ -169,7 +169,7 @@ def _targets(crowds: Mapping[str, Json], left_behind: int) -> list[Target]:
 
 
 def _total(claim: str, row: Json, count: int, limit_gib: float) -> Target:
-    """A smaller crowd says nothing, unless it has taken too much already."""
+    """Fewer tasks than planned prove nothing, unless they have already taken too much."""
     gib = row["total"] / 1024 if "total" in row else None
     is_telling = gib is not None and (row["tasks"] >= count or gib > limit_gib)
     return Target(f"{claim}, memory in all", gib if is_telling else None, limit_gib, "GiB")

@@ -1,4 +1,4 @@
-"""A hub that gets more and more tasks and does nothing else: what all of them take, within a budget."""
+"""The capacity of a hub: it gets more and more idle tasks, and their memory is measured until a budget is used up."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CapacityResult:
     """Why there are not as many tasks as asked for."""
     left_behind: int = 0
     not_forked: str = ""
-    """See `footprint.not_forked`."""
+    """See `memory.not_forked`."""
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class CapacityResult:
 
 @asynccontextmanager
 async def open_capacity(entries: dict[str, Json], state: str) -> AsyncIterator[Act]:
-    """Answers ``{"tasks": n, "seconds": s}`` with ``{"tasks", "failures"}`` once n are open in all. Role of `worker`.
+    """Answers ``{"tasks": n, "seconds": s}`` with ``{"tasks", "failures"}`` once n are open in all. A worker role.
 
     A task counts when each of its servers has answered `tools/list`; another one is closed again. With as many as there
     are already, the garbage is collected.

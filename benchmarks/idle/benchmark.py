@@ -43,7 +43,7 @@ class IdleScale:
 
 @asynccontextmanager
 async def open_hub(server: Json) -> AsyncIterator[Act]:
-    """Answers ``{"sessions": n}`` once n tasks have a session each. Role of `worker`."""
+    """Answers ``{"sessions": n}`` once n tasks have a session each. A worker role."""
     entry = {"command": server["argv"][0], "args": server["argv"][1:], "share": "task"}
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config({"echo": entry}, Path(state))) as hub:

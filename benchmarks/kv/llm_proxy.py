@@ -1,4 +1,4 @@
-"""The tool wait of `kv_waits` behind the LLM door: a real `toolhub serve`, and an agent that gives no hints itself."""
+"""The tool wait of `waits` behind the LLM proxy: a real `toolhub serve`, and an agent that gives no hints itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEEN = 6
 
 
 def missing() -> str | None:
-    """Why the door cannot be measured here."""
+    """Why the proxy cannot be measured here."""
     if any(entry.name == "llm" for entry in importlib.metadata.entry_points(group=FRONTENDS)):
         return None
     return "the LLM door is not installed (entry point `llm` of toolhub.frontends)"
@@ -33,7 +33,7 @@ def missing() -> str | None:
 
 @asynccontextmanager
 async def open_frontend(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
-    """A trial that runs through the door; the hub's hints are never switched off and know the tool's durations."""
+    """A trial that runs through the proxy; the hub's hints are never switched off and know the tool's durations."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))
         writer = await open_writer(http, served)

@@ -35,7 +35,7 @@ class Mix:
 
 @dataclass
 class Throughput:
-    """rounds: for each way, ``{"wall_s", "prompt", "cached", "completion", "tokens_per_s"}`` of each round."""
+    """rounds: for each variant, ``{"wall_s", "prompt", "cached", "completion", "tokens_per_s"}`` of each round."""
 
     rounds: dict[str, list[Json]] = field(default_factory=dict)
     statistics: HintStatistics | None = None

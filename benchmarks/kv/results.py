@@ -31,8 +31,8 @@ class KvEngines:
 
 @dataclass(frozen=True)
 class KvScale:
-    """rounds: of each way. calm_rounds: of the waits without eviction; hints switch themselves off after eight at the
-    least, as a wait whose prefill-ahead failed does not count.
+    """rounds: of each variant. calm_rounds: of the waits without eviction. Hints switch themselves off after eight
+    waits or more: a wait whose prefill-ahead failed does not count.
     """
 
     rounds: int

@@ -56,7 +56,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class HintVariant:
-    """One way to spend the wait. side: whose client. evicted: others' requests come. first: more of turn 1."""
+    """One variant of the wait. side: whose client. evicted: others' requests come. first: more of turn 1."""
 
     name: str
     side: str
@@ -104,7 +104,7 @@ Trial = Callable[[HintVariant], Awaitable[Json]]
 
 @dataclass
 class WaitStats:
-    """Every trial of every way, and what the hints of each side did."""
+    """Every trial of every variant, and what the hints of each side did."""
 
     trials: dict[str, list[Json]] = field(default_factory=dict)
     statistics: dict[str, HintStatistics] = field(default_factory=dict)
@@ -121,7 +121,7 @@ async def measure_waits(
     modes: Mapping[str, HintSettings],
     more: Mapping[str, Trial] | None = None,
 ) -> WaitStats:
-    """Take turns through the ways. modes: the hints of each side; more: sides that are opened by somebody else."""
+    """Take turns through the variants. modes: the hints of each side; more: sides that are opened by somebody else."""
     found = WaitStats()
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         others = Others(http, served, await open_writer(http, served), sizes)

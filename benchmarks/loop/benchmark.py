@@ -41,7 +41,7 @@ class LoopEngines:
 
 @dataclass(frozen=True)
 class LoopScale:
-    """rounds: of each part and way."""
+    """rounds: of each part and variant."""
 
     rounds: int
     crowd_rounds: int
@@ -55,7 +55,7 @@ class LoopScale:
 
 @dataclass(frozen=True)
 class LoopResults:
-    """The rounds of each part, by turn or crowd and by way."""
+    """The rounds of each part, by turn or crowd and by variant."""
 
     dispatch: dict[str, dict[str, list[Json]]]
     crowds: dict[str, dict[str, list[Json]]]

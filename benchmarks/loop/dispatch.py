@@ -45,7 +45,7 @@ TURNS = (
 
 
 async def measure_dispatch(served: Served, turns: Sequence[Turn], rounds: int) -> dict[str, dict[str, list[Json]]]:
-    """For each turn and way its rounds: ``{"wall_s", "stream_s", "early"}``; in turns."""
+    """For each turn and variant its rounds: ``{"wall_s", "stream_s", "early"}``; in turns."""
     found: dict[str, dict[str, list[Json]]] = {}
     async with open_side(served) as side:
         catalog = ToolCatalog.of(await TimedTools(0, "").get_all_tool_definitions())

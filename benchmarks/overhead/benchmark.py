@@ -1,4 +1,4 @@
-"""What does one call cost? Ways of calling the same server, taking turns, against the SDK's plain client."""
+"""What does one call cost? Variants of calling the same server take turns; the base is the SDK's plain client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class OverheadScale:
-    """Calls per contestant and round; a call that spawns a process is measured `spawns` times per round."""
+    """Calls per variant and round; a call that spawns a process is measured `spawns` times per round."""
 
     rounds: int
     calls: int
@@ -48,7 +48,7 @@ class OverheadScale:
 
 @dataclass
 class Samples:
-    """What was measured of one way, over all rounds."""
+    """What was measured of one variant, over all rounds."""
 
     latencies_us: list[float] = field(default_factory=list)
     round_p50_us: list[float] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Samples:
 
 def run(scale: OverheadScale) -> Outcome:
     outcome = Outcome(notes=[
-        "Every contestant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
+        "Every variant is a process of its own with a server of its own; they take turns, round 0 is discarded. "
         "All clients run on asyncio unless the row says uvloop; the process of `toolhub serve` chooses uvloop itself.",
         "MCP over HTTP: the SDK's client, one session kept, over TCP on loopback. `toolhub serve` gives each MCP "
         "session a process of the server. fastmcp's proxy (`create_proxy` of an `mcpServers` document, its "

@@ -1,7 +1,7 @@
-"""Agents of one run who ask a crowded service through a served hub, each in a closed loop. Role of `worker`.
+"""Agents of one run that call a slow service through a served hub, each in a closed loop. A worker role.
 
 An agent thinks, asks, and thinks again. What it wants is drawn beforehand from a generator of its own, so that both
-contestants are asked for the same. A call has a deadline for everything, waiting and retries included. Who is refused
+variants get the same requests. A call has a deadline for everything, waiting and retries included. Who is refused
 comes back after the pause that the refusal names, `ATTEMPTS` times at most, and only if that is before the deadline.
 """
 

@@ -1,6 +1,6 @@
 """What does too much cost? Two runs of 60 tasks ask one service that gets slower with everybody who asks it.
 
-The service takes 0.33 s alone and 6.31 s with 120 at once. How one load is put on it, and what the contestants are, is
+The service takes 0.33 s alone and 6.31 s with 120 at once. How one load is put on it, and what the variants are, is
 `overload_load`'s. Here: the most that is asked for, less of it, other services, and a quiet task beside a loud one.
 """
 

@@ -1,7 +1,7 @@
 """One load on a crowded service through a hub: who asks, what the hub lets through, and what came of it.
 
-The service is that of `crowded`, a hundredfold faster, and the agents are those of `agents`, in a process for each run.
-Both contestants are a served hub, so that all they differ in is what it lets through: everything (`no backpressure`),
+The service is `slow_service`, a hundredfold faster, and the agents are those of `agents`, in a process for each run.
+Both variants are a served hub, so that they differ only in what it lets through: everything (`no backpressure`),
 or what an adaptive limit finds good.
 """
 
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Windows of one contestant, window_s in all. tallies: of each window's runs, as `agents.Tally`."""
+    """Windows of one variant, window_s in all. tallies: of each window's runs, as `agents.Tally`."""
 
     window_s: float
     tallies: Sequence[Json]
@@ -105,7 +105,7 @@ def open_hub(variant: str, case: Case) -> ServedHub:
 
 @contextmanager
 def open_workers() -> Iterator[WorkersByVariant]:
-    """A process for each run of each contestant."""
+    """A process for each run of each variant."""
     with ExitStack() as stack:
         yield {
             variant: [stack.enter_context(Worker("benchmarks.overload.agents:open_agents", {})) for _ in RUNS]
@@ -115,7 +115,7 @@ def open_workers() -> Iterator[WorkersByVariant]:
 
 @contextmanager
 def open_hubs(case: Case) -> Iterator[Mapping[str, ServedHub]]:
-    """A new hub with a new service for each contestant; who is not asked costs nothing."""
+    """A new hub with a new service for each variant; one that gets no requests costs nothing."""
     with ExitStack() as stack:
         yield {variant: stack.enter_context(open_hub(variant, case)) for variant in VARIANTS}
 
@@ -123,7 +123,7 @@ def open_hubs(case: Case) -> Iterator[Mapping[str, ServedHub]]:
 def in_turns(
     workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: Case, window_s: float, seed: int = 0
 ) -> dict[str, LoadResult]:
-    """One contestant after the other. seed: of the agents' habits, the same for both."""
+    """One variant after the other. seed: of the agents' habits, the same for both."""
     return {
         variant: LoadResult(window_s, ask(_requests(workers[variant], hubs[variant], case, window_s, seed)))
         for variant in VARIANTS

@@ -1,4 +1,4 @@
-"""An MCP server whose answers take the longer the more of them are asked for at once. Standard library alone.
+"""An MCP server that gets slower with each request in service. Needs the standard library only.
 
     python -S benchmarks/overload/slow_service.py [--k K] [--p P] [--stops-abandoned] [--ledger FILE]
 

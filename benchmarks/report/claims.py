@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Cell:
     """The column `key` of the row whose label, in the table's first column, fits `row`.
 
-    who: what the row's label does not say, as where the ways of a table are its columns.
+    who: what the row's label does not say, as where the variants of a table are its columns.
     """
 
     row: str

@@ -69,7 +69,7 @@ class Band(Protocol):
 
     @property
     def variants(self) -> int:
-        """How many have a number. One says nothing in a picture that the table would not say."""
+        """How many variants have a number. A band with only one is left out: it compares nothing."""
 
     def draw(self, figure: Figure, below: float) -> None:
         """Draw all but the title. below: inches from the top of the picture, where the title ends."""
@@ -167,7 +167,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One way: a value for each panel, None where there is none. group: the heading it stands under."""
+    """One variant: a value for each panel, None where there is none. group: the heading it stands under."""
 
     label: str
     values: Sequence[float | None]

@@ -91,7 +91,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One way to do the task."""
+    """One variant of doing the task."""
 
     label: str
     spans: Sequence[Span]
@@ -131,7 +131,7 @@ def strips(spans: Sequence[Span]) -> list[Strip]:
 
 @dataclass(frozen=True)
 class Lanes:
-    """A band with a block for each way, each with a lane for the model and one for its tools; one axis of time."""
+    """A band with a block for each variant, each with a lane for the model and one for its tools; one axis of time."""
 
     title: str
     timelines: Sequence[Timeline]
@@ -214,7 +214,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Stack:
-    """One way. parts: seconds by kind. total: of the whole task, less than its parts where these overlap."""
+    """One variant. parts: seconds by kind. total: of the whole task, less than its parts where these overlap."""
 
     label: str
     parts: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Bands of lines: one for each way, named at its end."""
+"""Bands of lines: one line for each variant, with its name at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINE_CHARACTERS, _END_CHARACTERS = 46, 10
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one way, from left to right."""
+    """Points of one variant, from left to right."""
 
     label: str
     points: Sequence[tuple[float, float]]

@@ -84,7 +84,7 @@ class Pick:
     keys: tuple[str, ...]
     ours: str = "toolhub"
     is_grouped: bool = False
-    """Whether a label is what its group is called, a colon and the way."""
+    """Whether a label is what its group is called, a colon and the variant."""
     says: str = ""
 
     def __call__(self, result: Json) -> Bands:
@@ -159,7 +159,7 @@ def _both(*parts: BandsOf) -> BandsOf:
 
 
 def _lines(points: Iterable[tuple[str, float, float | None]]) -> list[Line]:
-    """A line for each way. points: ways, x and y; without y there is no point."""
+    """A line for each variant. points: variants, x and y; without y there is no point."""
     found: dict[str, list[tuple[float, float]]] = {}
     for variant, x, y in points:
         if y is not None:
@@ -227,7 +227,7 @@ def _stack(row: Json) -> Stack:
 
 
 def _turns(result: Json) -> Bands:
-    """Each turn is a group, and when its calls start are the ways."""
+    """Each turn is a group, and when its calls start are the variants."""
     variants = {"one by one": "after it, one by one", "together": "after it, together", "streaming": "as it streams"}
     for table in result["tables"]:
         if all(any(column["key"] == variant for column in table["columns"]) for variant in variants):

@@ -1,4 +1,7 @@
-"""What sandboxes leave behind: processes, which they should not, and CPU time that nobody is told of."""
+"""What sandboxes leave behind:
+
+orphan processes, of which there should be none, and CPU time that no parent is told of.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Orphans:
     count: int = 0
     """Processes that had not ended."""
     unwaited_cpu_s: float = 0.0
-    """What ends with its pid namespace is waited for by nobody, so its CPU time is in no parent's."""
+    """No process waits for those that end with their pid namespace, so no parent counts their CPU time."""
 
     def look(self) -> None:
         below = tree(os.getpid())[1:]

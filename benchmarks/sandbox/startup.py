@@ -31,7 +31,7 @@ Times = dict[str, list[float]]
 
 @dataclass
 class StartupTimes:
-    """Milliseconds: until the first result and until the end, by way; then of each call, by kind."""
+    """Milliseconds: until the first result and until the end, by variant; then of each call, by kind."""
 
     first: Times = field(default_factory=lambda: defaultdict(list))
     end: Times = field(default_factory=lambda: defaultdict(list))
@@ -40,7 +40,7 @@ class StartupTimes:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Each round starts one kernel and one zygote per profile, `starts` sandboxes a way, and makes `calls` calls."""
+    """Each round starts one kernel and one zygote per profile, `starts` sandboxes per variant, and `calls` calls."""
 
     number: int
     starts: int

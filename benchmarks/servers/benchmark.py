@@ -53,7 +53,7 @@ class ServersScale:
 
 @dataclass(frozen=True)
 class ServersResults:
-    """Each round of each way; pages is empty where there is no browser."""
+    """Each round of each variant; pages is empty where there is no browser."""
 
     searches: dict[str, list[Json]]
     ready: dict[str, list[Json]]

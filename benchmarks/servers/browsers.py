@@ -51,7 +51,7 @@ Browse = Callable[[int], Awaitable[str]]
 
 @asynccontextmanager
 async def open_pages(variant: str, host: str) -> AsyncIterator[Act]:
-    """Answers ``{"tasks": n}`` with ``{"seconds", "version"}`` once every task has the page. Role of `worker`.
+    """Answers ``{"tasks": n}`` with ``{"seconds", "version"}`` once every task has the page. A worker role.
 
     host: with the port, of an endpoint whose every page is the one.
     """
@@ -149,7 +149,7 @@ _VARIANTS: dict[str, Callable[[str], AbstractAsyncContextManager[Browse]]] = {
 
 
 def measure_browsers(tasks: int, rounds: int, *, settle_s: float = SETTLE_S) -> tuple[dict[str, list[Json]], float]:
-    """Return what each round of each way came to, and the CPU seconds of processes that nobody waited for.
+    """Return what each round of each variant came to, and the CPU seconds of processes that nobody waited for.
 
     A round has seconds, processes, left_behind, and bytes: PSS of everything that came with the first page.
     """

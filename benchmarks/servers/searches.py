@@ -26,7 +26,7 @@ HANDSHAKE_S = 0.02
 SERVER = "search_and_scrape_webpage"
 VARIANTS = ("hub", "kept", "each")
 _KEY = "none is needed here"
-# Of one way in one round; a search takes some 50 ms where each has a client of its own.
+# Of one variant in one round; a search takes some 50 ms where each has a client of its own.
 _PATIENCE_S = 300.0
 
 Search = Callable[[str], Awaitable[None]]
@@ -38,7 +38,7 @@ _trust_of_system = httpx2.create_ssl_context
 
 @asynccontextmanager
 async def open_searcher(variant: str, url: str, certificate: str | None) -> AsyncIterator[Act]:
-    """Answers ``{"searches": n, "topic": text}`` with ``{"wall_s", "cpu_s"}``, for one task. Role of `worker`.
+    """Answers ``{"searches": n, "topic": text}`` with ``{"wall_s", "cpu_s"}``, for one task. A worker role.
 
     certificate: of the endpoint, trusted beside what the system trusts, whose list is read all the same.
     """
@@ -118,7 +118,7 @@ _OPENERS = {"hub": _through_hub, "kept": _with_one_client, "each": _with_a_clien
 
 
 def measure_searches(searches: int, rounds: int) -> tuple[dict[str, list[Json]], bool]:
-    """Return what each round of each way came to, and whether its connections had TLS.
+    """Return what each round of each variant came to, and whether its connections had TLS.
 
     A round has wall_s and cpu_s of the client, connections and setup_s (of each) of the endpoint.
     """

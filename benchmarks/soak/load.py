@@ -1,4 +1,4 @@
-"""The clients: one process with many tasks, each with a few calls in flight. Role of `worker`.
+"""The clients: one process with many tasks, each with a few calls in flight. A worker role.
 
 A task keeps to what a careful agent does. What failed with `sent` = "no" it asks again with the same key; what may have
 been executed it does not, unless the tool is read-only. When its task is gone it opens another and goes on.

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP on the loopback interface that can be told to fail. Role of `worker`.
+"""An MCP server over HTTP on the loopback interface that can be told to fail. A worker role.
 
 The least that a hub needs: JSON answers, a session id, no stream of its own. The ways to fail apply to every third
 call, for as long as they are set: `429` and `500` refuse before anything is executed; `cut` ends the connection in the

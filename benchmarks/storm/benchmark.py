@@ -76,7 +76,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class StormScale:
-    """deadline_s: of each way."""
+    """deadline_s: of each variant."""
 
     tasks: int
     deadline_s: float
@@ -92,7 +92,7 @@ class StormScale:
 async def open_storm(
     servers: list[Json], tasks: int, entries: dict[str, Json] | None, state: str
 ) -> AsyncIterator[Act]:
-    """See `openings.open_way`. entries: the servers in the hub's config; None: no hub. Role of `worker`."""
+    """See `session_setup.open_variant`. entries: the servers in the hub's config; None: no hub. A worker role."""
     variant = (
         functools.partial(gather_all, servers, tasks, in_session=_list_tools)
         if entries is None
@@ -139,14 +139,14 @@ def python_servers(directory: Path) -> list[ServerCommand]:
 
 @dataclass
 class _Storm:
-    """Measures one way after the other; what went wrong is in the outcome's notes."""
+    """Measures one variant after the other; the outcome's notes say what went wrong."""
 
     scale: StormScale
     servers: list[ServerCommand]
     outcome: Outcome
 
     def measure(self, name: str, *, tasks: int) -> Json:
-        """Return the way's row of the table."""
+        """Return the variant's row of the table."""
         variant = self.scale.variants[name]
         with tempfile.TemporaryDirectory() as state:
             if variant.is_warm:

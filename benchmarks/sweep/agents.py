@@ -1,4 +1,4 @@
-"""One run of a sweep: agents with many calls each to several servers, with pauses between them. Role of `worker`.
+"""One run of a sweep: agents with many calls each to several servers, with pauses between them. A worker role.
 
 All tools are read-only, so an agent repeats a call that was lost with its server, as an agent's loop would. Each call
 has a text of its own, which the echoing servers must give back: an answer that went to the wrong caller is noticed.

@@ -1,4 +1,4 @@
-"""Made-up tasks played on a real engine, in every way, several at once; see `task_ways`."""
+"""Made-up tasks played on a real engine, in every variant, several at once; see `variants`."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Round:
 
 
 async def measure_replay(served: Served, replay: Replay, variants: Sequence[str]) -> dict[str, list[Round]]:
-    """All ways in turns. A round's tasks are the same in each, but for their texts, which no cache knows."""
+    """All variants in turns. A round's tasks are the same in each, but for their texts, which no cache knows."""
     found: dict[str, list[Round]] = {variant: [] for variant in variants}
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         writer = await open_writer(http, served)
-        # Nothing is discarded: in each round the way's process and all it starts are new.
+        # Nothing is discarded: in each round the variant's process and all that it starts are new.
         for number, variant in interleaved(variants, replay.rounds - 1):
             found[variant].append(await _play(http, served, variant, replay.traces(number), writer))
     return found

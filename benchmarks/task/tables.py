@@ -14,7 +14,7 @@ from benchmarks.task.replay import Replay, Round
 from benchmarks.task.sites import Case, Extrapolated, Extrapolation
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 
-# Ways are named as the policies that model them.
+# Variants have the names of the policies that model them.
 LABELS = {
     SPAWN: "MiroFlow's pattern",
     DROP_IN: "the same loop with toolhub's ToolManager",

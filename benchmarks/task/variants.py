@@ -1,4 +1,4 @@
-"""The ways of playing tasks from their scripts, several at once. Role of `worker`: one way in a process of its own.
+"""The variants of playing tasks from their scripts, several at once. A worker role: each variant has its own process.
 
 - miroflow: its pattern on the official SDK. A plain loop; a process and a handshake for the definitions of each
   server and for every call; calls one after another; of the results the last five are shown, exactly.
@@ -47,7 +47,7 @@ Servers = Mapping[str, list[str]]
 async def open_variant(variant: str, served: Json, servers: dict[str, list[str]]) -> AsyncIterator[Act]:
     """Answers ``{"scripts": [...], "plan": {...}}`` with ``{"tasks": [...]}``: the `TaskTimes` of each, as JSON.
 
-    servers: the command of each. All tasks begin at once, and what their way has to start is part of their time.
+    servers: the command of each. All tasks begin at once, and what their variant has to start is part of their time.
     """
     model = Served(**served)
 
@@ -62,7 +62,7 @@ async def open_variant(variant: str, served: Json, servers: dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Stage:
-    """What a way works with. now: seconds since all tasks began."""
+    """What a variant works with. now: seconds since all tasks began."""
 
     served: Served
     servers: Servers

@@ -1,4 +1,4 @@
-"""How many calls a second? Ways of calling the same server, taking turns, with several calls in flight."""
+"""How many calls a second? Variants of calling the same server take turns, with several calls in flight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_LAG_MS = 20
 
 @dataclass(frozen=True)
 class ThroughputScale:
-    """calls: of each way, per round and number in flight."""
+    """calls: of each variant, per round and number in flight."""
 
     rounds: int
     calls: int
@@ -39,7 +39,7 @@ class ThroughputScale:
 
 @dataclass
 class Samples:
-    """What was measured of one way, over all rounds but the first."""
+    """What was measured of one variant, over all rounds but the first."""
 
     per_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     calls: int = 0
@@ -77,7 +77,7 @@ SamplesByVariant = dict[Variant, Samples]
 
 def run(scale: ThroughputScale) -> Outcome:
     outcome = Outcome(notes=[
-        "Every contestant is a process of its own on asyncio with a server of its own; they take turns, round 0 is "
+        "Every variant is a process of its own on asyncio with a server of its own; they take turns, round 0 is "
         "discarded. Every echo has a text of its own, and every answer is compared: a wrong one would end the run.",
         "CPU is that of the client's process, all numbers in flight together, and beside it that of `toolhub serve`, "
         "which chooses uvloop itself; servers are not counted.",
