@@ -119,7 +119,7 @@ def measure_capacity(stage: Stage) -> CapacityResult:
     """Run one stage in a process of its own. Never raises for what happens there: see `Packed.stopped`."""
     packed = CapacityResult()
     with tempfile.TemporaryDirectory() as state:
-        worker = Worker("benchmarks.density.capacity:open_packing", {"entries": stage.entries, "state": state})
+        worker = Worker("benchmarks.density.capacity:open_capacity", {"entries": stage.entries, "state": state})
         try:
             worker.wait_ready()
             _Filling(stage, worker, packed).run()

@@ -97,7 +97,7 @@ async def _play(
         path.write_text(json.dumps(plan))
         servers = {kind: [sys.executable, str(_SERVER), kind, str(path)] for kind in TOOLS}
         arguments = {"variant": variant, "served": asdict(served), "servers": servers}
-        with Worker("benchmarks.task.variants:open_way", arguments) as worker:
+        with Worker("benchmarks.task.variants:open_variant", arguments) as worker:
             worker.wait_ready()
             await _empty_cache(http, served)
             queued, cpu = await read_metric(http, served, _QUEUED), tree_cpu_seconds(worker.pid)

@@ -93,7 +93,7 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
     def refuse(_: None) -> Outcome:
         raise EngineSetupError("run: make engine")
 
-    monkeypatch.setattr(runner, "QUESTIONS", {"kv": Benchmark("kv", "?", refuse, full=None, quick=None)})
+    monkeypatch.setattr(runner, "BENCHMARKS", {"kv": Benchmark("kv", "?", refuse, full=None, quick=None)})
     with pytest.raises(SystemExit, match="1"):
         runner.main(["kv", "--quick"])
     assert "kv is left out: run: make engine" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
 
     def run(*arguments: str, **questions: Callable[[None], Outcome]) -> int:
         asked = {name: Benchmark(name, f"{name}?", run, full=None, quick=None) for name, run in questions.items()}
-        monkeypatch.setattr(runner, "QUESTIONS", asked)
+        monkeypatch.setattr(runner, "BENCHMARKS", asked)
         try:
             runner.main([*(arguments or ("all",)), "--out", str(tmp_path)])
         except SystemExit as ended:

@@ -237,7 +237,7 @@ def test_all_measures_a_short_soak_and_does_not_keep_it(
     soak = Benchmark(
         "soak", "?", run, full=SoakScale(10**6, 60), quick=SoakScale(1, 1), in_all=SoakScale(10, 1), options=("calls",)
     )
-    monkeypatch.setattr(runner, "QUESTIONS", {"soak": soak})
+    monkeypatch.setattr(runner, "BENCHMARKS", {"soak": soak})
     runner.main(["all", "--out", str(tmp_path)])
     assert asked == [SoakScale(10, 1)] and not (tmp_path / "results").exists()
     assert "not kept" in capsys.readouterr().err
