@@ -1,4 +1,4 @@
-"""The errors of the agent loop, one class per decision a caller can take."""
+"""The errors of the agent loop: one class per decision of a caller."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class LlmError(AgentError):
 
 
 class LlmUnavailable(LlmError):
-    """All attempts were used up, or the time for them; trying again later may help."""
+    """All attempts failed, or their time was used up. Trying again later may help."""
 
 
 class LlmRefused(LlmError):
-    """The server understood the request and will never take it (4xx): wrong key, unknown model, bad parameter."""
+    """The server understood the request and will never accept it (4xx): wrong key, unknown model, bad parameter."""
 
 
 class ContextTooLong(LlmRefused):
-    """The prompt does not fit the model's context; shorten it."""
+    """The prompt does not fit the model's context. Shorten it."""
 
 
 class AnswerUnreadable(AgentError):
-    """The stream ended in a way that is no answer (broken, repeated without end, cut off)."""
+    """The stream ended without a usable answer (broken off, endless repetition, cut off)."""

@@ -1,4 +1,4 @@
-"""Reports what an agent does while it does it: MiroFlow's stream of events, and callbacks for a live view."""
+"""Reports what an agent does while it runs: MiroFlow's stream of events, and callbacks for a live view."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, Protocol
 from toolhub_agent.types import Completion, Delta, Json, ToolCall, ToolOutcome
 
 # --- MiroFlow's events ------------------------------------------------------------------------------------------------
-# The events by which MiroFlow's front ends follow a task, and the None that ends them.
+# The events that MiroFlow's front ends read to follow a task, and the None that ends them.
 
 logger = logging.getLogger(__name__)
 
 
 class EventSink(Protocol):
-    """Where events go: any object with `put`. What it returns is awaited if it can be.
+    """Receives events: any object with `put`. If `put` returns an awaitable, it is awaited.
 
-    So an `asyncio.Queue` fits, and a janus queue's async side, and a `queue.Queue` or a list's wrapper, whose `put`
-    must not block: give it no size.
+    An `asyncio.Queue` and a janus queue's async side qualify. So does a `queue.Queue`, but its `put` must not block:
+    give it no maximum size.
     """
 
     def put(self, item: Any, /) -> Any: ...
 
 
 class StreamEvents:
-    """Sends events in their order. sink: None sends nothing. A sink that fails is given up; the task goes on."""
+    """Sends events in order. sink: None sends nothing. After a sink failed, nothing more is sent; the task goes on."""
 
     def __init__(self, sink: EventSink | None = None) -> None:
         self._sink = sink
@@ -58,7 +58,7 @@ class StreamEvents:
         await self._send("end_of_llm", agent_name=name)
 
     async def message(self, message: str, text: str) -> None:
-        """A piece of a text. message: the id all pieces of it share."""
+        """Send a piece of a text. message: an id that all pieces of the text share."""
         await self._send("message", message_id=message, delta={"content": text})
 
     async def tool_call(self, tool: str, payload: Mapping[str, Any], *, call: str | None = None) -> str:
@@ -75,12 +75,12 @@ class StreamEvents:
         await self.tool_call("show_text", {"text": text})
 
     async def show_error(self, error: str) -> None:
-        """Also ends the stream."""
+        """Send the event; it also ends the stream."""
         await self.tool_call("show_error", {"error": error})
         await self.end()
 
     async def end(self) -> None:
-        """Send None; nothing is sent after it."""
+        """Send None. Nothing is sent after it."""
         await self._put(None)
         self._sink = None
 
@@ -100,7 +100,7 @@ class StreamEvents:
 
 
 # --- Callbacks --------------------------------------------------------------------------------------------------------
-# Being told what an agent does while it does it: for MiroFlow's stream of events, and for a live view.
+# Callbacks for MiroFlow's stream of events and for a live view.
 
 
 class AgentCallbacks(Protocol):
@@ -116,7 +116,7 @@ class AgentCallbacks(Protocol):
 
 
 class NoCallbacks:
-    """Nobody looks."""
+    """Callbacks that do nothing."""
 
     def wrote(self, agent: str, delta: Delta) -> None:
         pass
@@ -132,7 +132,7 @@ class NoCallbacks:
 
 
 class AgentReporter:
-    """One agent's doings, sent to the stream of events and to the callbacks."""
+    """Sends one agent's actions to the stream of events and to the callbacks."""
 
     def __init__(self, agent: str, events: StreamEvents, callbacks: AgentCallbacks) -> None:
         self.agent = agent
@@ -141,7 +141,7 @@ class AgentReporter:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """The agent at work, from its first turn to its report."""
+        """Report a running agent, from its first turn to its report."""
         agent_id = await self._events.start_of_agent(self.agent)
         try:
             yield
@@ -150,7 +150,7 @@ class AgentReporter:
 
     @asynccontextmanager
     async def generating(self) -> AsyncIterator[Callable[[Delta], Awaitable[None]]]:
-        """One answer; call what is yielded with each of its pieces."""
+        """Report one answer. Call what is yielded with each of its pieces."""
         message = str(uuid.uuid4())
 
         async def seen(delta: Delta) -> None:
@@ -166,7 +166,7 @@ class AgentReporter:
 
     @asynccontextmanager
     async def calling(self, call: ToolCall) -> AsyncIterator[Callable[[ToolOutcome], None]]:
-        """One call; call what is yielded with its outcome. A call that is cancelled has no second event."""
+        """Report one call. Call what is yielded with its outcome. A cancelled call has no second event."""
         outcomes: list[ToolOutcome] = []
         self._callbacks.calling(self.agent, call)
         event = await self._events.tool_call(call.tool, call.arguments)
@@ -176,7 +176,7 @@ class AgentReporter:
             await self._events.tool_result(call.tool, outcome.text, call=event)
 
     async def answered(self, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
-        """A turn has ended, one way or the other."""
+        """Report the end of a turn, whatever its result."""
         self._callbacks.answered(self.agent, turn, completion, rolled_back)
         if completion is not None and rolled_back is None and completion.text:
             await self._events.show_text(completion.text)

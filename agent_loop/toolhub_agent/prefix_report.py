@@ -1,10 +1,9 @@
-"""What of each prompt a server's prefix cache could reuse, what it did reuse, and what broke the rest.
+"""How much of each prompt a server's prefix cache could reuse, how much it did reuse, and what broke the rest.
 
-Every prompt is compared with the one before, message by message in their serialised form. With a tokenizer (the
-model's chat template applied to messages) the reusable tokens are exact, and a template that renders old messages in a
-new way is found out. Without, tokens are estimated from the server's own counts and the share of bytes; then a
-template's doing looks like an eviction. The server may reuse a little more than "reusable": it also has the tokens it
-generated itself.
+Each prompt is compared with the one before, message by message in serialised form. With a tokenizer (the model's chat
+template applied to messages) the reusable tokens are exact, and a template that renders old messages differently is
+detected. Without one, tokens are estimated from the server's counts and the share of bytes, and such a template looks
+like an eviction. The server may reuse a few more tokens than "reusable": it also holds those that it generated.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ TEMPLATE_RE_RENDERED = "template re-rendered"
 EVICTED = "evicted by the server"
 EVICTED_OR_RE_RENDERED = "evicted by the server or template re-rendered"
 
-# The tokens that ask for an answer ("<|im_start|>assistant\n<think>\n") may not stand at that place in the next prompt.
+# The tokens that ask for an answer ("<|im_start|>assistant\n<think>\n"). The next prompt may not have them there.
 _GENERATION_PROMPT = 16
 # Servers reuse whole blocks only, of up to 128 tokens (vLLM on CPUs), and never the last token.
 _BLOCK_SLACK = 160
-# Of an estimate that was not made with a tokenizer.
+# The tolerance of an estimate without a tokenizer.
 _ESTIMATE_SLACK = 0.1
-# What of a request, beside messages, shapes the prompt; sampling does not.
+# The fields of a request, beside messages, that shape the prompt.
 _SHAPING = ("model", "tools", "tool_choice", "chat_template", "chat_template_kwargs", "documents")
 
 Tokenizer = Callable[[Sequence[Message]], Sequence[int]]
-"""The tokens of a prompt as the server makes them of messages."""
+"""Turns messages into a prompt's tokens as the server does it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTurn:
-    """One request. Sizes are tokens; None: the server does not say.
+    """One request. Sizes are tokens; None: the server does not report them.
 
-    reusable: the longest common prefix with the prompt before. broken_at: the first message that is not the same, None
-    if that is not one message's doing.
+    reusable: the longest common prefix with the previous prompt. broken_at: the first message that differs, None if no
+    single message is the cause.
     """
 
     turn: int
@@ -70,7 +69,7 @@ class _SentPrompt:
 
 
 class PrefixReport:
-    """One conversation's turns in their order."""
+    """One conversation's turns in order."""
 
     def __init__(self, tokenizer: Tokenizer | None = None) -> None:
         self._tokenizer = tokenizer
@@ -81,7 +80,7 @@ class PrefixReport:
         return f"<PrefixReport {len(self.turns)} turns>"
 
     def add(self, turn: int, messages: Sequence[Message], body: Mapping[str, Any], usage: Usage) -> PrefixTurn:
-        """Note an answered request. messages: as they were sent. body: its other fields (`tools` among them)."""
+        """Add an answered request. messages: as sent. body: its other fields, with `tools`."""
         last, now = self._last, self._read(messages, body, usage)
         self._last = now
         place, reason = (None, None) if last is None else _broken(last, now, messages)
@@ -115,8 +114,8 @@ class PrefixReport:
         }
 
     def table(self) -> Table:
-        """The report for people, to print with rich."""
-        from rich.table import Table  # only the command line prints one
+        """The report as a rich table."""
+        from rich.table import Table  # imported here: only the command line needs it
 
         exact = self._tokenizer is not None
         table = Table(title="Prompt tokens" if exact else "Prompt tokens (reusable: estimated)", show_footer=True)
@@ -132,7 +131,7 @@ class PrefixReport:
 
 
 def _broken(last: _SentPrompt, now: _SentPrompt, messages: Sequence[Message]) -> tuple[int | None, str | None]:
-    """Where the prompt before is not continued, and why."""
+    """Where the prompt stops continuing the previous one, and why."""
     if last.body.get("tools") != now.body.get("tools"):
         return None, TOOLS_CHANGED
     if last.body != now.body:
@@ -166,7 +165,7 @@ def _reusable(last: _SentPrompt, now: _SentPrompt, place: int | None, reason: st
 
 
 def _lost(last: _SentPrompt, now: _SentPrompt, reusable: int, cached: int | None) -> str | None:
-    """Why a server computed again what the prompt left as it was; None if it did not, or does not say."""
+    """Why a server computed again what the prompt left unchanged; None if it did not, or does not report it."""
     slack = _BLOCK_SLACK + (0 if now.tokens is not None else int(reusable * _ESTIMATE_SLACK))
     if cached is None or cached >= reusable - slack:
         return None

@@ -1,4 +1,4 @@
-"""The values of the agent loop: frozen, without behaviour beyond reading them. Times are seconds."""
+"""The values of the agent loop: frozen, with no behaviour except reading. Times are seconds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Message = dict[str, Any]
 class ToolCall:
     """One call as the model wrote it.
 
-    index: its place in the turn. id: of the API for native calls, None for XML. raw: the arguments' text as written.
-    problem: why it cannot be executed (unreadable or non-object arguments); it then becomes an error result and
-    nothing is sent to any tool.
+    index: its place in the turn. id: from the API for native calls, None for XML. raw: the arguments' text as written.
+    problem: why it cannot be executed (unreadable or non-object arguments); it then becomes an error result and no tool
+    is called.
     """
 
     index: int
@@ -32,7 +32,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What came of a call. text: what the model shall read, uncut. seconds: of its execution alone."""
+    """The result of a call. text: what the model gets, uncut. seconds: of its execution alone."""
 
     call: ToolCall
     text: str
@@ -43,7 +43,7 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request as the server counted them; cached_tokens is None where it does not say."""
+    """Tokens of one request as the server counted them. cached_tokens: None if the server does not report them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -51,7 +51,7 @@ class Usage:
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """The tokens of both; cached tokens stay unknown only if neither tells them."""
+    """The sum of both. Cached tokens stay None only if neither reports them."""
     known = [usage.cached_tokens for usage in (one, other) if usage.cached_tokens is not None]
     return Usage(
         one.prompt_tokens + other.prompt_tokens,
@@ -62,7 +62,7 @@ def add_usage(one: Usage, other: Usage) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class EngineFields:
-    """What one engine takes beside the API's own fields. Another engine may refuse a request that has them."""
+    """The additional fields for one engine. Another engine may refuse a request that has them."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -72,8 +72,8 @@ class EngineFields:
 class Delta:
     """One piece of a streamed answer, whatever the protocol.
 
-    tool_calls: the API's tool-call deltas as plain dicts. dispatched: a call that the server declares complete ahead
-    of the stream (Dynamo's `tool_call_dispatch` event), as a plain dict of the same shape.
+    tool_calls: the API's tool-call deltas as plain dicts. dispatched: a call that the server declares complete before
+    the stream ends (Dynamo's `tool_call_dispatch` event), as a plain dict of the same shape.
     """
 
     text: str = ""
@@ -86,8 +86,8 @@ class Delta:
 class Completion:
     """One finished answer.
 
-    tool_calls: native calls, complete, as they go into history. ttft: from sending the request that succeeded to its
-    first piece; waited: for a slot and in failed attempts before that.
+    tool_calls: complete native calls, as they go into history. ttft: from sending the request that succeeded to its
+    first piece. waited: for a slot and in failed attempts before that.
     """
 
     text: str
@@ -109,7 +109,7 @@ StopReason = Literal["answered", "max_turns", "context", "no_progress", "llm_fai
 class Task:
     """One question. files: paths the question refers to; the tools must be able to reach them.
 
-    ground_truth: only written into the log. attempt: which of several runs over the same question, from 1.
+    ground_truth: only written to the log. attempt: the number of this run of the same question, from 1.
     """
 
     id: str
@@ -123,8 +123,8 @@ class Task:
 class TaskResult:
     """How a task ended.
 
-    answer: the boxed one, or `answer.NO_ANSWER`. summary: the whole final text. fresh_starts: attempts that were thrown
-    away before this one. usage: of all requests together, sub-agents included. seconds: of the whole task.
+    answer: the boxed one, or `agent.NO_ANSWER`. summary: the whole final text. fresh_starts: attempts that were
+    discarded before this one. usage: of all requests, sub-agents included. seconds: of the whole task.
     """
 
     task: Task

@@ -14,12 +14,12 @@ from toolhub_agent.sweep import ResultRow
 from toolhub_agent.tasklog import MAIN
 from toolhub_agent.types import Completion, Delta, Json, TaskResult, ToolCall, ToolOutcome, Usage
 
-# Of what is shown of a call, an answer or a result in one line.
+# How many characters of a call, an answer or a result one line shows.
 _WIDTH = 100
 
 
 class TaskView:
-    """One task: a line per turn and per call, and below them what the model writes just now."""
+    """One task: a line per turn and per call, and below them what the model writes at the moment."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -98,7 +98,7 @@ class SweepView:
 
 
 def result_panel(result: TaskResult) -> Table:
-    """One task's end."""
+    """Print the end of one task."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -115,7 +115,7 @@ def result_panel(result: TaskResult) -> Table:
 
 
 def summary_table(summary: Json) -> Table:
-    """A sweep's end."""
+    """Print the end of a sweep."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column()
@@ -161,5 +161,5 @@ def one_line(text: str) -> str:
 
 
 def markup_text(text: str) -> str:
-    """For rich's markup. What a model or a page wrote must neither be markup nor move the terminal's cursor."""
+    """Escape text for rich's markup. Text of a model or a page must not become markup or move the terminal's cursor."""
     return escape("".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text))

@@ -1,4 +1,4 @@
-"""Checks a model server as an agent would use it: what it is, what it caches, which hints it takes.
+"""Checks a model server as an agent would use it: its engine, its prefix cache, and the hints that it accepts.
 
 async with open_endpoint_pool(settings) as pool:
     report = await run_checks(pool.transport(url), settings)

@@ -1,4 +1,4 @@
-"""The checks of a model server as an agent would use it, in their order, with a bound on the whole."""
+"""The checks of a model server as an agent would use it, in order, with a time limit for all of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S, r
 from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, ChatTransport, read_body
 from toolhub_agent.types import Json, Message
 
-# --- Prompts that no other request has begun with ---------------------------------------------------------------------
-# Prompts that no other has begun with, so that what is cached of them was computed for them.
-
+# --- Unique prompts ---------------------------------------------------------------------------------------------------
+# Prompts that share no prefix with other requests: their cached tokens come from these checks alone.
 # About 3,000 tokens in most vocabularies.
+
+
 MAX_SENTENCES = 230
 # A sentence is 10 to 20 tokens; a prompt takes at most half of the context.
 _SENTENCE_TOKENS = 20
@@ -48,11 +49,11 @@ def long_text(sentences: int) -> str:
 
 
 # --- Prefix cache -----------------------------------------------------------------------------------------------------
-# Is a prefix computed once, and does the server tell? The same prompt is sent several times.
+# Is a prefix computed once, and does the server report it? The same prompt is sent several times.
 
-# Of a repeated prompt all but the last block is cached; with a large block that is still more than this.
+# All blocks of a repeated prompt except the last are cached. Even with large blocks that is more than this share.
 MIN_CACHED_SHARE = 0.5
-# A prompt that is cached takes a fraction of the time; twice as fast may be chance on a busy server.
+# A cached prompt takes a fraction of the time. Twice as fast may be chance on a busy server.
 _MUCH_FASTER = 0.4
 _CACHE_ADVICE = {
     "vllm": "start vLLM with --enable-prefix-caching",
@@ -67,7 +68,7 @@ _REPORT_ADVICE = {
 
 async def check_caching(server: ModelServer, context_tokens: int | None) -> list[CheckResult]:
     """Raises RequestFailed."""
-    await server.stream([{"role": "user", "content": "Hello"}])  # connects; what an engine does once is done
+    await server.stream([{"role": "user", "content": "Hello"}])  # connects, and triggers the engine's one-time work
     messages: list[Message] = [{"role": "user", "content": long_text(sentences_for(context_tokens))}]
     cold = await server.stream(messages)
     warm = [await server.stream(messages) for _ in range(2)]
@@ -81,13 +82,13 @@ async def check_caching(server: ModelServer, context_tokens: int | None) -> list
 
 
 def is_reused(answer: TimedAnswer) -> bool | None:
-    """Was most of the prompt cached? None if the server does not tell."""
+    """Whether most of the prompt was cached; None if the server does not report it."""
     usage = answer.usage
     return None if usage.cached_tokens is None else usage.cached_tokens >= MIN_CACHED_SHARE * usage.prompt_tokens
 
 
 def _max_cached(answers: Sequence[TimedAnswer]) -> int | None:
-    """Some servers tell of a cache only when there was something in it."""
+    """The maximum, because some servers report cached tokens only if there were any."""
     return max((a.usage.cached_tokens for a in answers if a.usage.cached_tokens is not None), default=None)
 
 
@@ -133,7 +134,7 @@ def _ms(seconds: float) -> str:
 
 
 # --- Native tool calls ------------------------------------------------------------------------------------------------
-# Do native tool calls work? The XML protocol needs nothing of the server.
+# Do native tool calls work? The XML protocol needs no support by the server.
 
 LOOK_UP_TOOL: Json = {
     "type": "function",
@@ -146,7 +147,7 @@ LOOK_UP_TOOL: Json = {
 _TOOL_PROMPT: list[Message] = [
     {"role": "user", "content": "Call the tool look_up with the word heron. Say nothing else."}
 ]
-# A model that thinks first needs some; it is cut off rather than waited for.
+# A model that thinks first needs more tokens. It is cut off, because the check does not wait for it.
 _TOOL_TOKENS = 400
 _PARSER_ADVICE = {
     "vllm": "start vLLM with --enable-auto-tool-choice and the --tool-call-parser of your model",
@@ -157,7 +158,7 @@ _PARSER_ADVICE = {
 
 
 async def check_tools(server: ModelServer) -> list[CheckResult]:
-    """Raises RequestFailed if the server is gone; a refusal is a result."""
+    """Check native calls. Raises RequestFailed if the server is gone. A refusal is a check result."""
     advice = _PARSER_ADVICE.get(server.adapter.name, "see how your server parses tool calls")
     advice += "; or keep `agent: protocol: xml`, which needs none"
     try:
@@ -183,7 +184,7 @@ def _tool_result(answer: TimedAnswer, advice: str) -> CheckResult:
 
 
 # --- Chat template ----------------------------------------------------------------------------------------------------
-# Does the chat template only append? Asked of the server's tokenizer; where there is none, seen in the cache.
+# Is the chat template append-only? The server's tokenizer shows it; without one, the cache does.
 
 _TEMPLATE_HEAD: list[Message] = [
     {"role": "system", "content": "You answer briefly."},
@@ -229,7 +230,7 @@ def _template_result(kind: str, verdict: TemplateVerdict) -> CheckResult:
 
 
 async def _measure_template(server: ModelServer, context_tokens: int | None) -> CheckResult:
-    """A long assistant turn, then the same with a result behind it: was the turn found again?"""
+    """Send a long assistant turn, then the same with a result after it: was the turn cached?"""
     turn: Message = {"role": "assistant", "content": long_text(sentences_for(context_tokens))}
     history = [*_TEMPLATE_HEAD, turn]
     await server.stream(history)
@@ -243,13 +244,13 @@ async def _measure_template(server: ModelServer, context_tokens: int | None) -> 
 
 
 # --- Hints ------------------------------------------------------------------------------------------------------------
-# Which hints work: one prefetch is really sent, and the rest follows from what the server is and has.
+# Which hints work? One prefetch is sent. The rest follows from the engine and its settings.
 
 _PINS_IN_METRICS = "toolhub_pins"
 
 
 async def check_hints(server: ModelServer, page: str, context_tokens: int | None, *, pin: bool) -> list[CheckResult]:
-    """page: of metrics. pin: what `hints: use_pin_scheduler` says. Raises RequestFailed if the server is gone."""
+    """page: the metrics. pin: the config's `hints: use_pin_scheduler`. Raises RequestFailed if the server is gone."""
     return [await _prefetch_result(server, context_tokens), _retention_result(server, page, pin)]
 
 
@@ -273,7 +274,7 @@ async def _prefetch_result(server: ModelServer, context_tokens: int | None) -> C
 
 
 def _retention_result(server: ModelServer, page: str, pin: bool) -> CheckResult:
-    """Can a conversation's cache be kept while its tools run?"""
+    """Whether the server can keep a conversation's cache while its tools run."""
     check = "hint: retention"
     match server.adapter.name:
         case "vllm":
@@ -315,7 +316,7 @@ def _pin_result(check: str, page: str, pin: bool) -> CheckResult:
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------
-# Does the engine tell how busy it is? The number of requests at once then follows its queue.
+# Does the engine report its queue? The number of concurrent requests can follow it.
 
 _METRICS_ADVICE = {
     "vllm": "start vLLM without --disable-log-stats",
@@ -326,7 +327,7 @@ _METRICS_ADVICE = {
 
 
 async def read_metrics_page(server: ModelServer) -> str:
-    """What `/metrics` says; nothing where it does not exist. Raises RequestFailed."""
+    """The content of `/metrics`; empty if there is none. Raises RequestFailed."""
     try:
         with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
             async with server.http.stream("GET", f"{server.adapter.root}/metrics") as response:
@@ -349,15 +350,15 @@ def load_result(server: ModelServer, page: str) -> CheckResult:
 
 
 # --- All checks -------------------------------------------------------------------------------------------------------
-# All checks in their order, with a bound on the whole.
+# All checks in order, with a time limit for all of them.
 
-# A dozen requests of 3,000 tokens take seconds; on a server that is at its limit each may take its own bound.
+# A dozen requests of 3,000 tokens take seconds. On a busy server each may take its own limit.
 TOTAL_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """error: why there was nothing to examine, fix: what to try; both empty if the server answered."""
+    """error: why nothing could be checked. fix: what to try. Both are empty if the server answered."""
 
     url: str
     findings: tuple[CheckResult, ...] = ()
@@ -413,7 +414,7 @@ class _Checks:
         await self._add("native tool calls", lambda: check_tools(self.server))
 
     async def _page(self) -> str:
-        """The metrics before anything is asked of the engine: the queue of others."""
+        """The metrics before the first request of a check: the queue of other clients."""
         self.progress("metrics")
         try:
             page = await read_metrics_page(self.server)

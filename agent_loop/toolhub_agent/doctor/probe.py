@@ -1,4 +1,4 @@
-"""Asks a model server: which server it is, and requests of one conversation, timed, each with a timeout."""
+"""Sends requests to a model server for the checks: detects the server, and times requests of one conversation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CheckStatus = Literal["ok", "weaker", "note"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """status: `weaker` costs an agent time or tokens, `note` is only good to know. advice: what to do about it."""
+    """status: `weaker` costs an agent time or tokens; `note` is information. advice: what to do about it."""
 
     check: str
     status: CheckStatus
@@ -40,16 +40,16 @@ class CheckResult:
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
-# Asking a model server: requests of one conversation, timed, each within a bound.
+# Timed requests of one conversation, each with a timeout.
 
-# The largest prefill that a check asks for takes seconds on one core; a server that is that busy tells nothing else.
+# The largest prefill of a check takes seconds on one core. A slower server is too busy to be checked.
 REQUEST_TIMEOUT_S = 60.0
-# Of one answer: a check asks for a few tokens.
+# The limit of one answer: a check asks for a few tokens.
 MAX_STREAM_BYTES = 4 << 20
 
 
 class RequestFailed(Exception):
-    """A request came to nothing. status: of a refusal; None if there was no proper answer."""
+    """A request failed. status: of a refusal; None if there was no proper answer."""
 
     def __init__(self, what: str, status: int | None = None) -> None:
         super().__init__(what)
@@ -58,7 +58,7 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """ttft: seconds to the first piece; of the whole answer where it is not streamed."""
+    """ttft: seconds to the first piece, or to the whole answer if it is not streamed."""
 
     usage: Usage
     ttft: float
@@ -88,14 +88,14 @@ class ModelServer:
                 await chunks.aclose()
 
     async def whole(self, messages: Sequence[Message], **body: Any) -> TimedAnswer:
-        """The same without streaming; `max_tokens` and anything else as in `body`. Raises RequestFailed."""
+        """Send a request without streaming; `max_tokens` and other fields as in `body`. Raises RequestFailed."""
         with self._bounded():
             began = anyio.current_time()
             answer = await self._transport.ask(self._body(messages, body), self.headers())
             return _read_whole(answer, anyio.current_time() - began)
 
     async def prefetch(self, prompt: Prompt) -> None:
-        """A prefetch as the hints send it. Raises RequestFailed."""
+        """Send a prefetch as the hints do. Raises RequestFailed."""
         request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
         with self._bounded():
             for is_last in (False, True):
@@ -162,16 +162,16 @@ def _read_whole(answer: Any, seconds: float) -> TimedAnswer:
 
 
 # --- Which server it is -----------------------------------------------------------------------------------------------
-# Which server it is: the models it serves, its engine and version, how long a prompt may be.
+# Detects the server: its models, its engine and version, its context length.
 
-# For a page that costs the server nothing.
+# The timeout of a page that costs the server nothing.
 PAGE_TIMEOUT_S = 10.0
 _ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "dynamo": "Dynamo", "llamacpp": "llama.cpp"}
 
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """context_tokens: None if the server does not tell."""
+    """context_tokens: None if the server does not report it."""
 
     model: str
     models: tuple[str, ...]
@@ -181,7 +181,7 @@ class ServerIdentity:
 
 
 async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSettings) -> ServerIdentity:
-    """Raises RequestFailed if nothing answers, or nothing that serves models."""
+    """Detect the server. Raises RequestFailed if nothing answers, or nothing that serves models."""
     try:
         with anyio.fail_after(settings.connect_timeout_s + 4 * PAGE_TIMEOUT_S):
             entries = await _served_models(http, url)
@@ -199,7 +199,7 @@ async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSetting
 
 
 def identity_results(identity: ServerIdentity, *, wanted_context: int | None) -> list[CheckResult]:
-    """wanted_context: tokens that the configured agent uses at most; None where no agent is configured."""
+    """wanted_context: the most tokens that the configured agent uses; None without a configured agent."""
     return [_engine_result(identity), _model_result(identity), _context_result(identity, wanted_context)]
 
 

@@ -1,4 +1,4 @@
-"""What a task leaves behind: an append-only log to resume from, and MiroFlow's task log made of it."""
+"""The record of a task: an append-only log to resume from, and MiroFlow's task log, which is made from it."""
 
 from toolhub_agent.tasklog.log import ConversationLog, TaskLog
 from toolhub_agent.tasklog.miroflow import miroflow_document, write_miroflow

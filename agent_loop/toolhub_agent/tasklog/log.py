@@ -1,7 +1,7 @@
 """The log of one task: JSON lines, one per event, each written when it happens.
 
-A record costs what it says and no more, however long the task has run; nothing is written again. `reader.read_log`
-makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's tools read. Every record
+Writing a record costs the same however long the task has run: nothing is written again. `reader.read_log` builds the
+state of a resumed task from it. `miroflow.write_miroflow` builds the document that MiroFlow's tools read. Every record
 has `kind` and `at`, seconds since the epoch. The kinds are the methods of `TaskLog` and `ConversationLog`.
 """
 
@@ -23,23 +23,23 @@ from toolhub_agent.tasklog.reader import LOST, TaskRecord, clock_text, file_stem
 from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome
 
 # --- The file ---------------------------------------------------------------------------------------------------------
-# Appends lines to a file; whatever becomes of the disk, the caller goes on.
+# Appends lines to a file. If the disk fails, the caller goes on.
 
-# What waits for a full disk to have room again; a long task writes less than this.
+# The most bytes that wait until a full disk has room again. A long task writes less than this.
 BACKLOG_BYTES = 64 * 2**20
 
 logger = logging.getLogger(__name__)
 
 
 class LineWriter:
-    """One file, opened for this process alone. Each line is one `write`, so a killed process loses at most the last.
+    """One file, opened for this process alone. Each line is one `write`, so a killed process loses one line at most.
 
-    Nothing is synced: a line outlives the process, not a power cut. A line the disk refused is kept and written before
-    the next one, so that the file never has a gap. There is one warning when that begins.
+    Nothing is synced: a line survives the process, but not a power cut. A line that the disk refused is kept and
+    written before the next one, so the file never has a gap. When that begins, there is one warning.
     """
 
     def __init__(self, path: Path | None, descriptor: int | None) -> None:
-        """descriptor: None for a file that could not be made; nothing is written then."""
+        """descriptor: None if the file could not be created; then nothing is written."""
         self.path = path
         self._lock = threading.Lock()  # steps of tools may come from other threads
         self._fd: int | None = descriptor
@@ -79,7 +79,7 @@ class LineWriter:
             logger.warning("log %s cannot be written (%s): the task goes on, but may not be resumable", self.path, exc)
 
     def cut(self, size: int) -> None:
-        """Remove what follows the first `size` bytes: the line a killed process was writing. Raises OSError."""
+        """Remove all after the first `size` bytes: a killed process left an incomplete line. Raises OSError."""
         if self._fd is not None and (rest := os.fstat(self._fd).st_size - size) > 0:
             logger.warning("log %s: its last %d bytes are no whole record and are removed", self.path, rest)
             os.ftruncate(self._fd, size)
@@ -91,7 +91,7 @@ class LineWriter:
 
 
 def create_file(folder: Path, stem: str, suffix: str) -> LineWriter:
-    """A new file, for its owner's eyes only; another task of the same second gets a number. Raises OSError."""
+    """Create a file that only its owner can read. If the name exists, a number is added. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = 1
     while True:
@@ -106,7 +106,7 @@ def create_file(folder: Path, stem: str, suffix: str) -> LineWriter:
 
 
 def reopen_file(path: Path) -> LineWriter:
-    """An existing file, to append to. Raises OSError; BlockingIOError while another process writes it."""
+    """Open an existing file to append. Raises OSError; BlockingIOError while another process writes it."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,14 +117,10 @@ def reopen_file(path: Path) -> LineWriter:
 
 
 # --- The log ----------------------------------------------------------------------------------------------------------
-# The log of one task: JSON lines, one per event, each written when it happens.
-#
-# A record costs what it says and no more, however long the task has run; nothing is ever written again.
-# `replay.read_log` makes of it what a resumed task needs, `miroflow.write_miroflow` the document that MiroFlow's
-# tools read. Every record has `kind` and `at`, seconds since the epoch; the kinds are the methods below.
+
 
 VERSION = 1
-# Of an error's text in a record; the whole of it is in the message to the model.
+# How much of an error's text a record contains. The message to the model contains all of it.
 _ERROR_CHARS = 300
 
 StepLevel = Literal["info", "warning", "error", "debug"]
@@ -132,12 +128,12 @@ TaskStatus = Literal["success", "failed"]
 
 
 class TaskLog:
-    """One task's log. Make it with `create_file` or `resume`. After that nothing here raises because of the disk."""
+    """One task's log. Make it with `create_file` or `resume`. After that no method raises because of the disk."""
 
     def __init__(
         self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
     ) -> None:
-        """secrets: never written, whatever text they stand in. clock: seconds since the epoch."""
+        """secrets: never written, in whatever text they occur. clock: seconds since the epoch."""
         self._writer = writer
         self._forms = _secret_forms(secrets)
         self._clock = clock
@@ -162,11 +158,11 @@ class TaskLog:
         secrets: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> TaskLog:
-        """Begin `task_<id>_<start>.jsonl` in a folder, readable for its owner alone.
+        """Create `task_<id>_<start>.jsonl` in a folder, readable for its owner alone.
 
         attempt, format_retry: make the id `<id>_attempt-<n>_format-retry-<k>`, by which MiroFlow's runner resumes.
-        fingerprint: of the config, so that a task is not resumed under another. If the file cannot be made there is a
-        warning, and a log that keeps nothing.
+        fingerprint: of the config, so that a task is not resumed under another. If the file cannot be created, a
+        warning is logged and the log keeps nothing.
         """
         now = clock()
         full = full_id(task_id, attempt=attempt, format_retry=format_retry)
@@ -200,9 +196,10 @@ class TaskLog:
     def resume(
         cls, path: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
     ) -> tuple[TaskLog, TaskRecord]:
-        """Go on with a log, and what it says so far.
+        """Open a log to continue it; return it with its content.
 
-        Raises OSError if it cannot be opened (BlockingIOError: another process is at it), LogUnreadable if it is none.
+        Raises OSError if it cannot be opened (BlockingIOError: another process writes it). Raises LogUnreadable if it
+        is not a log.
         """
         writer = reopen_file(path)
         try:
@@ -218,16 +215,16 @@ class TaskLog:
 
     @property
     def path(self) -> Path | None:
-        """None for a log that keeps nothing."""
+        """The file; None for a log that keeps nothing."""
         return self._writer.path
 
     def conversation(self, session: str, system: str) -> ConversationLog:
-        """A conversation begins (again, if there was one of that name: a fresh attempt)."""
+        """Begin a conversation. One of the same name begins again: a fresh attempt."""
         self._record("conversation", session=session, system=system)
         return ConversationLog(self, session)
 
     def continued(self, session: str) -> ConversationLog:
-        """A conversation of a resumed log goes on."""
+        """Continue a conversation of a resumed log."""
         return ConversationLog(self, session)
 
     def sub_agent_started(self, name: str, subtask: str) -> str:
@@ -251,20 +248,20 @@ class TaskLog:
         self._record("step", level=info_level, name=step_name, message=message, metadata=dict(metadata or {}))
 
     def attempt_ended(self, number: int, reason: str, *, experience: str | None = None) -> None:
-        """An attempt came to nothing and another follows. experience: a summary of it for the next one."""
+        """Record that an attempt failed and another follows. experience: a summary of it for the next one."""
         self._record("attempt_ended", number=number, reason=reason, experience=experience)
 
     def finished(self, status: TaskStatus, answer: str, *, summary: str = "", error: str = "") -> None:
-        """The result. answer: the boxed one. summary: the text it stood in."""
+        """Record the result. answer: the boxed one. summary: the text that contains it."""
         self._record("result", status=status, answer=answer, summary=summary, error=error)
 
     def judged(self, result: str, *, judge_type: str = "", details: Mapping[str, Any] | None = None) -> None:
         self._record("judged", result=result, judge_type=judge_type, details=None if details is None else dict(details))
 
     def write_miroflow(self) -> Path | None:
-        """Write MiroFlow's JSON beside the log, as a whole or not at all; returns its path, None (warned) on failure.
+        """Write MiroFlow's JSON beside the log, completely or not at all. Return its path, None (warned) on failure.
 
-        Reads the whole log: do this at the end, or when asked, in a worker thread if the task still runs.
+        It reads the whole log. Call it at the end, or in a worker thread if the task still runs.
         """
         if self.path is None:
             return None
@@ -292,21 +289,21 @@ class TaskLog:
 
 
 class ConversationLog:
-    """One conversation's records; the `Journal` of its `History`."""
+    """One conversation's records. It observes the conversation's `History`."""
 
     def __init__(self, log: TaskLog, session: str) -> None:
         self._log = log
         self.session = session
 
     def appended(self, messages: Sequence[Message]) -> None:
-        """In one record: a native turn without all of its results would be no valid history."""
+        """Write one record: a native turn without all of its results would not be a valid history."""
         self._log._record("messages", session=self.session, messages=list(messages))
 
     def popped(self, count: int) -> None:
         self._log._record("popped", session=self.session, count=count)
 
     def answered(self, turn: int, completion: Completion) -> None:
-        """What an answer cost; the answer itself is a message."""
+        """Record the cost of an answer. The answer itself is a message."""
         usage = completion.usage
         self._log._record(
             "usage",
@@ -327,7 +324,7 @@ class ConversationLog:
         self._log._record("call_started", session=self.session, turn=turn, early=early, **_call_fields(call))
 
     def call_finished(self, turn: int, outcome: ToolOutcome) -> None:
-        """The result's text is not here: what the model reads of it is a message."""
+        """Record a call without its result's text, because that is in a message."""
         self._log._record(
             "call_finished",
             session=self.session,
@@ -353,7 +350,7 @@ def _call_fields(call: ToolCall) -> Json:
 
 
 def _secret_forms(secrets: Iterable[str]) -> frozenset[str]:
-    """Every secret as it may stand in a text: as it is, inside JSON, and inside JSON inside JSON (native arguments)."""
+    """The forms in which a secret can occur: as it is, inside JSON, and inside JSON inside JSON (native arguments)."""
     forms = set(long_enough(secrets))
     for _ in range(2):
         forms |= {dumps(form)[1:-1] for form in forms}

@@ -1,4 +1,4 @@
-"""MiroFlow's task log, one JSON document, made of the append-only log. Written at the end, not at every turn."""
+"""MiroFlow's task log, one JSON document, made from the append-only log at the end of the task."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_miroflow(replay: TaskRecord, path: Path) -> None:
     """Write it, readable for its owner; others find the document before or this one, never a part. Raises OSError."""
     text = json.dumps(miroflow_document(replay), ensure_ascii=False, indent=2)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)  # of a killed process that had this id
+    draft.unlink(missing_ok=True)  # a killed process with the same id left it
     try:
         descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Reads a task's log back: the conversations as they stood, what they cost, and MiroFlow's steps."""
+"""Reads a task's log: the conversations as they were, their cost, and MiroFlow's steps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from toolhub_agent.errors import AgentError
 from toolhub_agent.types import Json, Message, ToolCall, Usage, add_usage
 
-# --- Times and file names as MiroFlow's tools look for them -----------------------------------------------------------
-# Times and file names as MiroFlow's tools look for them.
+# --- Times and file names ---------------------------------------------------------------------------------------------
+# In the form that MiroFlow's tools expect.
 
 MAIN = "main"
-"""The main agent's conversation; a sub-agent's is `<name>_<n>`."""
+"""The main agent's conversation. A sub-agent's is `<name>_<n>`."""
 
-# MiroFlow writes this zone's time wherever it runs.
+# MiroFlow writes the time of this zone wherever it runs.
 _ZONE = timezone(timedelta(hours=8))
-# A file name may have 255 bytes; the rest of it takes less than 40.
+# A file name may have 255 bytes. The rest of the name takes less than 40.
 _LONGEST_ID = 200
-# A task's id comes from a data set; it must not name another folder, nor end a line in a listing.
+# A task's id comes from a data set. It must not name another folder or end a line in a listing.
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
@@ -33,7 +33,7 @@ def clock_text(seconds: float) -> str:
 
 
 def full_id(task_id: str, *, attempt: int | None = None, format_retry: int | None = None) -> str:
-    """The id of one try, by which MiroFlow's runner finds what to resume: ``<id>_attempt-<n>_format-retry-<k>``."""
+    """The id of one attempt, by which MiroFlow's runner resumes: ``<id>_attempt-<n>_format-retry-<k>``."""
     if attempt is None and format_retry is None:
         return task_id
     return f"{task_id}_attempt-{attempt or 1}_format-retry-{format_retry or 0}"
@@ -45,14 +45,14 @@ def file_stem(full: str, start_time: str) -> str:
     return f"task_{safe}_{re.sub('[ :.]', '-', start_time)}"
 
 
-# --- MiroFlow's steps, with the names that its viewers look for -------------------------------------------------------
-# The steps of MiroFlow's task log, with the names its viewers look for, made of records.
+# --- MiroFlow's steps -------------------------------------------------------------------------------------------------
+# Builds the steps of MiroFlow's task log from records, with the names that its viewers expect.
 
 _TOOL_MANAGER = "ToolManager | Tool Call"
-# Of a subtask, in the line that announces it.
+# How much of a subtask the line that announces it shows.
 _SUBTASK_CHARS = 100
 
-# The first match wins, so a call's own steps come before the agent whose they are.
+# The first match wins, so a call's own steps come before those of its agent.
 _ICONS = (
     ("Tool Call Start", "▶️ "),
     ("Tool Call Success", "✅ "),
@@ -83,7 +83,7 @@ class Step:
     message: str
     metadata: Json = field(default_factory=dict)
     is_derived: bool = False
-    """Made of a record, not logged by anyone."""
+    """Whether the step was derived from a record instead of logged."""
 
 
 def icon_of(level: str, name: str) -> str:
@@ -101,14 +101,14 @@ def icon_of(level: str, name: str) -> str:
 
 
 def without_doubles(steps: list[Step]) -> list[Step]:
-    """Without the derived steps of calls, where a `ToolManager` logged its own."""
+    """The steps without the derived ones of calls that a `ToolManager` logged itself."""
     if not any(step.name.startswith(_TOOL_MANAGER) and not step.is_derived for step in steps):
         return steps
     return [step for step in steps if not (step.is_derived and step.name.startswith(_TOOL_MANAGER))]
 
 
 def steps_of(record: Json) -> list[Step]:
-    """The steps a record stands for."""
+    """The steps of a record."""
     kind, at = record["kind"], float(record.get("at", 0))
     if kind == "step":
         return [Step(at, record["level"], record["name"], record["message"], record["metadata"])]
@@ -190,40 +190,40 @@ def _cost_fields(record: Json) -> Json:
 
 
 # --- The log ----------------------------------------------------------------------------------------------------------
-# Reading a task's log back: the conversations as they stood, what they cost, and the steps that people look at.
+# Reads a task's log: the conversations as they were, their cost, and the steps for people.
 
 
 class LogUnreadable(AgentError, ValueError):
-    """The file is no task's log; start the task anew."""
+    """The file is not a task's log. Start the task anew."""
 
 
 @dataclass
 class LoggedConversation:
-    """One conversation of a task as it stood when the log ended. messages: without the system prompt."""
+    """One conversation as it was when the log ended. messages: without the system prompt."""
 
     system: str = ""
     messages: list[Message] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    """Summed over all requests; of the last request: `last_usage`."""
+    """The sum over all requests. `last_usage` is of the last request."""
     last_usage: Usage = field(default_factory=Usage)
     rollbacks: int = 0
     started: list[ToolCall] = field(default_factory=list)
-    """Calls whose results are not in the history: they ran, or were running, when the log ended."""
+    """Calls without a result in the history: they had run or were running when the log ended."""
     _settled: list[tuple[int, list[ToolCall]]] = field(default_factory=list)
 
     @property
     def turns(self) -> int:
-        """Answers of the model that stand."""
+        """The number of the model's answers in the history."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Those whose results stand in the history, for the rule against asking twice."""
+        """Calls whose results are in the history, to detect repeated queries."""
         return [call for _, calls in self._settled for call in calls]
 
     @property
     def is_mid_turn(self) -> bool:
-        """The last answer's results are missing. To go on, take that turn back (`History.pop_turn`)."""
+        """Whether the last answer's results are missing. Before going on, remove that turn (`History.pop_turn`)."""
         return bool(self.messages) and self.messages[-1]["role"] == "assistant"
 
     def append(self, messages: list[Message]) -> None:
@@ -247,22 +247,22 @@ class LoggedConversation:
 
 @dataclass
 class TaskRecord:
-    """Everything a log says. is_whole: False if it ended in the middle of a record, which is then left out.
+    """The content of a log. is_whole: False if it ended within a record, which is then left out.
 
-    size: bytes of the records that are in.
+    size: bytes of the complete records.
     """
 
     task: Json
     conversations: dict[str, LoggedConversation] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
-    """Of all conversations, those of earlier attempts among them."""
+    """Of all conversations, with those of earlier attempts."""
     steps: list[Step] = field(default_factory=list)
     attempts: list[Json] = field(default_factory=list)
     """Records of the attempts that ended without a result."""
     result: Json | None = None
     verdict: Json | None = None
     sub_agents: dict[str, str] = field(default_factory=dict)
-    """Running ones: session -> name."""
+    """The running sub-agents: session -> name."""
     sub_agent_counter: int = 0
     is_whole: bool = True
     size: int = 0
@@ -277,11 +277,11 @@ class TaskRecord:
 
     @property
     def main(self) -> LoggedConversation:
-        """The main agent's, of the current attempt; empty if it had not begun."""
+        """The main agent's conversation of the current attempt; empty if it had not begun."""
         return self.conversations.get(MAIN) or LoggedConversation()
 
     def take(self, record: Json) -> None:
-        """Add one record. Kinds of a later version are passed over."""
+        """Add one record. Unknown kinds, of a later version, are ignored."""
         if (handler := _HANDLERS.get(record["kind"])) is not None:
             handler(self, record)
         self.steps += steps_of(record)
@@ -342,11 +342,11 @@ _HANDLERS: dict[str, Callable[[TaskRecord, Json], None]] = {
     "judged": TaskRecord._judged,
 }
 LOST = "lost"
-"""Stands for a record that could not be written as JSON; what follows it may not fit what precedes it."""
+"""Replaces a record that could not be written as JSON. Later records may not fit earlier ones."""
 
 
 def read_log(path: Path) -> TaskRecord:
-    """What a log says, up to its first record that is not whole. Raises OSError, LogUnreadable."""
+    """The log's content up to its first incomplete record. Raises OSError, LogUnreadable."""
     records = _parse_records(path)
     first, size = next(records, (None, 0))
     if first is None or first["kind"] != "task" or "task_id" not in first:
@@ -366,7 +366,7 @@ def read_log(path: Path) -> TaskRecord:
 
 
 def _parse_records(path: Path) -> Iterator[tuple[Any, int]]:
-    """Every record and its bytes; None for a line that is not one."""
+    """Every record and its size in bytes; None for a line that is not a record."""
     with path.open("rb") as lines:
         for line in lines:
             yield _parse_record(line), len(line)
