@@ -1,4 +1,4 @@
-"""An agent's recorded task, played again: the model's words come from a log, the tools are called for real."""
+"""Replays a recorded task: the model's answers come from a log, the tools are called for real."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolhub.errors import MissingExtra
 
 
 def run(as_json: bool, log: Path | None = None, config: Path | None = None) -> None:
-    """`toolhub demo --replay`. log: what `toolhub run` wrote, with the tools of config; None: the log that ships."""
+    """`toolhub demo --replay`. log: a log of `toolhub run`, with the tools of config; None: the bundled log."""
     try:
         from toolhub_agent.cli.demo_replay import replay  # a hub and its servers: nothing that an import should cost
     except ImportError as exc:

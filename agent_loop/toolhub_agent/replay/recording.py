@@ -1,8 +1,7 @@
-"""A recorded task: what its model said, read from the task's log, and a stand-in for the model that says it again.
+"""A recorded task: the model's answers, read from the task's log, and a stand-in for the model that repeats them.
 
-The stand-in gives the answer that stood at the same place of the recorded conversation: the one after as many answers
-as the prompt has. So a turn that the loop rolls back, because a tool behaves differently today, does not shift the
-rest.
+The stand-in returns the answer at the same place of the recorded conversation: the place is the number of answers in
+the prompt. So a turn that is rolled back, because a tool behaves differently today, does not shift the later answers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from toolhub_agent.tasklog import MAIN, read_log
 from toolhub_agent.types import Completion, Delta, Json, Message, Usage
 
 # --- The recording ----------------------------------------------------------------------------------------------------
-# What a model said in a task, read from the task's log.
+# The model's answers in a task, read from the task's log.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class RecordedConversation:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A task as its model went through it. note: what the log says of itself. is_finished: it has a result."""
+    """A task as the model saw it. note: the log's description of itself. is_finished: the task has a result."""
 
     task_id: str
     question: str
@@ -60,7 +59,7 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
-        """Read what `TaskLog` wrote. Turns that were rolled back are left out, and attempts that were thrown away.
+        """Read a log of `TaskLog`, without turns that were rolled back and attempts that were discarded.
 
         Raises OSError, LogUnreadable.
         """
@@ -80,13 +79,13 @@ class Trajectory:
 
     @property
     def turns(self) -> int:
-        """Answers of the main agent."""
+        """The number of the main agent's answers."""
         return sum(len(recorded.answers) for recorded in self.conversations if recorded.name == MAIN)
 
 
 @dataclass
 class _ConversationReader:
-    """One conversation while it is read; `costs` has the record of usage beside each answer."""
+    """One conversation while it is read. `costs` holds the usage record of each answer."""
 
     messages: list[Message] = field(default_factory=list)
     costs: list[Json | None] = field(default_factory=list)
@@ -105,7 +104,7 @@ class _ConversationReader:
 
 
 class _LogReader:
-    """Takes the records of a log in their order."""
+    """Reads the records of a log in order."""
 
     def __init__(self) -> None:
         self._pages: dict[str, _ConversationReader] = {}
@@ -158,28 +157,24 @@ def _count(cost: Json, name: str) -> Any:
 
 
 # --- The model's stand-in ---------------------------------------------------------------------------------------------
-# A recorded model in the place of the loop's client of model servers.
-#
-# It gives the answer that stood at the same place of the recorded conversation: the one after as many answers as the
-# prompt has. So a turn that the loop takes back, because a tool behaves in another way today, does not shift the rest.
-
+# Takes the place of the loop's client of model servers.
 ENDPOINT = "recording"
-# About two tokens; a call is seen to start while the rest is still coming.
+# About two tokens, so that calls start while the rest of the answer is still coming.
 _PIECE_CHARS = 8
-# How the loop names the conversation of a sub-agent, behind the name of the main agent's.
+# The end of a sub-agent's session name, after the main agent's name.
 _SUB_AGENT = re.compile(r"-(agent-.+)_(\d+)-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybackPace:
-    """Recorded times are kept up to these, in seconds: nobody wants to sit through a model's minutes again."""
+    """The longest recorded times that are replayed, in seconds. Longer ones are shortened."""
 
     longest_ttft: float = 0.5
     longest_writing: float = 3.0
 
 
 class ReplayLlm:
-    """What a `Conversation` uses of `LlmClient`. ended: what was asked for and had not been recorded."""
+    """The part of `LlmClient` that a `Conversation` uses. ended: the first request without a recorded answer."""
 
     known_model: str | None = None
 
@@ -195,7 +190,7 @@ class ReplayLlm:
 
     @asynccontextmanager
     async def stream(self, request: LlmRequest) -> AsyncIterator[RecordedStream]:
-        """The recorded answer, piece by piece. Raises LlmRefused where the recording has none."""
+        """The recorded answer, piece by piece. Raises LlmRefused if the recording has none."""
         yield RecordedStream(self._answer(request), self._pace)
 
     def forget(self, session: str) -> None:
@@ -209,13 +204,13 @@ class ReplayLlm:
         return recorded.answers[place]
 
     def _begin(self, request: LlmRequest) -> RecordedConversation | None:
-        """Sub-agents of one name are told apart by what they were asked: they may start in another order today."""
+        """Find a sub-agent's recording by its subtask, because sub-agents may start in another order today."""
         found = _SUB_AGENT.search(request.session)
         agent = found.group(1) if found else MAIN
         left = [one for one in self._left if _agent_name(one) == agent]
         opening = next((content_text(message) for message in request.messages if message["role"] == "user"), "")
         same = [one for one in left if one.opening == opening]
-        # An interrupted one has a complete one of the same task after it.
+        # After an interrupted conversation there may be a complete one of the same task.
         chosen = max(same, key=lambda one: len(one.answers), default=left[0] if left and agent == MAIN else None)
         if chosen is not None:
             self._left.remove(chosen)
@@ -233,7 +228,7 @@ class ReplayLlm:
 
 
 class RecordedStream:
-    """One answer again, no slower than the pace allows. Iterate over it once; then there is a `completion`."""
+    """One answer, at the chosen pace. Iterate over it once; then `completion` is available."""
 
     def __init__(self, answer: RecordedAnswer, pace: PlaybackPace) -> None:
         pieces = list(_deltas(answer))
@@ -257,7 +252,7 @@ class RecordedStream:
 
     @property
     def completion(self) -> Completion:
-        """With the figures of the recording."""
+        """The completion with the recorded numbers."""
         if not self.is_finished:
             raise RuntimeError("the answer has not ended; iterate over the stream first")
         answer = self._answer

@@ -1,7 +1,7 @@
-"""What pins do, for people and monitors. The scheduler is in a process of its own, behind vLLM's API server.
+"""Publishes the pins' counts. The scheduler runs in a process of its own, behind vLLM's API server.
 
-A process tells another's /metrics something through files in PROMETHEUS_MULTIPROC_DIR; prometheus_client does that by
-itself where the variable is set, and vLLM's /metrics then shows the files of all its processes. The log has it always.
+Processes share metrics through files in PROMETHEUS_MULTIPROC_DIR. prometheus_client writes them if the variable is set,
+and vLLM's /metrics then shows the files of all its processes. The log has the counts in any case.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from toolhub_agent.vllm_plugin.pins import PIN_EVENTS, PinStatistics
 
-# As often as vLLM's own line of statistics.
+# The interval of vLLM's own statistics line.
 LOG_EVERY_S = 10.0
-# Below vLLM's, whose handlers and level it so has.
+# A child of vLLM's logger, so it has vLLM's handlers and level.
 _log = logging.getLogger("vllm.toolhub_pins")
 
 
@@ -29,7 +29,7 @@ class PinMetrics:
         self._last = PinStatistics(0, 0, dict.fromkeys(PIN_EVENTS, 0))
         self._in_log = self._last
         name, number = ["engine"], str(engine)
-        # The newest value counts: a restarted engine's is not added to that of the one before.
+        # The newest value counts: the value of a restarted engine is not added to the earlier one.
         self._pins, self._blocks = (
             Gauge(metric, text, name, registry=registry, multiprocess_mode="mostrecent").labels(number)
             for metric, text in [
@@ -41,7 +41,7 @@ class PinMetrics:
         self._events = {event: events.labels(number, event) for event in PIN_EVENTS}
 
     def publish(self, now: PinStatistics, *, final: bool = False) -> None:
-        """Cheap where nothing has changed: it runs in every step. final: log what was not logged yet."""
+        """Publish changed counts. Cheap without changes, because every step calls it. final: log the rest."""
         if now != self._last:
             self._pins.set(now.pins)
             self._blocks.set(now.blocks)
@@ -55,6 +55,6 @@ class PinMetrics:
 
 
 def log_limits(*, cap_blocks: int, all_blocks: int, max_ttl: float) -> None:
-    """Log at the start what pins may take and where their metrics are."""
+    """Log at the start what pins may hold and where their metrics are."""
     where = "in /metrics" if os.environ.get("PROMETHEUS_MULTIPROC_DIR") else "here (set PROMETHEUS_MULTIPROC_DIR)"
     _log.info("Pins may hold %d of %d blocks, %g s at most; counts are %s", cap_blocks, all_blocks, max_ttl, where)

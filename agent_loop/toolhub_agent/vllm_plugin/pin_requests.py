@@ -1,4 +1,4 @@
-"""What a request asks for in its `vllm_xargs`. Anybody may send anything there: what is no wish is ignored."""
+"""Reads pin requests from `vllm_xargs`. Clients can send anything there, so invalid values are ignored."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SESSION_CHARS = 256
-# ("session", id) or ("request", id): no session can be named like a request.
+# ("session", id) or ("request", id), so that a session cannot have the key of a request.
 PinKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PinRequest:
-    """Keep this request's blocks. ttl: seconds from its end."""
+    """Keep this request's blocks. ttl: seconds after its end."""
 
     key: PinKey
     ttl: float
 
 
 def pin_request(extra: Mapping[str, Any] | None, request_id: str, *, max_ttl: float) -> PinRequest | None:
-    """The pin that a request asks for. One that releases a session is never pinned."""
+    """The pin that a request asks for. A request that releases a session is never pinned."""
     if not extra or "release_session" in extra:
         return None
     ttl = _seconds(extra.get("pin_ttl_s"))
@@ -35,7 +35,7 @@ def released_key(extra: Mapping[str, Any] | None) -> PinKey | None:
 
 
 def session_key(extra: Mapping[str, Any] | None) -> PinKey | None:
-    """The session a request belongs to."""
+    """The session that a request belongs to."""
     return _session_key(extra["session_id"]) if extra and "session_id" in extra else None
 
 

@@ -1,14 +1,14 @@
-"""Pins: KV blocks that are kept for a while after the request that filled them. Pure; knows vLLM's pool by two methods.
+"""Pins: KV blocks that are kept for a while after the request that filled them. No I/O; calls two methods of the pool.
 
-A block belongs to the pool, which counts its references and never hands out one that has any. Pins add one reference
-per block however many pins share it (conversations share the system prompt), so a block with exactly one reference that
-is pinned has only pins to thank for it.
+The pool counts the references of each block and never reuses a block that has any. All pins of a block together add one
+reference, however many there are (conversations share the system prompt). So a pinned block with exactly one reference
+is kept by pins alone.
 
-Under pressure the pin that would end soonest yields first. Its client gave it the least time from now on, so least is
-lost; it would have gone first anyway. What it yields is not lost yet, either: it becomes what the pool used last.
+Under pressure the pin that would expire soonest yields first: its client asked for the shortest remaining time. Its
+blocks are not lost at once: they become the pool's most recently used blocks.
 
-At the cap a new pin is refused, not an old one dropped for it: with more conversations than room, dropping would let
-every one of them be evicted shortly before its next turn, refusing keeps as many as fit.
+At the cap a new pin is refused; no old pin is dropped for it. If there are more conversations than room, dropping would
+evict every one shortly before its next turn. Refusing keeps as many as fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIN_EVENTS: tuple[PinEvent, ...] = ("held", "replaced", "expired", "released", "
 
 
 class Block(Protocol):
-    """block_id: unique in its pool. ref_cnt: requests that use it, and one more while it is pinned."""
+    """block_id: unique in its pool. ref_cnt: the requests that use it, plus one while it is pinned."""
 
     @property
     def block_id(self) -> int: ...
@@ -37,18 +37,18 @@ T = TypeVar("T")
 
 
 class Pool(Protocol[BlockT]):
-    """As vLLM's BlockPool."""
+    """The part of vLLM's BlockPool that is used here."""
 
     def touch(self, blocks: Sequence[BlockT]) -> None:
-        """Add a reference to each; one that was free no longer is."""
+        """Add a reference to each block. A free block is then no longer free."""
 
     def free_blocks(self, ordered_blocks: Iterable[BlockT]) -> None:
-        """Take a reference from each; of those without any the first is the first to be evicted."""
+        """Remove a reference from each block. Of those left without any, the first is evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinStatistics:
-    """pins, blocks: held now. events: how often each happened to a pin."""
+    """pins, blocks: held now. events: how often each event happened."""
 
     pins: int
     blocks: int
@@ -87,9 +87,9 @@ class Pins(Generic[B]):
         return PinStatistics(len(self._pins), len(self._holders), {event: self._events[event] for event in PIN_EVENTS})
 
     def hold(self, key: Hashable, blocks: Iterable[B], ttl: float) -> bool:
-        """Keep blocks for ttl seconds, in place of what the key held. First the ones that matter longest: the prefix.
+        """Keep blocks for ttl seconds. They replace the key's earlier blocks. blocks: the prefix first.
 
-        Each must have a reference now. False if that is over the cap: then what the key held stays as it was.
+        Each must have a reference now. Returns False at the cap; the key's earlier blocks then stay pinned.
         """
         pin = _Pin(tuple({block.block_id: block for block in blocks}.values()), self._clock() + ttl)
         if not pin.blocks:
@@ -98,7 +98,7 @@ class Pins(Generic[B]):
         if not self._fits(pin, old):
             self._events["refused"] += 1
             return False
-        self._add(pin)  # before the old ones go: most are the same
+        self._add(pin)  # before the old blocks are released, because most are the same
         if old is not None:
             self._remove(old)
             self._events["replaced"] += 1
@@ -108,7 +108,7 @@ class Pins(Generic[B]):
         return True
 
     def expire(self) -> None:
-        """End the pins whose time is over."""
+        """End the pins that have expired."""
         if (now := self._clock()) < self._earliest:
             return
         self._drop([key for key, pin in self._pins.items() if pin.expires <= now], "expired")
@@ -121,20 +121,20 @@ class Pins(Generic[B]):
         return True
 
     def clear(self) -> None:
-        """End all pins: what they hold is about to become worthless."""
+        """End all pins, because their blocks are about to become useless."""
         self._drop(list(self._pins), "reset")
 
     def make_room(self, attempt: Callable[[], T | None], *, last: Hashable = None) -> T | None:
-        """Let pins yield one by one until attempt() gives something, and return that.
+        """Let pins yield one by one until attempt() returns something; return that.
 
-        If it never does, all pins are as before, so an attempt that fails must have taken no block.
-        last: the key whose pin yields after all others; the attempt may want just its blocks.
+        If it never does, all pins are restored. So an attempt that fails must not take blocks. last: the key whose pin
+        yields after all others, because the attempt may need its blocks.
         """
         order = sorted(self._pins, key=lambda key: (key == last, self._pins[key].expires))
         yielded: dict[Hashable, _Pin[B]] = {}
         for key in order:
             if all(block.ref_cnt > 1 for block in self._pins[key].blocks):
-                continue  # requests use all of it: nothing would become free
+                continue  # requests use all of its blocks, so none would become free
             yielded[key] = self._pins.pop(key)
             self._remove(yielded[key])
             if (made := attempt()) is not None:
@@ -170,7 +170,7 @@ class Pins(Generic[B]):
         freed = [block for block in pin.blocks if not self._holders[block.block_id]]
         for block in freed:
             del self._holders[block.block_id]
-        self._pool.free_blocks(reversed(freed))  # without its end a prefix is still one, not without its start
+        self._pool.free_blocks(reversed(freed))  # evict from the end: a prefix without its end is still usable
 
     def _look_at_clock(self) -> None:
         self._earliest = min((pin.expires for pin in self._pins.values()), default=float("inf"))

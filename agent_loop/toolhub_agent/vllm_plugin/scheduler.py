@@ -1,9 +1,9 @@
-"""vLLM's scheduler with pins. Imports vLLM: take it from `toolhub_agent.vllm_plugin`, which looks at the version first.
+"""vLLM's scheduler with pins. Import it from `toolhub_agent.vllm_plugin`, which checks vLLM's version first.
 
-A finished request's blocks get their extra reference just before vLLM takes the request's away. For a request that
-lacks blocks vLLM asks `KVCacheManager.allocate_slots`, gets None, and lets it wait or preempts another; pins yield
-before it learns of that None. Time is looked at in every step and for every new request. An idle engine does neither,
-so it keeps pins longer; no request is waiting for their blocks then.
+A finished request's blocks get their extra reference just before vLLM removes the request's own. When a request lacks
+blocks, vLLM calls `KVCacheManager.allocate_slots`, gets None, and lets the request wait or preempts another. Pins yield
+before vLLM gets that None. Expired pins end in every step and at every new request. An idle engine does neither, so it
+keeps pins longer; no request is waiting for their blocks then.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _NEEDS: dict[type, RequiredMethods] = {
 
 
 class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
-    """Whichever scheduler vLLM would have used, with pins."""
+    """The scheduler that vLLM would have used, with pins."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> PinScheduler:
-        # vLLM decides on asynchronous scheduling by itself and then expects that kind of scheduler.
+        # vLLM decides on asynchronous scheduling itself. It then expects an asynchronous scheduler.
         if cls is PinScheduler and vllm_config.scheduler_config.async_scheduling:
             cls = AsyncPinScheduler
         made: PinScheduler = super().__new__(cls)
@@ -83,7 +83,7 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
         return output
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        self._pins.clear()  # vLLM resets only a pool that nobody uses
+        self._pins.clear()  # vLLM resets the pool only if no block is in use
         self._pin_metrics.publish(self._pins.statistics())
         return bool(super().reset_prefix_cache(*args, **kwargs))
 
@@ -101,10 +101,10 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
         super()._free_request_blocks(request)
 
     def _full_blocks(self, request_id: str) -> Iterator[Any]:
-        """Those the prefix cache can find again, the prefix first."""
+        """The blocks that the prefix cache can find again, the prefix first."""
         for group in self.kv_cache_manager.get_blocks(request_id).blocks:
             for block in group:
-                # Some models have a second pool, which is not the one that runs out.
+                # Some models have a second pool. That one does not run out.
                 if block.block_hash is not None and not block.is_null and block.pool in (None, self._pool):
                     yield block
 
@@ -113,8 +113,8 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
         blocks = attempt()
         if blocks is not None or not self._pins:
             return blocks
-        # In every step vLLM tries again to admit the first that waits. Where all pins together were not enough they
-        # will not be until a request or a block becomes free.
+        # In every step vLLM tries again to admit the first waiting request. If all pins together were not enough, they
+        # will not be enough until a request or a block becomes free.
         tried, free = (request.request_id, num_new_tokens, self._frees), self._pool.get_num_free_blocks()
         if tried == self._in_vain and free <= self._free_then:
             return None
@@ -124,7 +124,7 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
 
 
 class AsyncPinScheduler(PinScheduler, AsyncScheduler):  # type: ignore[misc,unused-ignore]
-    """Schedules a step while the one before still runs; vLLM's default."""
+    """Schedules a step while the previous one still runs. It is vLLM's default."""
 
 
 def _extra(request: Any) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""Whether this vLLM is one that the scheduler was made for, and the scheduler's settings.
+"""Checks that the scheduler supports this vLLM, and reads the scheduler's settings.
 
-The scheduler builds on parts of vLLM that are not public and change. A scheduler class gets no options of its own, so
-its settings are environment variables.
+The scheduler uses parts of vLLM that are not public and change. A scheduler class gets no options of its own, so its
+settings are environment variables.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 SUPPORTED = "0.32"
 _ADVICE = f"install vLLM {SUPPORTED}, or start the server without --scheduler-cls (it then keeps no pins)"
 
-# Of each parent: methods, with the parameters that are passed or taken.
+# For each parent class: its methods with the parameters that are used.
 RequiredMethods = Mapping[str, Sequence[str]]
 
 
 class UnsupportedVllm(RuntimeError):
-    """The server must not start with this scheduler; the message says how it can."""
+    """The server must not start with this scheduler. The message says how it can start."""
 
 
 def check_version() -> None:
-    """Raise UnsupportedVllm if vLLM is not there or not of the supported series."""
+    """Raise UnsupportedVllm if vLLM is missing or not of the supported series."""
     try:
         from vllm.version import __version__  # type: ignore[import-not-found,unused-ignore]
     except ImportError as problem:
@@ -34,12 +34,12 @@ def check_version() -> None:
 
 
 def is_supported(version: str) -> bool:
-    """Also of a patch release or a local build: 0.32.1, 0.32.0+cpu."""
+    """Whether a version is of the supported series; also patch releases and local builds: 0.32.1, 0.32.0+cpu."""
     return version == SUPPORTED or version.startswith((f"{SUPPORTED}.", f"{SUPPORTED}+"))
 
 
 def check_features(needs: Mapping[type, RequiredMethods]) -> None:
-    """Raise UnsupportedVllm naming what these classes lack: a fork may call itself by a supported version."""
+    """Raise UnsupportedVllm with what these classes lack, because a fork may have the same version number."""
     lacking = [
         f"{owner.__name__}.{method}({', '.join(parameters)})"
         for owner, methods in needs.items()
@@ -67,7 +67,7 @@ class PinSettings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> PinSettings:
-        """Raises ValueError, naming the variable, for what is no number in its range."""
+        """Read the settings. Raises ValueError with the variable's name if a value is not a number in its range."""
         return cls(
             max_share=_number(environment, MAX_SHARE, cls().max_share, most=1.0),
             max_ttl=_number(environment, MAX_TTL_S, cls().max_ttl, most=86_400.0),
