@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
-from mcp.server import MCPServer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
@@ -60,8 +59,7 @@ async def _look_at(name: str, target: str) -> Builtin:
     options = options_of(module, create)
     try:
         server = create(**getattr(module, "LISTING_OPTIONS", {}))
-        listed = await server.list_tools() if isinstance(server, MCPServer) else []
-        tools = tuple(tool.name for tool in listed)
+        tools = tuple(tool.name for tool in await server.list_tools())
     except Exception as exc:
         return Builtin(name, target, description, options=options, problem=f"{exc}")
     return Builtin(name, target, description, tools, options)

@@ -1,4 +1,4 @@
-"""What a server has in common with others: lent by the hub that runs it, or opened by itself when it runs alone."""
+"""The resources that servers share: the hub's, or the server's own when it runs alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolhub.shared_resources import SharedResources, open_shared_resources
 
 
 class ServerContext:
-    """Where a server's tools find the resources while it runs. Give `lifespan` to the MCPServer."""
+    """The owner and the shared resources of a server while it runs. Give `lifespan` to the MCPServer."""
 
     def __init__(self, context: BuiltinContext | None) -> None:
         self.owner = context.owner if context is not None else "server"
@@ -27,7 +27,7 @@ class ServerContext:
 
     @asynccontextmanager
     async def lifespan(self, _server: Any) -> AsyncIterator[None]:
-        """Keep a resources of its own for as long as the server runs, unless the hub lends one."""
+        """Open resources of the server's own while it runs, unless it has the hub's."""
         if self._lent is not None:
             yield
             return

@@ -1,7 +1,7 @@
 """The HTTP client of a backend: one pool for the whole hub.
 
-A request is an request; each try of it takes its turn at the host, is exchanged over the pool, and follows redirects.
-One deadline lies round everything, waiting included.
+Each try of a request waits for a rate slot of its host, goes out over the pool, and follows redirects. One deadline
+bounds all tries together, with the time that they wait.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Web:
         return answer
 
     async def _exchange_uninterrupted(self, request: OutgoingRequest, call: _Call) -> RawResponse:
-        """What other requests interrupt is no try of this one; each time one of them is done, so it ends."""
+        """Send the request again whenever another request closed its connection; that does not count as a try."""
         while True:
             self._counts["exchanges"] += 1
             try:
@@ -173,7 +173,7 @@ class _Call:
         self.failure: Exception | None = None
 
     def should_retry(self, exc: Exception) -> bool | float:
-        """Stamina's question after a failed try."""
+        """Tell stamina whether to try again after this exception, or how many seconds to wait first."""
         if not isinstance(exc, WebError):
             return False
         self.failure = exc
