@@ -76,7 +76,7 @@ async def _examine(settings: LlmSettings, wanted_context: int | None) -> DoctorR
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """On stderr, and only where somebody looks."""
+    """Progress on stderr, only if it is a terminal."""
     with Console(stderr=True, highlight=False).status("") as status:
         yield status
 

@@ -112,11 +112,11 @@ def _reuse_result(
 
 def _reporting_result(server: ModelServer, streamed: int | None, whole: TimedAnswer) -> CheckResult:
     if streamed is not None:
-        return CheckResult("cached tokens", "ok", "told in streams")
+        return CheckResult("cached tokens", "ok", "reported in streams")
     advice = _REPORT_ADVICE.get(server.adapter.name, "without them, hints go by time to first token only")
     if whole.usage.cached_tokens is not None:
-        return CheckResult("cached tokens", "weaker", "told in whole answers, but not in streams", advice)
-    return CheckResult("cached tokens", "weaker", "not told", advice)
+        return CheckResult("cached tokens", "weaker", "reported in whole answers, but not in streams", advice)
+    return CheckResult("cached tokens", "weaker", "not reported", advice)
 
 
 def _ttft_result(cold: TimedAnswer, warm: Sequence[TimedAnswer]) -> CheckResult:

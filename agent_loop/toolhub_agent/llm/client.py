@@ -365,8 +365,8 @@ class PrefixPrefetcher:
                     answer = await self._send(url, {**body, "max_tokens": 1, "stream": False}, session_headers(key))
         except (AttemptFailed, LlmUnavailable, TimeoutError):
             return None  # without the prefetch the first request only takes longer
-        told = answer.get("usage") if isinstance(answer, dict) else None
-        usage = usage_of(told, answer) if isinstance(told, dict) else Usage()
+        reported = answer.get("usage") if isinstance(answer, dict) else None
+        usage = usage_of(reported, answer) if isinstance(reported, dict) else Usage()
         self._prefetched[url, key] = (anyio.current_time(), usage)
         while len(self._prefetched) > MAX_PREFETCHED:
             self._prefetched.popitem(last=False)
@@ -520,9 +520,9 @@ class LlmClient:
             cached_tokens=sums.cached_tokens + (usage.cached_tokens or 0),
             completion_tokens=sums.completion_tokens + usage.completion_tokens,
         )
-        for told in self.on_turn:
+        for callback in self.on_turn:
             try:
-                told(request, completion)
+                callback(request, completion)
             except Exception:
                 _log.exception("an observer of turns failed")
 

@@ -143,10 +143,10 @@ def inject_engine_fields(asked: ProxyRequest, fields: Mapping[str, Any], *, with
     }
     if with_usage and asked.is_stream and not asked.wants_usage:
         options = asked.body.get("stream_options")
-        told = fresh if options is None and "stream_options" not in asked.body else changed
+        target = fresh if options is None and "stream_options" not in asked.body else changed
         # Without the second field the engine could send usage with every chunk, which the client did not ask for.
         kept = {**options, "continuous_usage_stats": False} if isinstance(options, dict) and options else {}
-        told["stream_options"] = {**kept, "include_usage": True}
+        target["stream_options"] = {**kept, "include_usage": True}
     if changed:
         return json.dumps({**asked.body, **changed, **fresh}, separators=(",", ":")).encode()
     return _spliced(asked, fresh) if fresh else asked.raw
