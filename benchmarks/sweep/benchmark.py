@@ -33,6 +33,8 @@ _SCRIPT = ROOT / "benchmarks" / "overload" / "slow_service.py"
 # Deaths fall between these parts of the expected time: none before there is something to kill, none when all leave.
 _KILLS_FROM, _KILLS_TO = 0.15, 0.85
 _ASK_S = 900.0
+# This many calls are still part of the warm-up: the allocator's arenas fill until some 60,000 calls, and over 300,000
+# the same hub does not grow. `soak` measures growth after that, per million calls.
 # A leak of one record of a call (a KiB or more each) is 10,000 KiB per 10,000 calls, some 8 % of a hub with 120 tasks.
 # A quarter of that is noticed, and the noise of an allocator is not.
 SLOPE_PERCENT = 2.0

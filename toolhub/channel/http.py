@@ -133,9 +133,14 @@ def _bind(response: httpx2.Response, limit: int, *, is_legacy: bool, refuse: Cal
     )
     if is_events:
         response.encoding = "utf-8"  # as the specification of SSE says; in another the ends of events look different
+    is_answer = (
+        response.request.method == "POST"
+        and response.is_success
+        and response.headers.get("content-type", "").lower().startswith("application/json")
+    )
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    response.stream = _Bounded(response.stream, limit, is_events, encoding, refuse)
+    response.stream = _Bounded(response.stream, limit, is_events, encoding, refuse, may_be_cut=is_answer)
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -148,12 +153,16 @@ class _Bounded(httpx2.AsyncByteStream):
         is_events: bool,
         encoding: str,
         refuse: Callable[[_Unacceptable], None],
+        *,
+        may_be_cut: bool,
     ) -> None:
+        """may_be_cut: a connection that breaks ends the body, and is no error."""
         self._body = body
         self._limit = limit
         self._is_events = is_events
         self._encoding = encoding
         self._refuse = refuse
+        self._may_be_cut = may_be_cut
         self._size = 0
         self._tail = b""
         """The last bytes of an event that goes on: its end may come in two chunks."""
@@ -164,10 +173,16 @@ class _Bounded(httpx2.AsyncByteStream):
                 f"it sent an answer with content-encoding {self._encoding!r}, although the request said "
                 "Accept-Encoding: identity"
             )
-        async for chunk in self._body:
-            if self._added(chunk) > self._limit:
-                self._stop(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
-            yield chunk
+        try:
+            async for chunk in self._body:
+                if self._added(chunk) > self._limit:
+                    self._stop(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
+                yield chunk
+        except httpx2.TransportError:
+            # The SDK tells half an answer to the caller of that request alone. An error here would end the session, and
+            # with it every other call in flight.
+            if not self._may_be_cut:
+                raise
 
     def _added(self, chunk: bytes) -> int:
         """Count a chunk; return the size of the body so far, or of the largest event that has a part in the chunk."""

@@ -39,6 +39,7 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
     INVALID_REQUEST,
+    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     Implementation,
 )
@@ -54,6 +55,8 @@ from toolhub.owned import unwrapped
 
 CLIENT_INFO = Implementation(name="toolhub", version="0.1.0")
 _MAX_PAGES = 1000
+# How the SDK (2.3) begins the error that it makes of an answer over HTTP that it cannot read.
+_UNREADABLE = "Failed to parse JSON response"
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +170,8 @@ class McpChannel:
             # A restarted HTTP server does not know our session id. It refused the request, so it did not execute it.
             self._dispatcher.ended.set()
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
+        if exc.code == PARSE_ERROR and exc.message.startswith(_UNREADABLE):
+            return ProtocolViolation("the server sent half an answer, or one that is no JSON-RPC", sent="maybe")
         return ServerRefused(exc.code, exc.message, exc.error.data)
 
     def _stamped(self, method: str, params: Mapping[str, Any] | None, options: CallOptions) -> tuple[Json, CallOptions]:

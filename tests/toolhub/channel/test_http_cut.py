@@ -1,0 +1,98 @@
+"""A connection that breaks in the middle of one answer over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import anyio
+import pytest
+from real_processes import HubFactory
+
+from toolhub import ProtocolViolation, ServerSpec
+
+pytestmark = pytest.mark.anyio
+
+
+class Upstream(ThreadingHTTPServer):
+    """An MCP server: `cut` sends half of its answer, `wait` answers when a cut call was told."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.has_begun, self.may_end = Event(), Event()
+
+
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    server: Upstream
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "id" not in message:
+            return self._send(202, b"")
+        method, tool = message["method"], message.get("params", {}).get("name")
+        result: Any = {"content": [{"type": "text", "text": f"{tool} is answered"}]}
+        if method == "initialize":
+            about = {"name": "upstream", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+        elif method == "tools/list":
+            result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("cut", "wait")]}
+        elif tool == "wait":
+            self.server.has_begun.set()
+            self.server.may_end.wait(60)
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        return self._send(200, body, cut=tool == "cut")
+
+    def do_GET(self) -> None:
+        self._send(405, b"")
+
+    def do_DELETE(self) -> None:
+        self._send(200, b"")
+
+    def _send(self, status: int, body: bytes, *, cut: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        self.close_connection = cut
+
+    def log_message(self, *_: Any) -> None:
+        """The test knows what it asked."""
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    server = Upstream()
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.may_end.set()
+    server.shutdown()
+    server.server_close()
+
+
+async def test_an_answer_that_is_cut_costs_its_own_call_and_no_other(hubs: HubFactory, upstream: Upstream) -> None:
+    spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp")
+    answers: list[str | None] = []
+    async with hubs.task(spec, within=60) as task:
+
+        async def wait() -> None:
+            answers.append((await task.call("remote", "wait")).text)
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(wait)
+            await anyio.to_thread.run_sync(upstream.has_begun.wait)
+            with pytest.raises(ProtocolViolation) as failed:
+                await task.call("remote", "cut")
+            assert (failed.value.sent, failed.value.server, failed.value.tool) == ("maybe", "remote", "cut")
+            upstream.may_end.set()
+        assert answers == ["wait is answered"]
+        (slot,) = task.statistics().slots
+        assert (slot.starts, slot.deaths) == (1, 0)
