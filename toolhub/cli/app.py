@@ -1,5 +1,7 @@
-"""The commands and their options. Each command's work is in a module of its own, imported when it runs:
-the base install has the client's commands only, and says which extra the others need."""
+"""The commands and their options. Each command's work is in its own module, imported when it runs.
+
+With the base install only the client's commands work. The others say which extra they need.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def _token_in(path: Path) -> str:
 
 
 def _read_token_file(context: typer.Context, path: Path | None) -> str | None:
-    """The option's value is what is in the file. It goes before TOOLHUB_TOKEN, as options do."""
+    """Replace the option's value by the file's content. It overrides TOOLHUB_TOKEN, as every option does."""
     if path is None:
         return None
     if context.meta.get(_TOKEN_ON_COMMAND_LINE):
@@ -82,7 +84,7 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         envvar="TOOLHUB_TOKEN",
-        help="Bearer token of the running hub. Other users can read it in the list of processes: "
+        help="Bearer token of the running hub. Other users can see it in the list of processes: "
         "prefer the environment variable, or --token-file.",
         show_envvar=True,
         is_eager=True,
@@ -103,7 +105,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 
 def _work(module: str, *, extra: str = "hub") -> Any:
-    """Import a command's module, or say which extra it needs."""
+    """Import a command's module. Raises MissingExtra if a package is missing."""
     try:
         return importlib.import_module(f"toolhub.cli.{module}")
     except ImportError as exc:
@@ -113,7 +115,7 @@ def _work(module: str, *, extra: str = "hub") -> Any:
 
 
 def _extension(name: str, feature: str) -> Any:
-    """Find what another package adds to a command, or say which extra has it."""
+    """Return what another package adds to a command. Raises MissingExtra if it is not installed."""
     try:
         found = find_extension(name)
     except ImportError as exc:
@@ -124,7 +126,7 @@ def _extension(name: str, feature: str) -> Any:
 
 
 def add_installed_commands() -> None:
-    """Let installed packages add commands of their own; they import their work when it runs, as this module does."""
+    """Add the commands of installed packages. They import their work when it runs, as this module does."""
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         entry.load()(app)
 
@@ -139,8 +141,9 @@ def serve(
         str | None,
         typer.Option(
             envvar="TOOLHUB_TOKEN",
-            help="Bearer token that clients must send; one is made if others, or sandboxes, can reach the bind. Other "
-            "users can read it in the list of processes: prefer the environment variable, or --token-file.",
+            help="Bearer token that clients must send. Without it, one is made if other machines or sandboxes can "
+            "reach the hub. Other users can see it in the list of processes: prefer the environment variable, or "
+            "--token-file.",
             is_eager=True,
             callback=_warn_of_token,
         ),
@@ -148,17 +151,17 @@ def serve(
     token_file: TokenFileOption = None,
     allow_inline_servers: Annotated[
         bool,
-        typer.Option("--allow-inline-servers", help="Let TCP clients bring their own servers: they can run programs."),
+        typer.Option("--allow-inline-servers", help="Let TCP clients start their own servers, that is, any program."),
     ] = False,
     private: Annotated[
-        bool, typer.Option("--private", help="For one parent process: only --uds, ends with its stdin.")
+        bool, typer.Option("--private", help="For one parent process: listens only on --uds, and ends with its stdin.")
     ] = False,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run the hub: task API `/v1`, MCP gateway `/mcp`, `/metrics`. Ctrl-C ends it and every tool it started.
+    """Run the hub: task API `/v1`, MCP gateway `/mcp`, `/metrics`. Ctrl-C ends it and every server it started.
 
-    Signals: SIGTERM and SIGINT let running calls end (`hub.drain_s`), then stop; a second one stops at once. SIGHUP is
-    ignored: the hub outlives its terminal.
+    Signals: SIGTERM and SIGINT give running calls time to end (`hub.drain_s`), then stop the hub. A second signal stops
+    it at once. SIGHUP is ignored, so that the hub outlives its terminal.
     """
     _work("serve").run(
         config,
@@ -179,7 +182,7 @@ def stdio(
     token: TokenOption = None,
     token_file: TokenFileOption = None,
 ) -> None:
-    """Be one MCP server over stdio: a desktop client starts this and sees the tools of all configured servers."""
+    """Run as one MCP server over stdio. A desktop client that starts it sees the tools of all configured servers."""
     _work("stdio").run(config, hub, token_file or token)
 
 
@@ -217,14 +220,16 @@ def call(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Task to call in. One that is open on the running hub stays open; default, and for any other: a new "
-            "one that ends with the call.",
+            help="Task to call in. A task that is open on the running hub stays open. Otherwise, and by default, a new "
+            "task is opened that ends with the call.",
         ),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for everything, start included.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds for everything, also for the server's start.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Call one tool and print what it answers. Exit code 1: the tool reports an error; 2: it could not be called.
+    """Call one tool and print its result. Exit code 1: the tool reports an error; 2: it could not be called.
 
     Example: `toolhub call --config hub.yaml time get_current_time '{"timezone": "UTC"}'`
     """
@@ -249,11 +254,11 @@ def doctor(
     config: ConfigOption = None,
     llm: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Look at a model server instead: prefix cache, template, hints, TTFT."),
+        typer.Option(metavar="URL", help="Check a model server instead: prefix cache, template, hints, TTFT."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start every configured server and say what works, how fast, and for failures the cause and the fix."""
+    """Start every configured server. Report what works and how fast, and for each failure its cause and the fix."""
     if llm is not None:
         _extension("doctor-llm", "doctor --llm")(config, llm, as_json)
     else:
@@ -264,7 +269,7 @@ def doctor(
 def demo(
     tasks: Annotated[int, typer.Option(min=1, max=20, help="Agents to play.")] = 3,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Show an agent's recorded task instead; its tools are called for real.")
+        bool, typer.Option("--replay", help="Replay an agent's recorded task instead, with real tool calls.")
     ] = False,
     replay_log: Annotated[
         Path | None,
@@ -273,7 +278,7 @@ def demo(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """See it work in about 20 seconds: real servers, a kill in the middle, a comparison. No key, no network."""
+    """Show toolhub at work in about 20 s: real servers, a killed server, a comparison. Needs no key and no network."""
     if replay or replay_log is not None:
         _extension("demo-replay", "demo --replay")(as_json, replay_log, config)
     else:
@@ -288,5 +293,5 @@ def bench(
         typer.Argument(help="A benchmark (overhead, storm, kv, ...), all, report or check. Without a name: list them."),
     ] = None,
 ) -> None:
-    """Measure toolhub on this machine against what people use today (needs a source checkout)."""
+    """Measure toolhub on this machine against the alternatives (needs a source checkout)."""
     _work("bench", extra="bench").run(name, context.args)

@@ -22,7 +22,7 @@ def run(name: str | None, arguments: list[str]) -> None:
     root = Path(toolhub.__file__).resolve().parent.parent
     if not (root / "benchmarks" / "runner.py").exists():
         raise ConfigError(
-            "the benchmarks are not part of the installed package; run this in a source checkout (make bench)"
+            "the benchmarks are not part of the installed package; run `toolhub bench` in a source checkout"
         )
     sys.path.insert(0, str(root))
     if name is None:

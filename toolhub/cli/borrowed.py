@@ -1,4 +1,4 @@
-"""A task of a running hub that somebody else holds, for as long as a command needs it."""
+"""Use a task of a running hub that another client has opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolhub.client.task import RemoteTask
 
 
 class BorrowedTask(RemoteTask):
-    """It is neither renewed nor closed from here: it lives and ends with whoever opened it."""
+    """A task that this process neither renews nor closes. The client that opened it does that."""
 
     def __init__(self, hub: RemoteHub, task_id: str) -> None:
         super().__init__(hub._transport, {"id": task_id, "run": "", "servers": ()}, timeout=None)
@@ -17,5 +17,5 @@ class BorrowedTask(RemoteTask):
 
 
 async def is_open(hub: RemoteHub, task_id: str) -> bool:
-    """Whether somebody holds a task of this name. Raises what `RemoteHub.statistics` raises."""
+    """Whether the hub has an open task with this id. Raises what `RemoteHub.statistics` raises."""
     return any(task["id"] == task_id for task in (await hub.statistics())["tasks"])

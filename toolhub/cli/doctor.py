@@ -1,4 +1,4 @@
-"""`toolhub doctor`: start every configured server and say what works, and for what does not, why and what to do."""
+"""`toolhub doctor`: start every configured server; report what works, and for each failure the cause and the fix."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Report:
     error: str | None = None
     fix: str | None = None
     notes: tuple[str, ...] = ()
-    """What it works without, and what follows."""
+    """Missing options that it works without, and their consequences."""
 
 
 def run(path: Path | None, as_json: bool) -> None:
-    """Print the report; exit 1 if any server failed, or was not given what it cannot work without."""
+    """Print the report. Exit with 1 if a server failed, or lacks an option that it needs."""
     log_to_stderr("error")
     config = load_config(find_config(path))
     reports, sandbox = run_async(functools.partial(examine, config))
@@ -83,22 +83,22 @@ def run(path: Path | None, as_json: bool) -> None:
 
 
 async def examine(config: Config) -> tuple[list[Report], list[Finding]]:
-    """Start every server at once (within the hub's limit) and look at each; make a sandbox and look around in it."""
+    """Start every server at once (within the hub's limit) and check each; create a sandbox and check it."""
     reports: dict[str, Report] = {}
     async with Hub(config) as hub, hub.task("doctor") as task:
 
-        async def look(name: str, spec: ServerSpec) -> None:
+        async def check(name: str, spec: ServerSpec) -> None:
             reports[name] = await _examine_one(hub, task, spec)
 
-        async with anyio.create_task_group() as looking:
+        async with anyio.create_task_group() as checking:
             for name, spec in task.specs.items():
-                looking.start_soon(look, name, spec)
+                checking.start_soon(check, name, spec)
         sandbox = await _examine_sandbox(hub)
     return [reports[name] for name in config.servers], sandbox
 
 
 async def _examine_sandbox(hub: Hub) -> list[Finding]:
-    """What is really in force in a sandbox, and why not more."""
+    """Check which protections a sandbox really has, and why it lacks others."""
     if hub.sandboxes is None:
         return [{"check": "sandbox", "status": "note", "detail": "no sandbox package is installed"}]
     try:
@@ -136,7 +136,7 @@ async def _examine_one(hub: Hub, task: HubTask, spec: ServerSpec) -> Report:
 
 
 def missing_options_of(spec: ServerSpec, tools: Collection[str]) -> list[Any]:
-    """The options that are not set although a tool of this builtin server needs them; see `BuiltinContext`.
+    """Return the options that are not set although a tool of this builtin server needs them; see `BuiltinContext`.
 
     tools: those that can be called. Options that only other tools need are left out.
     """
@@ -160,7 +160,7 @@ def _remedy(missing: list[Any]) -> str:
 
 
 def advice(spec: ServerSpec, error: str) -> str:
-    """What a person should try, by the kind of failure."""
+    """Return what to try for a failure."""
     command = spec.command_line
     if "not found on PATH" in error:
         return f"install {spec.command!r}, or write its full path into `command`"
@@ -206,7 +206,7 @@ def _advice_on_builtin(builtin: str, error: str) -> str:
 
 
 def rss_of_tree(pid: int) -> int | None:
-    """Resident bytes of a process and everything below it; None where /proc is missing."""
+    """Return the resident bytes of a process and everything below it; None without /proc."""
     total = 0
     for member in [pid, *descendants(pid)]:
         try:
@@ -217,7 +217,7 @@ def rss_of_tree(pid: int) -> int | None:
 
 
 def check_machine(config: Config) -> list[Finding]:
-    """What the machine offers, and what is weaker here than it could be."""
+    """Report what the machine supports, and what works less well on it."""
     linux = sys.platform == "linux"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     checks = [
@@ -253,7 +253,7 @@ def check_machine(config: Config) -> list[Finding]:
 
 
 def check_forks(config: Config) -> list[Finding]:
-    """Which servers with `spawn: fork` were executed instead when they were last started, and why."""
+    """Report which servers with `spawn: fork` were executed instead at their last start, and why."""
     forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
     fallbacks = import_profiles(config.hub.state_path).fallbacks()
     found = [
@@ -280,7 +280,7 @@ def _state_check(config: Config) -> tuple[str, str, str]:
     return (
         "state",
         "weaker",
-        f"{directory} cannot be written: a crashed hub's leftovers cannot be swept; set hub.state_dir",
+        f"{directory} cannot be written, so processes that a crashed hub left cannot be killed; set hub.state_dir",
     )
 
 

@@ -1,4 +1,4 @@
-"""What several commands need: finding the config, opening a hub or reaching one, and printing."""
+"""Shared by several commands: finding the config, opening a task, logging and printing."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 
 def find_config(path: Path | None) -> Path:
-    """Return the config file to use. Raises ConfigError saying how to make one."""
+    """Return the config file to use. Raises ConfigError, which says how to make one."""
     if path is not None:
         return path
     for name in DEFAULT_FILES:
         if os.path.exists(name):
             return Path(name)
     raise ConfigError(
-        f"no config: none of {', '.join(DEFAULT_FILES)} in {os.getcwd()}. Name one with --config, use a running hub "
-        "with --hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
+        f"no config found: {os.getcwd()} has none of {', '.join(DEFAULT_FILES)}. Name a file with --config, use a "
+        "running hub with --hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
     )
 
 
@@ -47,7 +47,7 @@ def read_config(path: Path | None) -> Config:
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
-    """Run on uvloop where it is installed."""
+    """Run `main` on uvloop if it is installed."""
     try:
         use_uvloop = importlib.util.find_spec("uvloop") is not None
     except (ImportError, ValueError):
@@ -56,7 +56,7 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def log_to_stderr(level: str) -> None:
-    """stdout belongs to results (or to MCP). Done before any server is hosted: the SDK would install a handler."""
+    """Log to stderr, because stdout is for results or MCP. Call it first, else the SDK installs its own handler."""
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),
@@ -69,9 +69,9 @@ def log_to_stderr(level: str) -> None:
 
 @asynccontextmanager
 async def open_task(config: Path | None, hub: str | None, token: str | None, task: str | None) -> AsyncIterator[Any]:
-    """Yield a task of a running hub, or of a hub made for this command.
+    """Hold a task of a running hub, or of a hub that runs only for this command.
 
-    task: its id. One that is open on the running hub is used and stays open; any other ends with the block.
+    task: its id. A task that is already open on the running hub stays open. A new one ends with the block.
     """
     if hub is not None:
         from toolhub.cli.borrowed import BorrowedTask, is_open

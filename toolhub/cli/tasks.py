@@ -1,4 +1,4 @@
-"""`toolhub tasks`: what a running hub holds, and what waits for what."""
+"""`toolhub tasks`: the tasks of a running hub, and what waits at its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands can start a hub here. The agent's own environment often cannot: it may need `mcp<2`."""
+"""Find the commands that can start a hub here. The agent's own environment often cannot: it may need `mcp<2`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HUB_SDK = 2
 def hub_commands(given: str | Sequence[str] | None = None) -> list[HubCommand]:
     """Return the commands to try, best first. One that was asked for is the only one.
 
-    Raises HubClosed with the way out when there is none.
+    Raises HubClosed if there is none; its message says what to install.
     """
     chosen = given or os.environ.get("TOOLHUB_COMMAND")
     if chosen:

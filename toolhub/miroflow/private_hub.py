@@ -1,7 +1,7 @@
-"""A hub of this process's own: started on first use, shared by all its managers, gone when the process is.
+"""A private hub of this process: started on first use, shared by all its managers, ended with the process.
 
-The hub ends when its stdin does. We hold the other end, and so does every child we fork; the kernel closes it even when
-we are killed. The socket lies in a directory that only we can enter.
+The hub ends when its stdin ends. This process and its forked children hold the other end, and the kernel closes it even
+if they are killed. The socket lies in a directory that only this user can enter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PrivateHub:
 
     @property
     def is_alive(self) -> bool:
-        """A forked child cannot ask after its sibling; it finds out by calling."""
+        """A forked child cannot wait for the hub process, so there it is always True."""
         return self.started_by != os.getpid() or self.child.poll() is None
 
     def has_died(self) -> bool:
@@ -99,7 +99,7 @@ class _Registry:
             return hub.url
 
     def replace(self, url: str) -> bool:
-        """Nobody answers at `url`. True if that hub is gone, so that the next one asked for will be another."""
+        """Remove the hub at `url` if it has ended; return True if `url()` will then start another one."""
         with self._lock:
             for key, hub in list(self._hubs.items()):
                 if hub.url == url:
@@ -154,7 +154,7 @@ def _spawn(line: list[str], command: HubCommand, log: IO[bytes]) -> subprocess.P
         line,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=log,  # a file without a name: nobody has to read it, and it needs no removing
+        stderr=log,  # a file without a name: the hub never blocks on it, and it needs no removal
         env=environment_for(command, os.environ),
         start_new_session=True,  # Ctrl-C is for the agent; the hub ends with it, not before it
         bufsize=0,

@@ -1,4 +1,4 @@
-"""Two rules for scrape tools: datasets with the answers in them are not read, and a document has a second way in."""
+"""Two rules for scrape tools: datasets that contain the answers are not read; MarkItDown is the fallback."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _LISTING_S = 180.0
 
 
 class Choice(Enum):
-    """Which servers a manager uses: those of the hub's config, those of its own `params`, or whichever there is."""
+    """Which servers a manager uses: those of the hub's config, those of its own `params`, or both."""
 
     HUB = "hub"
     MINE = "mine"
@@ -99,7 +99,7 @@ class Servers:
         raise TimeoutError(f"server '{server}' did not list its tools within {_LISTING_S:g} s")
 
     async def having(self, tool: str) -> list[str]:
-        """Return the servers that have a tool; those that cannot be asked do not count."""
+        """Return the servers that have a tool. Servers that cannot be asked are left out."""
         found: dict[str, bool] = {}
 
         async def look(server: str) -> None:
@@ -114,7 +114,7 @@ class Servers:
         return [server for server in self._params if found[server]]
 
     async def require_hub(self) -> None:
-        """Raise NoHub if no hub was ever reached and none can be; anything else is for the calls to find out."""
+        """Raise NoHub if no hub was ever reached and none can be. The calls report every other problem."""
         if self._tasks.was_reached:
             return
 

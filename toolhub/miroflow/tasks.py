@@ -1,4 +1,4 @@
-"""The hub tasks behind one manager: opened on first use, per process, and opened again when the hub lost them.
+"""The hub tasks of one manager: opened on first use, per process, and opened again if the hub has lost them.
 
 A manager is made in one place and used in others: other threads, other event loops, forked children. So what is open
 belongs to a process id, and opening happens in a worker thread under that process's lock, where several loops can wait.
@@ -28,17 +28,17 @@ T = TypeVar("T")
 task_id_var: ContextVar[str | None] = ContextVar("toolhub_miroflow_task_id", default=None)
 """The agent task at hand. With a profile that has task ids, each gets servers of its own that see it as TASK_ID."""
 
-# How long a hub keeps our tools when we vanish without a word. The heartbeat does not depend on what the agent does.
+# The hub keeps the servers this long if this process dies. The renewal does not depend on what the agent does.
 _LEASE_S = 300.0
-# A task id that nobody used for this long is over; holding its servers would be a leak.
+# A task id that was unused for this long has ended. Keeping its servers would be a leak.
 _FORGET_S = 900.0
-# Once with what we have, once after opening again, once after starting a hub again.
+# Once with the open task, once after opening it again, once after starting a hub again.
 _ATTEMPTS = 3
 _TOLERANT = "To go on without tools, set TOOLHUB_TOLERANT=1: then every call answers with this error."
 
 
 class NoHub(HubClosed):
-    """A manager has never reached a hub and cannot start one, so none of its tools can run. Nothing was sent."""
+    """The manager has never reached a hub and cannot start one, so no tool can run. Nothing was sent."""
 
 
 class Open(Protocol):
@@ -48,7 +48,7 @@ class Open(Protocol):
 
 
 class HubSource(Protocol):
-    """Where a hub is to be found. `advice` says what to do when there is none."""
+    """Finds a hub. `advice` says what to do if there is none."""
 
     @property
     def advice(self) -> str: ...
@@ -57,12 +57,12 @@ class HubSource(Protocol):
         """Return its address; may block. Raises HubUnreachable or HubClosed."""
 
     def replace(self, url: str) -> bool:
-        """Nobody answers there; return whether `url()` will now lead elsewhere. May block."""
+        """Report that no hub answers at `url`; return whether `url()` will now give another address. May block."""
 
 
 @dataclass(frozen=True)
 class HubAt:
-    """A hub at a known address; all one can do is ask again."""
+    """A hub at a known address. It cannot be replaced."""
 
     address: str
 
@@ -110,7 +110,7 @@ class Tasks:
 
     def __init__(self, source: HubSource, open_on: Open, *, token: str | None, run: str) -> None:
         self.was_reached = False
-        """Whether a hub was there at any time: a hub that is missing from the start is a mistake in the set-up."""
+        """Whether a hub was ever reached. A hub that is missing from the start means a mistake in the set-up."""
         self._source = source
         self._open_on = open_on
         self._token = token
@@ -156,14 +156,14 @@ class Tasks:
         if task is not None:
             return task
         open_it = functools.partial(self._open, process, task_id)
-        # Whoever waits may be cancelled; the others still want the task.
+        # A cancelled caller must not stop the opening, because others may wait for it.
         return await anyio.to_thread.run_sync(open_it, abandon_on_cancel=True)
 
     def _process(self) -> _Process:
         pid = os.getpid()
         process = self._processes.get(pid)
         if process is None:
-            # What was inherited over a fork is the parent's business.
+            # After a fork the inherited tasks belong to the parent.
             process = self._processes.setdefault(pid, _Process())
         return process
 
@@ -205,7 +205,7 @@ class Tasks:
 
 
 def _drop_unused(process: _Process) -> None:
-    """Let go of idle task ids; a task that nobody holds is closed by its heartbeat."""
+    """Drop idle task ids. The lease renewer closes a task that is no longer referenced."""
     now = time.monotonic()
     for task_id, used_at in list(process.used_at.items()):
         if now - used_at > _FORGET_S:

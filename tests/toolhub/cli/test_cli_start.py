@@ -71,4 +71,4 @@ def test_a_desktop_client_s_file_is_found(shell: Shell) -> None:
 
 
 def test_an_unknown_log_level_is_told(echo: Shell) -> None:
-    assert "'loud' is none of debug" in echo.refusal("serve", "--log-level", "loud")
+    assert "is 'loud'; it must be debug" in echo.refusal("serve", "--log-level", "loud")
