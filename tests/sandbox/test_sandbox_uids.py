@@ -41,7 +41,7 @@ def test_what_was_not_lent_cannot_be_given_back() -> None:
 
 @pytest.mark.parametrize("text", ["0-10", "10", "20-10", "a-b", "-5", "1-", "1-4294967295", "1 - 5", ""])
 def test_what_is_no_range_of_uids_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no range of uids: write FIRST-LAST"):
+    with pytest.raises(ValueError, match="is not a range of uids: write FIRST-LAST"):
         SandboxSettings(uids=text)
 
 
