@@ -206,8 +206,9 @@ def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothi
 
 def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from benchmarks.soak.question import run, Scale\n"
-        "scale = Scale(calls=10**9, minutes=5, tasks=4, calls_each=20, state=Path(sys.argv[1]), kinds=frozenset())\n"
+        "import sys; from pathlib import Path; from benchmarks.soak.question import run, SoakScale\n"
+        "state = Path(sys.argv[1])\n"
+        "scale = SoakScale(calls=10**9, minutes=5, tasks=4, calls_each=20, state=state, kinds=frozenset())\n"
         "found = run(scale)\n"
         "print(found.notes[-1])"
     )
