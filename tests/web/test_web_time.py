@@ -229,10 +229,10 @@ async def test_a_host_that_asks_for_quiet_gets_it_from_everybody_and_other_hosts
 async def test_no_host_is_left_alone_for_longer_than_minutes():
     hosts = HostLimits(1, 0)
     with anyio.fail_after(FOR_EVER):
-        async with hosts.turn("a"):
-            hosts.quiet("a", 1e5, 503)
+        async with hosts.rate_slot("a"):
+            hosts.cool_down("a", 1e5, 503)
         watch = Stopwatch()
-        async with hosts.turn("a"):
+        async with hosts.rate_slot("a"):
             assert watch.seconds == pytest.approx(300)
 
 
@@ -240,7 +240,7 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_to_the_next():
     hosts, turns = HostLimits(1, 5), []
 
     async def take(name: str) -> None:
-        async with hosts.turn("a"):
+        async with hosts.rate_slot("a"):
             turns.append((name, anyio.current_time()))
 
     with anyio.fail_after(FOR_EVER):
@@ -259,11 +259,11 @@ async def test_a_waiting_request_that_is_cancelled_gives_its_turn_to_the_next():
 async def test_hosts_are_forgotten_when_nobody_uses_them():
     hosts = HostLimits(6, 0)
     for number in range(1000):
-        async with hosts.turn(f"{number}.example"):
+        async with hosts.rate_slot(f"{number}.example"):
             assert len(hosts) == 1
     slow = HostLimits(6, 10)
     for number in range(120):
-        async with slow.turn(f"{number}.example"):
+        async with slow.rate_slot(f"{number}.example"):
             pass
         await anyio.sleep(1)
     assert len(slow) <= 45  # those of the last pause, and of the time between two sweeps
