@@ -62,7 +62,7 @@ async def open_task(
 ) -> AsyncIterator[Task]:
     """A server with its session, which may reach the website unless told otherwise."""
     host = BuiltinContext(owner=owner, resources=resources)
-    async with Client(create_server(host=host, **{"allow_private": [site.host], **options})) as client:
+    async with Client(create_server(context=host, **{"allow_private": [site.host], **options})) as client:
         yield Task(client, site)
 
 

@@ -98,7 +98,7 @@ async def test_every_description_explains_every_parameter() -> None:
 
 async def test_without_sandboxes_the_answer_names_what_is_missing() -> None:
     async with serving(None) as client:
-        assert "host.sandboxes is None" in await refusal(client, "create_sandbox")
+        assert "context.sandboxes is None" in await refusal(client, "create_sandbox")
 
 
 async def test_variables_and_files_stay_from_call_to_call(client: Client) -> None:
