@@ -163,7 +163,7 @@ def measure(
     with NoiseWatch() as watch:
         outcome = question.run(replace(scale, **options) if options else scale)
         watch.unwaited_cpu_s = outcome.unwaited_cpu_s
-    given = [word for name, value in options.items() for word in (f"--{name}", f"{value:g}")]
+    given = [word for name, value in options.items() for word in (f"--{name}", f"{value:.10g}")]
     command = shlex.join(["toolhub", "bench", question.name, *["--quick"] * quick, *given])
     return {
         "question": question.name,

@@ -262,8 +262,11 @@ class _Part:
         self._found.faults.append({"kind": kind, "what": "", "recovered_ms": None, "problem": f"left out: {why}"})
 
     async def _sample(self, hub: SoakHub) -> None:
+        before = 0
         while True:
-            life, began_at = self._found.lives + hub.starts, self._life_began_at
+            life = self._found.lives + hub.starts
+            if life != before:
+                before, began_at = life, self._now.calls
             try:
                 process = psutil.Process(hub.pid)
                 size, held = process.memory_info().rss, process.num_fds()

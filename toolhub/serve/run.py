@@ -36,7 +36,7 @@ OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 ANSWER_S = 2.0
 # The first generation's threshold. A call makes some hundred objects, and several hundred calls are in flight: with
 # Python's default of 700 they are promoted while they run, and full collections follow that stop every call.
-_GC_THRESHOLD = 50_000
+_GC_THRESHOLD = 20_000
 
 logger = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 Json = dict[str, Any]
 LIMIT = 4 * INLINE_BYTES
+LIMIT_OF_NOISE = 1 << 20
 
 
 @dataclass
@@ -129,6 +130,31 @@ async def test_any_cut_of_the_stream_gives_the_same_messages() -> None:
             await anyio.lowlevel.checkpoint()
     assert far.heard == ["a", "b"]
     assert list(far.stdout.noise) == ["noise"] and far.stdout.noise_lines == 1
+
+
+async def test_an_answer_behind_a_megabyte_of_noise_takes_few_rounds_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = 0
+    turn = StdoutStream._turn
+
+    def counted(stream: StdoutStream) -> bool:
+        nonlocal rounds
+        rounds += 1
+        return turn(stream)
+
+    monkeypatch.setattr(StdoutStream, "_turn", counted)
+    message = json.dumps({"jsonrpc": "2.0", "method": "notifications/done"}).encode() + b"\n"
+    left = memoryview(b"this line is no JSON-RPC\n" * (LIMIT_OF_NOISE // 25) + message)
+    async with server() as far:
+        while left:
+            await anyio.wait_writable(far.pipes.to_hub)
+            left = left[os.write(far.pipes.to_hub, left[:4096]) :]
+        while not far.heard:
+            await anyio.sleep(0)
+        assert far.heard == ["notifications/done"]
+        assert far.stdout.noise_lines == LIMIT_OF_NOISE // 25
+    assert rounds < 400
 
 
 async def test_a_server_that_never_stops_talking_leaves_rounds_of_the_loop_to_others() -> None:

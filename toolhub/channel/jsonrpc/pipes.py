@@ -23,6 +23,9 @@ from toolhub.model import Json
 _READ_BYTES = 1 << 18
 # About half a millisecond of small messages; then the loop serves others.
 _LINES_PER_ROUND = 64
+# A line that cannot be JSON-RPC costs a small part of a message. With as many per round as messages, a server's answer
+# behind a megabyte of debug output would wait for 650 rounds of a busy loop.
+_NOISE_PER_ROUND = 1024
 # Requests wait while this much is unsent, so that a server that stops reading does not fill the hub's memory.
 _HIGH_WATER_BYTES = 1 << 20
 NOISE_KEPT, NOISE_CHARS = 20, 200
@@ -85,13 +88,16 @@ class StdoutStream:
             return False
         if not self._lines and not self._ended:
             self._read()
-        for _ in range(min(_LINES_PER_ROUND, len(self._lines))):
+        room = _LINES_PER_ROUND * _NOISE_PER_ROUND
+        while self._lines and room > 0:
             line = self._lines.popleft()
+            may_be_message = line.lstrip().startswith((b"{", b"["))
+            room -= _NOISE_PER_ROUND if may_be_message else _LINES_PER_ROUND
             if len(line) > INLINE_BYTES:
                 self._halt.set_result(line)
                 return False
             try:
-                self._take_message(_decoded(line), line)
+                self._take_message(_decoded(line) if may_be_message else None, line)
             except Exception as exc:
                 self._crash = exc
                 self._halt.set_result(None)
