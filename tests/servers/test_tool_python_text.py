@@ -106,8 +106,8 @@ def test_failures_keep_the_words_that_log_parsers_look_for() -> None:
 
 
 def test_a_limit_is_named_once() -> None:
-    assert text.details(SandboxLimit("max_per_task is 2", limit="max_per_task")) == "max_per_task is 2"
+    assert text.error_details(SandboxLimit("max_per_task is 2", limit="max_per_task")) == "max_per_task is 2"
 
 
 def test_details_have_at_most_4_000_characters() -> None:
-    assert text.details(ValueError("x" * 5_000)) == "x" * 4_000
+    assert text.error_details(ValueError("x" * 5_000)) == "x" * 4_000

@@ -81,7 +81,7 @@ async def test_the_last_stderr_lines_explain_a_death(hubs: HubFactory, tmp_path:
     script = tmp_path / "talkative.py"
     script.write_text(
         "import os, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parents[1] / 'fixtures')!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'fixtures')!r})\n"
         "from minimal import Server\n"
         "server = Server('talkative')\n"
         "@server.tool('crash')\n"

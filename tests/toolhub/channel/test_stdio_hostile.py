@@ -175,7 +175,7 @@ async def test_an_end_of_file_without_an_exit_ends_the_session(hubs: HubFactory,
     script = tmp_path / "mute.py"
     script.write_text(
         "import os, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parents[1] / 'fixtures')!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2] / 'fixtures')!r})\n"
         "from echo import add_tools\n"
         "from minimal import Server, linger\n"
         "server = add_tools(Server('mute'))\n"

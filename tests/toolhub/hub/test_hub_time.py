@@ -120,7 +120,7 @@ async def test_every_sign_of_life_renews_the_lease():
             if sign is None:
                 await task.call("memory", "echo")
             else:
-                sign()
+                await sign()
             assert task.lease_left == 60
         await anyio.sleep(50)
         assert hub.get_task("t1").lease_left == 10
