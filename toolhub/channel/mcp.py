@@ -47,7 +47,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, ServerRefused
-from toolhub.channel.jsonrpc.peer import RawNotified
+from toolhub.channel.jsonrpc.peer import UNSENT, RawNotified
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
@@ -165,7 +165,7 @@ class McpChannel:
 
     def _translated(self, exc: MCPError) -> Exception:
         if exc.code == CONNECTION_CLOSED:
-            return ChannelClosed(exc.message)
+            return ChannelClosed(exc.message, sent="no" if exc.error.data == UNSENT else "maybe")
         if exc.code == INVALID_REQUEST and "session" in exc.message.lower() and self.pid is None:
             # A restarted HTTP server does not know our session id. It refused the request, so it did not execute it.
             self._dispatcher.ended.set()

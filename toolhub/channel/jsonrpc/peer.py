@@ -39,6 +39,9 @@ RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
 """Called with (method, params) of each notification, in order. May return work to be done in a task."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+UNSENT = "unsent"
+"""The `data` of a CONNECTION_CLOSED error when nothing of the request was written."""
+_CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=UNSENT)
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ class Peer:
         while self._sink.is_full:
             await self._sink.wait_room()
         if self.ended.is_set():
-            raise MCPError.from_error_data(_CLOSED)
+            raise MCPError.from_error_data(_CLOSED_UNSENT)
         number, on_progress = self._number_for(opts), opts.get("on_progress")
         key = coerce_request_id(number)
         answer: Future[Json | ErrorData] = self._new_future()
@@ -97,7 +100,7 @@ class Peer:
             self._sink.send(_request(number, method, params, wants_progress=on_progress is not None))
             outcome = await answer
         except anyio.BrokenResourceError:
-            pass  # the outcome stays: the connection is closed
+            outcome = _CLOSED_UNSENT
         except anyio.get_cancelled_exc_class():
             if self._waiting.get(key) is answer and opts.get("cancel_on_abandon", True):
                 self._send_or_drop(
