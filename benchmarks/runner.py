@@ -251,7 +251,7 @@ def render(out: Path = HERE) -> str:
     """README.md as the results under `out` make it."""
     asked = {name: question.asks for name, question in BENCHMARKS.items()}
     results = report.newest_results(out / "results", asked)
-    return report.readme(results, asked, report.pictures(out, results))
+    return report.readme(results, asked, headline.summary(results), report.pictures(out, results))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The rows of the README's table: where in the results each number stands. No number stands here."""
+"""What users notice: a comparison per row, and where in the results its two numbers are. No number is written here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Claim:
     """One row: `today` beside `ours`, in the first table of the question whose title fits `title` and that has both.
 
     what: may take groups of the title, `{0}`, and the heading of our `{column}`. unit: a number in the table times
-    `times` is in it. is_rate: more is better.
+    `times` is in it. is_rate: more is better. is_headline: README.md shows it too. is_modelled: a simulator computed
+    the numbers.
     """
 
     what: str
@@ -33,6 +34,8 @@ class Claim:
     unit: str
     times: float = 1.0
     is_rate: bool = False
+    is_headline: bool = False
+    is_modelled: bool = False
 
 
 _SDK = r"^SDK, persistent session$"
@@ -47,19 +50,23 @@ _MIROFLOW = Cell("^MiroFlow's pattern$", "task_s")
 CLAIMS = (
     Claim(
         "A research task on {0}", "task", "^Where the time goes: (.*)", _MIROFLOW, Cell("^toolhub", "task_s"), "s",
+        is_headline=True,
     ),
     Claim(
         "The same in MiroFlow's own loop, one import changed", "task", "^Where the time goes: ", _MIROFLOW,
-        Cell("ToolManager$", "task_s"), "s",
+        Cell("ToolManager$", "task_s"), "s", is_headline=True,
     ),
     *(
         Claim(
             "A research task, modelled: {0}", "task", f"^Where the time goes, modelled: ({case})", _MIROFLOW,
-            Cell("^toolhub", "task_s"), "s",
+            Cell("^toolhub", "task_s"), "s", is_modelled=True,
         )
         for case in ("60 tasks.* 4 cores", "60 tasks.* 16 cores", "120 tasks.* 141 GB.*", "120 tasks.* 80 GB.*")
     ),
-    Claim("One call", "overhead", _WRITTEN, Cell("MiroFlow", "p50_us"), Cell(_EMBEDDED, "p50_us"), "ms", 1e-3),
+    Claim(
+        "One call", "overhead", _WRITTEN, Cell("MiroFlow", "p50_us"), Cell(_EMBEDDED, "p50_us"), "ms", 1e-3,
+        is_headline=True,
+    ),
     Claim(
         "One call, by langchain-mcp-adapters as it begins", "overhead", _WRITTEN,
         Cell("^langchain-mcp-adapters, get_tools", "p50_us"), Cell(_EMBEDDED, "p50_us"), "ms", 1e-3,
@@ -82,7 +89,7 @@ CLAIMS = (
     ),
     Claim(
         "{0}, a process each, until all can work", "storm", r"^([\d,]+ tasks × \d+ servers)",
-        Cell("^SDK sessions", "seconds"), Cell("^toolhub, spawn: fork, first", "seconds"), "s",
+        Cell("^SDK sessions", "seconds"), Cell("^toolhub, spawn: fork, first", "seconds"), "s", is_headline=True,
     ),
     Claim(
         "{0}, a process each, memory", "storm", r"^([\d,]+ tasks × \d+ servers)",

@@ -1,6 +1,6 @@
-"""The README's table: what users notice, picked from the newest results, and where toolhub does not win.
+"""The tables of what users notice: a short one in README.md, and all of it on the page of the benchmarks.
 
-No number stands here: a row says where its two cells are (see `claims`), and one whose source is missing is left out.
+`claims` says where the numbers are in the results. A row whose result is missing is left out.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from pathlib import Path
 
 from benchmarks.common.result import Json
 from benchmarks.report.claims import CLAIMS, Cell, Claim
-from benchmarks.report.pages import bound, newest_results, pictures, quantity, significant, verdict
+from benchmarks.report.pages import bound, newest_results, quantity, significant, verdict
 
 BEGIN = "<!-- headline: generated from benchmarks/results by `python -m benchmarks.runner report`; do not edit -->"
 END = "<!-- /headline -->"
 BLOCK = re.compile(r"<!-- headline: .*?<!-- /headline -->", re.DOTALL)
-# The README is short: the first that are there, in this order.
-_MOST_PICTURES = 3
-_PICTURES = ("task", "init", "overload", "kv")
+_LOSSES = "Where toolhub does not win"
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def missing(results: Mapping[str, Json]) -> list[Claim]:
     return [claim for claim in CLAIMS if find(claim, results) is None]
 
 
-# --- Markdown -------------------------------------------------------------------------------------------------------
+# --- README.md ------------------------------------------------------------------------------------------------------
 
 
 def write(benchmarks: Path, questions: Iterable[str]) -> None:
@@ -84,47 +82,90 @@ def write(benchmarks: Path, questions: Iterable[str]) -> None:
     page = benchmarks.parent / "README.md"
     if page.is_file():
         text = page.read_text()
-        new = BLOCK.sub(lambda _: render(benchmarks, questions), text)
+        new = BLOCK.sub(lambda _: block(newest_results(benchmarks / "results", questions)), text)
         if new != text:
             page.write_text(new)
 
 
-def render(benchmarks: Path, questions: Iterable[str]) -> str:
-    """The block as the newest results under `benchmarks` make it."""
-    results = newest_results(benchmarks / "results", questions)
-    return block(results, {name: f"{benchmarks.name}/{path}" for name, path in pictures(benchmarks, results).items()})
+def block(results: Mapping[str, Json]) -> str:
+    """The marks, the few rows that README.md shows, and one line about the rest."""
+    rows = _rows(results)
+    shown = [row for row in rows if row.claim.is_headline]
+    if not shown:
+        return "\n".join([BEGIN, "", "No results yet: `toolhub bench all`.", "", END])
+    return "\n".join([BEGIN, "", *_comparison(shown), "", _measured(shown), _loses(rows, results), "", END])
 
 
-def block(results: Mapping[str, Json], drawn: Mapping[str, str]) -> str:
-    """The marks and all between them. drawn: pictures' paths relative to the page, by question."""
-    rows = [found for claim in CLAIMS if (found := find(claim, results))]
-    parts = [*_headline(rows), *_losses(rows, results), *_shown(results, drawn)]
-    return "\n".join([BEGIN, "", *parts, "", END])
+def _loses(rows: Sequence[HeadlineRow], results: Mapping[str, Json]) -> str:
+    page = "benchmarks/README.md"
+    worse = sorted((row for row in rows if row.is_worse), key=lambda row: row.gain)
+    if not worse and not any(_missed(results)):
+        return f"Every comparison is in [{page}]({page})."
+    anchor = _LOSSES.lower().replace(" ", "-")
+    what = f"{len(worse)} of {len(rows)} comparisons and {len(list(_missed(results)))} targets of its own"
+    return f"toolhub loses or falls short in {what}: [{_LOSSES.lower()}]({page}#{anchor})."
 
 
-def _headline(rows: Sequence[HeadlineRow]) -> Iterator[str]:
-    if not rows:
-        yield "No results yet: `toolhub bench all`."
-        return
-    yield from _table(
-        ("what", "today", "toolhub", "times better", "command"),
-        [
-            (
-                row.what,
-                f"{quantity(row.today, row.claim.unit)}: {row.who}",
-                quantity(row.ours, row.claim.unit),
-                _times(row.gain),
-                _command(row.result),
-            )
-            for row in rows
-        ],
-        "llrrl",
-    )
-    yield f"\n{_measured([row.result for row in rows])}"
+# --- the page of the benchmarks -------------------------------------------------------------------------------------
 
 
-def _measured(results: Sequence[Json]) -> str:
+def summary(results: Mapping[str, Json]) -> str:
+    """Every comparison, then what was lost and every target that was missed."""
+    rows = _rows(results)
+    measured, modelled = ([row for row in rows if row.claim.is_modelled is kind] for kind in (False, True))
+    lines: list[str] = []
+    if measured:
+        lines += ["## What users notice", "", *_comparison(measured), "", _measured(measured), ""]
+    if modelled:
+        lines += ["**Computed by a model of the engine, not measured**", "", *_comparison(modelled), ""]
+    return "\n".join([*lines, *_losses(rows, results)])
+
+
+def _losses(rows: Sequence[HeadlineRow], results: Mapping[str, Json]) -> Iterator[str]:
+    worse = [
+        (f"{row.what}, times better than {row.who}", f"{_times(row.gain)} ×", "at least 1 ×", _command(row.result))
+        for row in rows
+        if row.is_worse
+    ]
+    if lost := [*worse, *_missed(results)]:
+        yield f"## {_LOSSES}\n\nComparisons above that are below 1, and every target that was missed.\n"
+        yield from _table(("what", "measured", "wanted", "command"), lost, "lrrl")
+        yield ""
+
+
+def _missed(results: Mapping[str, Json]) -> Iterator[tuple[str, str, str, str]]:
+    for name, result in results.items():
+        for target in result["targets"]:
+            if verdict(target) == "missed":
+                value = quantity(target["value"], target["unit"])
+                yield f"{name}: {target['claim']}", value, bound(target), _command(result)
+
+
+# --- both -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(results: Mapping[str, Json]) -> list[HeadlineRow]:
+    return [found for claim in CLAIMS if (found := find(claim, results))]
+
+
+def _comparison(rows: Sequence[HeadlineRow]) -> Iterator[str]:
+    heading = ("what", "today", "toolhub", "times better", "command")
+    cells = [
+        (
+            row.what,
+            f"{quantity(row.today, row.claim.unit)}: {row.who}",
+            quantity(row.ours, row.claim.unit),
+            _times(row.gain),
+            _command(row.result),
+        )
+        for row in rows
+    ]
+    return _table(heading, cells, "llrrl")
+
+
+def _measured(rows: Sequence[HeadlineRow]) -> str:
     """Where and when."""
+    results = [row.result for row in rows]
     places = {
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB"
         for machine in (result["machine"] for result in results)
@@ -132,33 +173,6 @@ def _measured(results: Sequence[Json]) -> str:
     days = sorted({str(result["date"])[:10] for result in results})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"Measured {when} on {' and '.join(sorted(places))}; each command measures its row again."
-
-
-def _losses(rows: Sequence[HeadlineRow], results: Mapping[str, Json]) -> Iterator[str]:
-    """Everything that was less than hoped for, in any question."""
-    worse = [
-        (f"{row.what}, times better than {row.who}", f"{_times(row.gain)} ×", "at least 1 ×", row.result)
-        for row in rows
-        if row.is_worse
-    ]
-    targets = [
-        (f"{name}: {target['claim']}", quantity(target["value"], target["unit"]), bound(target), result)
-        for name, result in results.items()
-        for target in result["targets"]
-        if verdict(target) == "missed"
-    ]
-    if worse or targets:
-        yield "\n**Where toolhub does not win**: what is below 1 in the table, and every target that was missed.\n"
-        yield from _table(
-            ("what", "measured", "wanted", "command"),
-            [(what, value, wanted, _command(result)) for what, value, wanted, result in (*worse, *targets)],
-            "lrrl",
-        )
-
-
-def _shown(results: Mapping[str, Json], drawn: Mapping[str, str]) -> Iterator[str]:
-    for name in [name for name in _PICTURES if name in drawn][:_MOST_PICTURES]:
-        yield f"\n![{name}: {results[name]['asks']}]({drawn[name]})"
 
 
 def _times(gain: float) -> str:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -19,9 +18,9 @@ _INTRO = """\
 
 <!-- Generated from results/ by `python -m benchmarks.runner report`; do not edit. -->
 
-One module per question, each measuring toolhub beside what people use today, in turns on the same machine. Run them
-with `toolhub bench all`, or one with `toolhub bench NAME` (`--quick` for a first look); every number below comes from
-the newest file of its question in `results/`.
+Each benchmark answers one question. It measures toolhub and what people use today in turns, on the same machine.
+`toolhub bench` lists the questions, `toolhub bench NAME` answers one (`--quick` for a first look), and `toolhub bench all`
+answers all of them. Every number below comes from the newest file of its question in `results/`.
 """
 
 
@@ -47,14 +46,14 @@ def pictures(out: Path, results: Mapping[str, Json]) -> dict[str, str]:
 
 
 def readme(
-    results: Mapping[str, Json], questions: Mapping[str, str], pictures: Mapping[str, str] = MappingProxyType({})
+    results: Mapping[str, Json], questions: Mapping[str, str], summary: str, pictures: Mapping[str, str]
 ) -> str:
     """The whole page. questions: what each asks, by name, in the order of the page. pictures: paths, by name."""
     sections = [
         _section(name, asks, results[name], pictures.get(name)) if name in results else _missing(name, asks)
         for name, asks in questions.items()
     ]
-    return "\n".join([_INTRO, *sections])
+    return "\n".join([_INTRO, summary, *sections])
 
 
 def alone(result: Json, picture: str | None) -> str:
