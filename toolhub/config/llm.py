@@ -57,6 +57,7 @@ class LlmSettings(Section):
     model: str | None = Field(default=None, min_length=1)
     """None: the only model of the first endpoint."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
+    """Sent as bearer token."""
     headers: Annotated[dict[str, Text], BeforeValidator(lambda value: value or {})] = Field(
         default_factory=dict, repr=False
     )
@@ -64,7 +65,9 @@ class LlmSettings(Section):
     engine: EngineName = "auto"
     """`auto` asks the endpoint."""
     attempts: Count = 6
+    """Requests for one turn, the first included, if the endpoint fails."""
     connect_timeout_s: Seconds = 10
+    """For connecting to an endpoint."""
     attempt_timeout_s: Seconds = 600
     """For one request, from sending it to its last token."""
     total_timeout_s: Seconds = 1800
@@ -74,9 +77,11 @@ class LlmSettings(Section):
     target_waiting: Length = 2
     """Requests that may wait inside an engine. If more wait, the endpoint gets fewer at once."""
     metrics_interval_s: Seconds = 1
+    """Time between two looks at an engine's `/metrics`."""
     load_imbalance_threshold: Count = 16
     """A conversation moves to another endpoint only if its own has this many more requests."""
     hints: HintSettings = Field(default_factory=HintSettings)
+    """What the engine is told about KV caches while tools run."""
 
     @property
     def secrets(self) -> frozenset[str]:

@@ -31,6 +31,7 @@ class HttpLimits(Section):
     head_timeout_s: Seconds = 10
     """From the first byte of a request, or from the connection, to the end of its headers."""
     body_bytes: Count = 64 * 1024 * 1024
+    """The body of one request. A larger one is refused with 413."""
     body_timeout_s: Seconds = 120
     """From the end of the headers to the end of the body."""
     write_timeout_s: Seconds = 300
@@ -38,6 +39,7 @@ class HttpLimits(Section):
     connections: Count = 2048
     """Open at once, per listener; at most a quarter of the descriptors that the system allows."""
     connections_per_address: Count = 1024
+    """Open at once from one client address."""
 
 
 class HubSettings(Section):
@@ -48,16 +50,23 @@ class HubSettings(Section):
     state_dir: HomePath | None = None
     """The folder of journal and catalog; None: see `state_path`."""
     host: str = Field(default="127.0.0.1", min_length=1)
+    """The address to listen on. Any other than a loopback address needs a token; one is made if none is set."""
     port: Port = 8765
     """0 takes any free port."""
     uds: HomePath | None = None
+    """Also listen on this unix socket, with mode 0600."""
     token: SecretStr | None = Field(default=None, min_length=1)
+    """The bearer token that clients must send. None: one is made if other machines or sandboxed code reach the hub."""
     allowed_origins: list[WebOrigin] = Field(default_factory=list)
     """Web pages that may use a hub without a token from a browser on this machine, such as `http://localhost:6274`."""
     allow_inline_servers: bool = False
+    """Let TCP clients bring their own servers, that is, start programs here. Unix sockets always may."""
     http: HttpLimits = Field(default_factory=HttpLimits)
+    """Limits on what a client may send."""
     drain_s: Pause = 5
+    """Time for running calls to end when the hub stops."""
     log_level: LogLevel = "info"
+    """Messages below this level are not written."""
 
     _default_state: Path = PrivateAttr()
 
@@ -92,6 +101,7 @@ class Limits(Section):
     """Limits of the whole hub."""
 
     task_lease_s: Seconds = 900
+    """A task whose client is silent for this time is closed with its processes and sandboxes."""
     concurrency: Count = 256
     """Calls in flight."""
     queue: Length = 1024
@@ -107,19 +117,26 @@ class Limits(Section):
     open_files: Count | None = None
     """Descriptors of the hub's process; None: nine tenths of the system's limit."""
     max_tasks: Count = 1000
+    """Tasks that may be open at once."""
     max_result_bytes: Count = 64 * 1024 * 1024
+    """The largest answer of a server. A larger one fails the call."""
 
 
 class Config(Section):
     """A whole configuration, without disabled servers."""
 
     hub: HubSettings = Field(default_factory=HubSettings)
+    """The hub process."""
     servers: dict[str, ServerSpec] = Field(default_factory=dict)
+    """The tool servers, by the name that clients call them by."""
     limits: Limits = Field(default_factory=Limits)
+    """Limits of the whole hub."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
+    """Where a model's code runs."""
     llm: LlmSettings | None = None
     """None: no LLM proxy, and `toolhub run` needs --llm."""
     agent: AgentSettings = Field(default_factory=AgentSettings)
+    """How `toolhub run` plays an agent."""
 
     @property
     def secrets(self) -> frozenset[str]:

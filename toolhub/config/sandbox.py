@@ -82,34 +82,46 @@ class SandboxProfile(Section):
     pool: Length = 4
     """Sandboxes kept ready after the first use of the profile."""
     network: Annotated[Literal["none", "host"] | AllowedHosts, BeforeValidator(_read_network)] = "none"
+    """`none`; `host`: this machine's network, with its local services; or a list of hosts."""
     env: Annotated[dict[Variable, Text], BeforeValidator(lambda value: value or {})] = Field(
         default_factory=dict, repr=False
     )
+    """Environment variables inside. Nothing of the hub's own environment is passed on."""
     read_only: list[Folder] = Field(default_factory=list)
     """Folders of the host that can be read inside, with the same path."""
     memory_bytes: Count = 1024 * MIB
+    """Memory of all processes in one sandbox."""
     processes: Count = 128
+    """Processes and threads in one sandbox."""
     cpus: Annotated[Positive, Field(le=1024)] | None = None
+    """Cores that one sandbox may use, such as 0.5; needs cgroups. None: no limit."""
     home_bytes: Count = 512 * MIB
+    """Size of /home/user, which is kept in memory."""
     tmp_bytes: Count = 256 * MIB
+    """Size of /tmp, which is kept in memory."""
     output_bytes: Count = MIB
     """Bytes kept of each output stream of one execution or command. The rest is counted and dropped."""
     file_bytes: Count = 256 * MIB
     """The largest file that put() and get() move."""
     exec_timeout_s: Seconds = 300
+    """For one execution of code, unless the caller asks for another."""
     command_timeout_s: Seconds = 60
+    """For one command, unless the caller asks for another."""
 
 
 class E2BSettings(Section):
     """The hosted service E2B. The key may also be in the variable E2B_API_KEY."""
 
     api_key: SecretStr | None = Field(default=None, min_length=1)
+    """The service's key."""
     template: str | None = Field(default=None, min_length=1)
+    """The service's template; None: its code interpreter."""
     lease_s: Seconds = 600
     """Renewed while the task lives. Sandboxes of a crashed hub end after this time."""
     creates_per_second: Positive = 1
     """The service's published limit: 1 on the free plan, 5 on the next."""
     request_timeout_s: Seconds = 30
+    """For one request to the service."""
 
 
 PROFILES: Mapping[str, SandboxProfile] = {
@@ -131,12 +143,17 @@ class SandboxSettings(Section):
     """If the hub is root and `user` is null: each live sandbox has one of these uids. So limits that the kernel counts
     per uid (epoll, pipes, files in flight) apply per sandbox. Systems with systemd do not use the default range."""
     profiles: dict[str, SandboxProfile] = Field(default_factory=dict)
+    """Kinds of sandboxes, by name. `bare` and `data` (numpy, pandas, matplotlib) exist without being named."""
     default_profile: str = "bare"
+    """The profile of sandboxes that name none."""
     max_sandboxes: Count = 256
+    """Live sandboxes of the whole hub."""
     max_per_task: Count = 16
+    """Live sandboxes of one task."""
     memory_budget_bytes: Count | None = None
     """Memory of all sandboxes above which new ones are refused; None: half of the machine's memory."""
     e2b: E2BSettings = Field(default_factory=E2BSettings)
+    """For `backend: e2b`."""
 
     @property
     def uid_range(self) -> tuple[int, int]:

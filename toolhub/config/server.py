@@ -59,37 +59,48 @@ class RestartSettings(Section):
     """After more than `max_deaths` in `window_s` the server is given up for `cooldown_s` (None: for ever)."""
 
     max_deaths: Count = 3
+    """Deaths within `window_s` that are tolerated."""
     window_s: Seconds = 60
+    """The time in which deaths are counted."""
     backoff_s: Pause = 0.1
+    """Pause before the second start in a row; it doubles each time."""
     max_backoff_s: Pause = 5
+    """The longest pause between two starts."""
     cooldown_s: Seconds | None = 60
+    """One more start is tried after this time; None: never."""
 
 
 class ToolSettings(Section):
     """Declarations about one tool. None: the server's annotations decide."""
 
     read_only: bool | None = None
+    """The tool changes nothing, so a call may be repeated, shared and cached."""
     idempotent: bool | None = None
+    """A second equal call changes nothing more, so a call may be repeated."""
     timeout_s: Seconds | None = None
+    """For one call of this tool, waiting included."""
 
 
 class ToolRules(Section):
     """Which tools of a server are listed (None: all), and declarations about them."""
 
     allow: list[str] | None = None
+    """Only these tools are listed and may be called; None: all."""
     deny: list[str] = Field(default_factory=list)
+    """These tools are neither listed nor called."""
     policy: dict[str, ToolSettings] = Field(default_factory=dict)
+    """Declarations about single tools, by name. They override the server's annotations."""
 
 
 class CacheSettings(Section):
-    """Cache the answers of read-only tools for `ttl_s`. Errors are never cached.
-
-    scope: `task`: each task has its own answers. `hub`: all tasks of the hub share answers.
-    """
+    """Cache the answers of read-only tools for `ttl_s`. Errors are never cached."""
 
     ttl_s: Seconds = 300
+    """How long an answer is used."""
     max_bytes: Count = 64 * 1024 * 1024
+    """Memory for answers; the oldest go first."""
     scope: Literal["task", "hub"] = "task"
+    """Who shares answers: the calls of one task, or of all tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +118,51 @@ class ServerSpec(Section):
     """
 
     name: Annotated[str, AfterValidator(check_name)]
+    """The key of its mapping under `servers`."""
     transport: Transport
+    """`stdio`, `http`, `sse` or `builtin`. Follows from `command`, `url` or `builtin`. `type` is the same key."""
     command: str | None = Field(default=None, min_length=1)
+    """A program that speaks MCP over stdin and stdout."""
     args: list[Text] = Field(default_factory=list)
+    """Its arguments."""
     env: Variables = Field(default_factory=dict, repr=False)
+    """Its environment variables, besides a few harmless ones (PATH, HOME, LANG, ...) of the hub."""
     cwd: str | None = Field(default=None, min_length=1)
+    """Its working directory; None: that of the hub."""
     inherit_env: list[Variable] = Field(default_factory=list)
     """Further variables that the server gets from the hub's environment."""
     url: Annotated[str, AfterValidator(check_url)] | None = None
+    """The address of a remote server. A URL that ends in `/sse` means the older transport."""
     headers: Headers = Field(default_factory=dict, repr=False)
+    """HTTP headers of every request to a remote server."""
     builtin: Annotated[str, AfterValidator(check_builtin)] | None = None
     """A server that runs in the hub's own process: the short name of an installed one, or `package.module:factory`.
 
     `options` are the factory's keyword arguments."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """The builtin server's keyword arguments."""
     share: Literal["task", "hub", "call"] = "task"
+    """Who uses one session: one task, all tasks of the hub, or one call."""
     instances: Count = 1
     """Number of processes, for servers that answer one call at a time."""
     stateful: bool | None = None
+    """Whether a new process has forgotten something. None: yes with `share: task`, else no."""
     keep_warm: bool = False
+    """Start it with the task (or the hub), and do not stop it when it is idle."""
     spawn: Literal["exec", "fork"] = "exec"
     """How a process starts. `fork`: from an interpreter that has loaded the server's libraries."""
     preload: list[str] = Field(default_factory=list)
     """With `spawn: fork`: modules to load before the fork, besides those that the hub has observed."""
     protocol: Literal["legacy", "auto"] = "legacy"
+    """`auto` asks for the MCP revision of 2026 first, which some servers do not survive."""
     start_timeout_s: Seconds = 30
+    """From the start of the process to the end of the handshake."""
     call_timeout_s: Seconds = 300
+    """For one call, waiting included, unless the caller asks for another."""
     stop_timeout_s: Seconds = 2
+    """Time to end after the end of stdin, and again after SIGTERM."""
     idle_s: Seconds | None = 600
+    """A session that is unused for this time is stopped; None: never."""
     concurrency: Count = 64
     """Calls in flight per session."""
     hub_concurrency: Count | None = None
@@ -144,10 +172,15 @@ class ServerSpec(Section):
     coalesce: Literal["off", "task", "hub"] | None = None
     """Execute equal calls in flight once, within a task or the hub, for safe tools; None: `hub`, `task` if stateful."""
     cache: CacheSettings | None = None
+    """Cache answers of read-only tools; None: no cache."""
     restart: RestartSettings = Field(default_factory=RestartSettings)
+    """When a server that dies is given up."""
     tools: ToolRules = Field(default_factory=ToolRules)
+    """Which tools are offered, and declarations about them."""
     disabled: bool = False
+    """Ignore this server."""
     description: str | None = None
+    """A note for people."""
 
     _inserted: frozenset[str] = PrivateAttr(default=frozenset())
     _templates: Mapping[Key, Template] = PrivateAttr(default_factory=dict)
