@@ -33,7 +33,7 @@ def stable(text: str) -> list[Any]:
 @pytest.mark.anyio
 async def test_the_included_recording_is_current(tmp_path: Path):
     now, shipped = await record(tmp_path), player.DEMO_LOG.read_text(encoding="utf-8")
-    assert stable(shipped) == stable(now), "run: python tests/agent_loop/replay/record_demo.py"
+    assert stable(shipped) == stable(now), "run: python tests/toolhub_agent/replay/record_demo.py"
 
 
 def test_its_words_are_ours_and_its_first_line_says_so():

@@ -16,7 +16,7 @@ from toolhub import Hub
 from toolhub.config import parse_config
 
 pytestmark = pytest.mark.anyio
-README = Path(__file__).parents[3] / "agent_loop" / "README.md"
+README = Path(__file__).parents[2] / "agent_loop" / "README.md"
 CLOCK = {"builtin": "clock"}
 
 

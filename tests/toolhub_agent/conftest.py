@@ -1,4 +1,4 @@
-"""A stage for each test."""
+"""Model servers for each test, and a stage with an agent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from llm_stand_in.model_server import ModelServer, open_model_server
 from loop_stage import Stage
+from toolhub_command import Shell
 
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
+    with open_model_server(cache_blocks=4096) as running:
+        yield running
+
+
+@pytest.fixture
+def other_server() -> Iterator[ModelServer]:
     with open_model_server() as running:
         yield running
 
@@ -19,3 +26,9 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def stage(server: ModelServer, tmp_path: Path) -> Stage:
     return Stage(server, tmp_path)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """The `toolhub` command in a folder without a config."""
+    return Shell(tmp_path)

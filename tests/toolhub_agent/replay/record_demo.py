@@ -1,6 +1,6 @@
 """Makes the recording that ships with `toolhub demo --replay`: the real loop and the real tools, with our words.
 
-    python tests/agent_loop/replay/record_demo.py
+    python tests/toolhub_agent/replay/record_demo.py
 
 What a model server would have counted and timed is estimated, and the log says so.
 """
