@@ -1,6 +1,6 @@
 """Run tests as an ordinary user: what isolates and cleans up must work without root, too.
 
-    python tests/as_user.py [TEST FOLDER ...]
+    python tests/as_user.py [FOLDER BELOW tests/ ...]
 
 For root: makes the account `toolhub-test`, a virtual environment that it can reach, and a copy of the tests. For
 everybody else there is nothing to do but to run them.
@@ -21,7 +21,12 @@ from testbed.third_party import SetupError, apt_install
 
 ROOT = Path(__file__).parents[1]
 ACCOUNT = "toolhub-test"
-FOLDERS = ("sandbox", "sandbox_hostile", "hub_sandboxes", "browser")
+FOLDERS = (
+    "toolhub_sandbox/local",
+    "toolhub_sandbox/hostile",
+    "toolhub_sandbox/test_hub_sandboxes.py",
+    "toolhub_servers/browser",
+)
 # Outside of root's home, where others may look.
 CACHE = Path("/var/cache/toolhub-test")
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3.13", "/usr/bin/python3.12")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # Folders whose every test is slow: a Chromium, environments with the wheel in them, and code that attacks its sandbox.
-SLOW_FOLDERS = frozenset({"browser", "packaging", "sandbox_hostile"})
+SLOW_FOLDERS = frozenset({"browser", "packaging", "hostile"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

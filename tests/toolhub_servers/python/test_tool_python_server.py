@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from calling import answer, created, refusal
 from mcp import Client
+from server_calls import answer, created, refusal
 from toolhub_sandbox import OwnerSandboxes, Sandboxes
 from toolhub_servers.python import server as python
 from toolhub_servers.python.texts import INVALID_IDS

@@ -8,11 +8,11 @@ import weakref
 from pathlib import Path
 
 import pytest
-from calling import answer
 from mcp import Client
 from mcp.server import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from roster import ALL, make
+from server_calls import answer
 from toolhub_servers.serving.tools import make_tool
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from calling import answer, created
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from server_calls import answer, created
 from toolhub_servers.python import server as python
 from toolhub_servers.python import stateless as stateless_python
 from toolhub_servers.python.sandboxes import TaskSandboxes

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from calling import answer, refusal
 from mcp import Client
+from server_calls import answer, refusal
 from toolhub_servers import clock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]

@@ -13,8 +13,8 @@ from typing import Any
 
 import anyio
 import pytest
-from calling import answer, created
 from mcp import Client
+from server_calls import answer, created
 from toolhub_sandbox import OwnerSandboxes
 from toolhub_servers.python import server as python
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 import sqlite_exploit
 from anyio import to_thread
-from calling import answer, refusal
 from mcp import Client
+from server_calls import answer, refusal
 from toolhub_servers.confined.process import ConfinedProcess, FunctionRaised, ProcessDied, folder_of_code
 from toolhub_servers.sqlite import server as sqlite
 

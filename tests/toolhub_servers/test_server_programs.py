@@ -9,10 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
-from calling import answer
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from roster import ALL, make
+from server_calls import answer
 
 # A call that each server answers without a network, a key or a browser, and what is in the answer.
 A_CALL_OF: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from web.web_stage import PATIENCE_S, Asked, http, open_client, open_origin, script
+from web_stage import PATIENCE_S, Asked, http, open_client, open_origin, script
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from calling import answer, refusal
 from mcp import Client
+from server_calls import answer, refusal
 from toolhub_servers import files
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
