@@ -92,6 +92,27 @@ async def test_what_was_learned_is_kept_over_a_restart(state_dir: Path, site: Pa
             assert await loaded_ahead(spawner, site, "lib_a") == {"lib_a": expected}
 
 
+async def test_servers_that_give_one_program_other_arguments_have_a_profile_each(
+    forks: tuple[Spawner, ForkServer], site: Path
+) -> None:
+    """As with `python -m toolhub_servers NAME`: what one imports, the others need not, and each has all of its own."""
+    spawner, server = forks
+    write(site, lib_a="", lib_b="")
+    a, b = (ServerSpec(name=name, command="x") for name in ("a", "b"))
+    for expected in (False, True):
+        assert await loaded_ahead_as(spawner, site, a, "lib_a") == {"lib_a": expected}
+        assert await loaded_ahead_as(spawner, site, b, "lib_b") == {"lib_b": expected}
+    profiles = [set(target.profile.names or []) & {"lib_a", "lib_b"} for target in server._targets.values()]
+    assert profiles == [{"lib_a"}, {"lib_b"}] and server.reasons == {}
+
+
+async def test_many_servers_of_one_program_are_all_forked(forks: tuple[Spawner, ForkServer], site: Path) -> None:
+    for number in range(MOST_TARGETS + 1):
+        spec = ServerSpec(name=f"server-{number}", command="x")
+        assert await loaded_ahead_as(forks[0], site, spec) == {}
+    assert forks[1].reasons == {}
+
+
 async def test_the_servers_own_modules_are_loaded_in_every_process(
     forks: tuple[Spawner, ForkServer], site: Path, tmp_path: Path
 ) -> None:

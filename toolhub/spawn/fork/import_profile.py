@@ -1,4 +1,4 @@
-"""Import profiles: which modules earlier processes of a program imported. They outlive the hub.
+"""Import profiles: which modules earlier processes of a server imported. They outlive the hub.
 
 The files hold only module names. A name that is no identifier is dropped when a file is read. Each zygote decides anew
 which of the names it loads.
@@ -47,7 +47,7 @@ def is_module_name(name: object) -> bool:
 
 
 class ImportProfiles:
-    """A folder with one file per program, and one file that lists the servers that were not forked.
+    """A folder with one file per server and program, and one file that lists the servers that were not forked.
 
     folder: None: nothing is saved.
     """
@@ -56,7 +56,7 @@ class ImportProfiles:
         self._folder = folder
 
     def load(self, identity: Sequence[str]) -> ImportProfile:
-        """Return a program's profile; an empty one if its file is missing, damaged or writable by other users."""
+        """Return a server's profile; an empty one if its file is missing, damaged or writable by other users."""
         content = self._read(_file_name(identity))
         names, excluded = content.get("modules"), content.get("excluded")
         if not isinstance(names, list) or not isinstance(excluded, list):

@@ -1,10 +1,10 @@
 """`spawn: fork`: a server's process is forked from an interpreter that has loaded its libraries.
 
-There is one zygote per program, interpreter, flags and environment (without the variables that differ from task to
+There is one zygote per server, interpreter, flags and environment (without the variables that differ from task to
 task). A fork takes as long as a new interpreter needs until its first import, and forks share the memory of the loaded
 modules. A server that cannot be forked is executed instead. The reason is saved, and `toolhub doctor` shows it.
 
-    ForkServer ──> ForkTarget (one per program) ──> ZygoteProcess ──> zygote.py: preload.py, then snapshot.py per fork
+    ForkServer ──> ForkTarget (one per server)  ──> ZygoteProcess ──> zygote.py: preload.py, then snapshot.py per fork
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDER = "fork"
 _EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "HOME", "PATH", "VIRTUAL_ENV", "OPENSSL_")
 # A server with more working directories than this has one per task. Its zygote then runs in "/".
 MOST_CWDS = 2
-# Tasks that differ in what an interpreter reads at its start need a zygote each. A program gets at most this many.
+# Tasks that differ in what an interpreter reads at its start need a zygote each. A server gets at most this many.
 MOST_TARGETS = 8
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class ForkServer:
         self._files.set_fallback(server, reason)
 
     def _target(self, spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkTarget:
-        """Return the target of this program, created if needed. Raises ForkUnavailable if it has too many targets."""
+        """Return the target of this server, created if needed. Raises ForkUnavailable if it has too many targets."""
         fork_key = _fork_key(spec, program, env, cwd)
         cwds = self._cwds.setdefault(replace(fork_key, cwd="", folder=""), set())
         if cwd not in cwds and len(cwds) < MOST_CWDS:
@@ -93,7 +93,7 @@ class ForkServer:
             folder = "/" if program.module is not None else fork_key.folder
             fork_key = replace(fork_key, cwd="/", folder=folder, cwd_varies=True)
         if fork_key not in self._targets:
-            if sum(other.program == fork_key.program for other in self._targets) >= MOST_TARGETS:
+            if sum(other.server == fork_key.server for other in self._targets) >= MOST_TARGETS:
                 raise ForkUnavailable("variables that an interpreter reads at its start differ from start to start")
             self._targets[fork_key] = ForkTarget(
                 fork_key, spawn=self._spawn, tasks=self._tasks, files=self._files, journal=self._journal
@@ -109,10 +109,10 @@ def import_profiles(state_dir: Path | None) -> ImportProfiles:
 def _fork_key(spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkKey:
     per_task = frozenset(name for name in spec.task_variables if not name.startswith(_EARLY))
     common = tuple(sorted((name, value) for name, value in env.items() if name not in per_task))
-    # Starts that differ only in the program's arguments share a key.
+    # Starts of a server that differ only in the program's arguments share a key: these may differ from task to task.
     without_args = Program(program.interpreter, program.module, program.script, (), program.own)
     folder = cwd if program.script is None else os.path.dirname(os.path.realpath(os.path.join(cwd, program.script)))
-    return ForkKey(without_args, common, cwd, folder, tuple(spec.preload), per_task)
+    return ForkKey(spec.name, without_args, common, cwd, folder, tuple(spec.preload), per_task)
 
 
 def _is_relative(program: Program, env: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""One program that is started repeatedly: its import profile, and the zygote that has loaded these modules.
+"""One server that is started repeatedly: its import profile, and the zygote that has loaded these modules.
 
 The first process is forked from an empty zygote and records its imports. Starts that come meanwhile wait for it, and
 then for the zygote that loads these modules. Together that takes as long as two starts. Every later start takes a
@@ -51,6 +51,8 @@ class ForkUnavailable(Exception):
 class ForkKey:
     """Everything that a zygote's process depends on. Starts with equal keys share a zygote."""
 
+    server: str
+    """The server's name. One program may run as several servers, whose arguments decide what they import."""
     program: Program
     env: tuple[tuple[str, str], ...]
     cwd: str
@@ -64,7 +66,7 @@ class ForkKey:
     @property
     def identity(self) -> list[str]:
         """Identifies the import profile, also after a restart of the hub. Holds no values of variables."""
-        return [*self.program.interpreter, self.program.name, self.folder]
+        return [self.server, *self.program.interpreter, self.program.name, self.folder]
 
 
 class ForkTarget:
