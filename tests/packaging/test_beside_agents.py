@@ -7,68 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from agent_environments import AGENTS, Agent, copied_environment
 from hub_process import HubProcess, echo_server, private_hub, tcp_hub
 
 from testbed import third_party
 
 TOKEN = "a-token-of-the-tests"
 
-
-@dataclass(frozen=True)
-class Agent:
-    """An agent's environment: what is installed there, and what the agent imports."""
-
-    pins: tuple[str, ...]
-    imports: str
-    python: str = ""
-
-
-AGENTS = {
-    # The versions of its uv.lock.
-    "mirothinker": Agent(
-        (
-            "mcp==1.10.1",
-            "fastmcp==2.10.1",
-            "pydantic==2.11.7",
-            "anyio==4.9.0",
-            "openai==1.78.1",
-            "rich==14.0.0",
-            "typer==0.16.0",
-            "httpcore==1.0.9",
-        ),
-        "mcp, fastmcp, openai",
-        python="3.12",
-    ),
-    # The versions of its uv.lock.
-    "miroflow": Agent(
-        (
-            "mcp==1.12.2",
-            "fastmcp==2.10.6",
-            "pydantic==2.11.7",
-            "anyio==4.9.0",
-            "openai==1.78.1",
-            "anthropic==0.60.0",
-            "rich==14.1.0",
-            "httpcore==1.0.9",
-        ),
-        "mcp, fastmcp, openai, anthropic",
-        python="3.12",
-    ),
-    "openai-agents": Agent(("openai-agents==0.24.0",), "mcp, openai, agents"),
-    "langgraph": Agent(
-        ("langgraph==1.2.22", "langchain-mcp-adapters==0.3.2"), "mcp, langgraph.graph, langchain_mcp_adapters.client"
-    ),
-    "anthropic": Agent(("anthropic==2.12.0",), "anthropic"),
-    # The lowest versions that the thin client takes.
-    "lowest": Agent(("anyio==4.5.0", "h11==0.14.0"), "anyio, h11"),
-}
 
 CLIENT = """
 import asyncio, json, sys, toolhub
@@ -127,15 +78,11 @@ def installed(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installed]:
     name: str = request.param
-    agent = AGENTS[name]
-    original = third_party.agent_venv(f"agent-{name}", agent.pins, version=agent.python)
-    copy = tmp_path_factory.mktemp(name) / "venv"
-    shutil.copytree(original, copy, symlinks=True)
-    python = copy / "bin" / "python"
-    before = _run(python, "-m", "pip", "freeze").splitlines()
-    _run(python, "-m", "pip", "install", "--quiet", str(wheel))
-    yield Installed(agent, python, before, _run(python, "-m", "pip", "freeze").splitlines())
-    shutil.rmtree(copy)
+    with copied_environment(name, tmp_path_factory.mktemp("agents")) as environment:
+        python = environment / "bin" / "python"
+        before = _run(python, "-m", "pip", "freeze").splitlines()
+        _run(python, "-m", "pip", "install", "--quiet", str(wheel))
+        yield Installed(AGENTS[name], python, before, _run(python, "-m", "pip", "freeze").splitlines())
 
 
 @pytest.fixture(scope="module")
