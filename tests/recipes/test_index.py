@@ -20,9 +20,10 @@ def test_every_recipe_has_a_test() -> None:
 
 
 def test_the_links_between_the_pages_lead_somewhere() -> None:
-    broken = []
-    for page in RECIPES.glob("*.md"):
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            if not (page.parent / link).exists():
-                broken.append(f"{page.name}: {link}")
-    assert broken == []
+    links = [
+        (page, link)
+        for page in RECIPES.glob("*.md")
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    ]
+    assert links
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
