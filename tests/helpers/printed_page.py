@@ -93,7 +93,8 @@ class PrintedPage:
         done = subprocess.run(
             ["sh", "-ec", command],
             cwd=self.folder,
-            env=environment(_with_path(*bins) | environ),
+            # Programs that an MCP client starts get its HOME, but not XDG_STATE_HOME.
+            env=environment(_with_path(*bins) | {"HOME": str(self.folder)} | environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

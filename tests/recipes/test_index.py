@@ -16,7 +16,7 @@ def test_the_index_names_every_recipe_once() -> None:
 
 def test_every_recipe_has_a_test() -> None:
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "recipes").glob("test_*.py")}
-    assert {path.stem for path in RECIPES.glob("*.md")} - {"README"} <= tests
+    assert {path.stem.replace("-", "_") for path in RECIPES.glob("*.md")} - {"README"} <= tests
 
 
 def test_the_links_between_the_pages_lead_somewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from enum import Enum
 from typing import Any
 
 Json = dict[str, Any]
+# Clients refuse a tool call whose id another one of the conversation has.
+_numbers = itertools.count()
 
 
 class Fault(Enum):
@@ -43,6 +46,7 @@ class Answer:
     usage: Json | None = None
     raw: str | None = None
     content_type: str = "application/json"
+    number: int = field(default_factory=_numbers.__next__, compare=False)
 
     @property
     def text(self) -> str:
@@ -59,7 +63,7 @@ class Answer:
         for index, (name, arguments) in enumerate(self.tool_calls):
             written = arguments if isinstance(arguments, str) else json.dumps(arguments)
             half = len(written) // 2
-            head = {"index": index, "id": f"call_{index}", "type": "function"}
+            head = {"index": index, "id": f"call_{self.number}_{index}", "type": "function"}
             out.append({"tool_calls": [{**head, "function": {"name": name, "arguments": written[:half]}}]})
             out.append({"tool_calls": [{"index": index, "function": {"arguments": written[half:]}}]})
         return out
@@ -68,7 +72,7 @@ class Answer:
         """As an answer that is not streamed has it."""
         calls = [
             {
-                "id": f"call_{index}",
+                "id": f"call_{self.number}_{index}",
                 "type": "function",
                 "function": {"name": name, "arguments": args if isinstance(args, str) else json.dumps(args)},
             }
