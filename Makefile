@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 LOCK := requirements/ci.txt
+DOCS_LOCK := requirements/docs.txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -21,7 +22,7 @@ endef
 export check_python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check test test-all test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit structure release clean
+.PHONY: help venv check test test-all test-servers test-user test-quick engine test-engine lint demo bench wheel-test lock audit docs structure pictures release clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -74,19 +75,27 @@ bench: venv $(VENV)/.installed-bench ## Measure toolhub beside what people use t
 wheel-test: venv ## Build the wheel and test it in environments of its own
 	$(BIN)/python -m pytest tests/packaging $(ARGS)
 
-lock: venv ## Choose the versions in requirements/ci.txt anew, with the hashes of their files (needs the network)
+# What `make docs` adds has the versions of the tests' lock where both need a package: they share an environment.
+COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' pyproject.toml
+lock: venv ## Choose the versions in requirements/ anew, with the hashes of their files (needs the network)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		--extra test pyproject.toml --output-file $(LOCK)
+	$(BIN)/$(COMPILE) --extra test --output-file $(LOCK)
+	$(BIN)/$(COMPILE) --extra docs --constraint $(LOCK) --output-file $(DOCS_LOCK)
 
 audit: $(VENV)/.created ## Look for known vulnerabilities in the versions of requirements/ci.txt (needs the network)
 	@test -x $(VENV)/audit/bin/pip-audit || \
 		{ $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
 
-structure: venv ## Draw the structure of toolhub/ from its imports into docs/architecture.md
-	$(BIN)/python docs/draw_structure.py
+docs: $(VENV)/.installed-docs ## Build the documentation into build/docs/html and check its links
+	PYTHONPATH=docs $(BIN)/python -m docsite
+
+structure: venv ## Write the structure of toolhub/, from its imports, into docs/architecture.md
+	PYTHONPATH=docs $(BIN)/python -m docsite.structure
+
+pictures: venv ## Draw the pictures of the documentation, docs/pictures/*.svg
+	PYTHONPATH=docs $(BIN)/python -m docsite.pictures
 
 release: venv ## Build, check and tag a version, e.g. make release VERSION=0.1.0; publishes nothing
 	.ci/release '$(VERSION)'
@@ -101,6 +110,11 @@ $(VENV)/.installed-test: $(LOCK) pyproject.toml $(VENV)/.created
 	@$(BIN)/python -m pip uninstall --quiet --yes toolhub 2>/dev/null # its name before toolhub-runtime
 	@$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-docs: $(DOCS_LOCK) $(VENV)/.installed-test
+	@echo "installing the versions of $(DOCS_LOCK) into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement $(DOCS_LOCK)
 	@touch $@
 
 # One stamp per set of extras; pip runs again only when the dependencies may have changed.

@@ -58,8 +58,7 @@ def test_nothing_refers_to_a_design_that_is_not_here():
     assert wrong == []
 
 
-def test_the_picture_of_the_structure_is_that_of_today_s_imports():
-    done = subprocess.run(
-        [sys.executable, "docs/draw_structure.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
+@pytest.mark.parametrize("program", ["docsite.structure", "docsite.pictures"])
+def test_what_programs_write_into_the_documentation_is_up_to_date(program):
+    done = subprocess.run([sys.executable, "-m", program, "--check"], cwd=ROOT / "docs", capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
