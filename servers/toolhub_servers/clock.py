@@ -14,7 +14,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, make_tool
+from toolhub_servers.serving.server import make_server, make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 

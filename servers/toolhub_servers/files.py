@@ -22,7 +22,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, make_tool
+from toolhub_servers.serving.server import make_server, make_tool
 
 # Enough for source files and notes; what is bigger would not fit a model's context either.
 MAX_WRITE_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from mcp.server import MCPServer
 
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, make_tool
+from toolhub_servers.serving.server import make_server, make_tool
 
 SHOWN_ID = 8
 # Of 255 bytes that a file name may have; drafts and locks have longer endings.

@@ -21,7 +21,8 @@ from roster import ALL, SERVERS, factory, make, module_of
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.models.api import ModelSettings
 from toolhub_servers.scrape.settings import PageSettings
-from toolhub_servers.search.registry import SearchSettings
+from toolhub_servers.search.registry import settings_model
+from toolhub_servers.serving import program
 from toolhub_servers.web.settings import WebSettings
 
 TEXT = (SERVERS.parent / "README.md").read_text()
@@ -33,7 +34,7 @@ SETTINGS: Mapping[str, type[BaseModel]] = {
 }
 # Sections that several servers link to.
 SHARED: Mapping[str, type[BaseModel]] = {
-    "Searching": SearchSettings,
+    "Searching": settings_model(),
     "Reading pages": PageSettings,
     "Asking a model": ModelSettings,
     "The web": WebSettings,
@@ -190,9 +191,10 @@ def test_a_section_has_the_flags_and_the_variables_of_its_program(name: str, mon
             except (ValueError, OSError):
                 pass  # a key that is missing has been asked for all the same
 
-    module = importlib.import_module("toolhub_servers.browser.program") if name == "browser" else module_of(name)
-    runner = importlib.import_module("toolhub_servers.models.program") if not hasattr(module, "serve") else module
-    monkeypatch.setattr(runner, "serve", serve)
+    module = importlib.import_module("toolhub_servers.browser.server") if name == "browser" else module_of(name)
+    monkeypatch.setattr(program, "serve", serve)
+    if hasattr(module, "serve"):
+        monkeypatch.setattr(module, "serve", serve)
     monkeypatch.setattr(os, "environ", recorder := Recorder())
     module.main()
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from roster import ALL, make
 from server_calls import answer
-from toolhub_servers.serving.tools import make_tool
+from toolhub_servers.serving.server import make_tool
 
 pytestmark = pytest.mark.anyio
 

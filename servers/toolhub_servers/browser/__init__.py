@@ -50,7 +50,7 @@ async def open_renderer(resources: SharedResources, settings: BrowserSettings | 
 
 def main() -> None:
     """Run the server as a program; see `toolhub_servers.__main__`."""
-    from toolhub_servers.browser.program import main
+    from toolhub_servers.browser.server import main
 
     main()
 

@@ -18,7 +18,7 @@ from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
 from toolhub_servers.browser.scratch import Scratch, sweep
 from toolhub_servers.browser.settings import BrowserSettings
-from toolhub_servers.confined.users import BROWSER_UID, uid_exists
+from toolhub_servers.confined import BROWSER_UID, uid_exists
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # A cold start takes some 3 s, and many times that on a machine that is busy with other things.

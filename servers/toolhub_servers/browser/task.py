@@ -17,7 +17,7 @@ from toolhub_servers.browser.guard import PublicRules
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.shared import Lent, open_shared
 from toolhub_servers.browser.tabs import Tabs
-from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.server import ServerContext
 
 CRASHED = "The browser was restarted and its pages are lost (state_lost); navigate again."
 

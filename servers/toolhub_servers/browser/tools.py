@@ -19,7 +19,7 @@ from toolhub_servers.browser.settle import SETTLE_S, settled
 from toolhub_servers.browser.shots import take_screenshot
 from toolhub_servers.browser.tabs import Tabs
 from toolhub_servers.browser.task import TaskBrowser
-from toolhub_servers.serving.tools import make_tool
+from toolhub_servers.serving.server import make_tool
 
 Content = list[TextContent | ImageContent]
 Action = Callable[[Tabs], Awaitable[str | Content]]

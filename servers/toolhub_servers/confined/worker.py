@@ -25,7 +25,7 @@ from toolhub_sandbox.inside import seccomp, syscalls
 from toolhub_sandbox.inside.frames import FrameBuffer, encode, receive
 from toolhub_sandbox.inside.isolation import enter_new_root, map_ids
 
-from toolhub_servers.confined.users import CONFINED_UID, uid_exists
+from toolhub_servers.confined import CONFINED_UID, uid_exists
 
 LARGEST_CALL = 256 << 20
 MAX_FILES = 128

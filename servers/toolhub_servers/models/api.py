@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Self
 from anyio import to_thread
 from pydantic import Field, model_validator
 
-from toolhub.config.section import Count, Seconds, Section, Text
+from toolhub.config.section import Count, Seconds, Text
 from toolhub_servers.models.media import Media
 from toolhub_servers.models.media_types import suffix_of
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.options import MissingOption, ServiceSettings
 from toolhub_servers.serving.overload import overload_in, report_overload
+from toolhub_servers.serving.server import ServerContext
 from toolhub_servers.web.client import open_web
 from toolhub_servers.web.errors import BadStatus, Forbidden, WebError
 from toolhub_servers.web.request import authority_of
@@ -38,13 +38,10 @@ _LOSS = "there is no model to ask, and every call fails"
 _END_OF_THINKING = "</think>"
 
 
-class ModelSettings(Section):
+class ModelSettings(ServiceSettings):
     """One model. timeout_s: for its answer with all that is repeated for it. concurrency: requests, over all tasks."""
 
-    VARIABLES: ClassVar[Mapping[str, str]] = {}
-    """The environment variable of each option that MiroFlow sets by one."""
     REQUIRED: ClassVar[tuple[str, ...]] = ("base_url", "model")
-    """Without these no request is made; the tool tells which one is missing."""
 
     api_key: Text = Field(default="", repr=False)
     base_url: Text = ""
@@ -72,8 +69,9 @@ class ModelSettings(Section):
 
     def missing_options(self) -> list[MissingOption]:
         """The options that have to be set before a request can be made."""
-        unset = [option for option in self.REQUIRED if not getattr(self, option)]
-        return [MissingOption(option, self.VARIABLES.get(option, option), _LOSS, is_needed=True) for option in unset]
+        return [
+            MissingOption(option, self.VARIABLES.get(option, option), _LOSS, is_needed=True) for option in self.unset
+        ]
 
     def client(self) -> WebSettings:
         """Settings of the web client for this service alone. Raises Forbidden, ValueError."""

@@ -18,8 +18,8 @@ from pydantic import Field, field_validator
 
 from toolhub.config.section import Section
 from toolhub_servers.models.media_types import HEAD_BYTES, Accepted, by_extension, sniff
-from toolhub_servers.serving.context import ServerContext
 from toolhub_servers.serving.local_files import PIECE_BYTES, ReadableFolders
+from toolhub_servers.serving.server import ServerContext
 from toolhub_servers.web.client import open_web
 from toolhub_servers.web.guard import check_all_public
 from toolhub_servers.web.response import Response

@@ -22,10 +22,9 @@ from pydantic import model_validator
 from toolhub.config.section import Count, Seconds, Text
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.models.api import InvalidResponse, ModelApi, ModelError, ModelSettings, part_of_text, text_of
-from toolhub_servers.models.program import run
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 
 _VERSION = "2023-06-01"
 # MiroFlow gives a call 1200 seconds.
@@ -52,11 +51,12 @@ class ReasoningSettings(ModelSettings):
 
 
 OPTIONS = ReasoningSettings
+missing_options = missing_options_of(ReasoningSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `ReasoningSettings`. Raises ValueError for one that makes no sense."""
-    settings = ReasoningSettings.model_validate(options)
+    settings = validated(ReasoningSettings, options)
     server_context = ServerContext(context)
     api = ModelApi(server_context, settings, lambda key: {"x-api-key": key, "anthropic-version": _VERSION})
 
@@ -96,11 +96,6 @@ def answer_text(answer: Mapping[str, Any]) -> str:
     if not blocks or not (text := text_of(blocks[-1], "text") or text_of(blocks[-1], "thinking")):
         raise ModelError("Received empty response from API")
     return text
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return ReasoningSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

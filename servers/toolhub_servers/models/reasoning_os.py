@@ -19,11 +19,10 @@ from mcp.server import MCPServer
 from toolhub.config.section import Seconds
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.models.api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
-from toolhub_servers.models.program import run
 from toolhub_servers.models.reasoning import ALONE_TIMEOUT_S
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 
 UNAVAILABLE = "Reasoning service unavailable. Please try again later."
 
@@ -39,12 +38,13 @@ class ReasoningOsSettings(ModelSettings):
 
 
 OPTIONS = ReasoningOsSettings
+missing_options = missing_options_of(ReasoningOsSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `ReasoningOsSettings`. Raises ValueError for one that makes no sense."""
     server_context = ServerContext(context)
-    api = ModelApi(server_context, ReasoningOsSettings.model_validate(options))
+    api = ModelApi(server_context, validated(ReasoningOsSettings, options))
 
     async def reasoning(question: str) -> str:
         """Have a reasoning model think about a hard question: a math problem, puzzle, riddle or IQ test question.
@@ -71,11 +71,6 @@ def conclusion(message: Mapping[str, Any]) -> str:
     """What a message says after the thinking; the thinking if that is all there is, under either of its two names."""
     answer = without_thinking(text_of(message))
     return answer or text_of(message, "reasoning_content") or text_of(message, "reasoning")
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return ReasoningOsSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

@@ -34,10 +34,9 @@ from toolhub_servers.models.media import (
     SandboxFile,
     UnusableMedia,
 )
-from toolhub_servers.models.program import run
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 from toolhub_servers.web.errors import WebError
 
 EMPTY_ANSWER = "Received empty response from API"
@@ -65,11 +64,12 @@ class TranscriptionFailed(Exception):
 
 
 OPTIONS = TranscribeSettings
+missing_options = missing_options_of(TranscribeSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `TranscribeSettings`. Raises ValueError for one that makes no sense."""
-    settings = TranscribeSettings.model_validate(options)
+    settings = validated(TranscribeSettings, options)
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, AUDIO), ModelApi(server_context, settings)
     answering = ModelApi(server_context, settings.model_copy(update={"model": settings.question_model}))
@@ -158,11 +158,6 @@ async def recording(reader: MediaReader, tool: str, failed: str, path_or_url: st
         ) from exc
     except (MediaError, OSError) as exc:
         raise TranscriptionFailed(f"{failed}: {exc}\n{_NOTE.format(urls='')}") from exc
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return TranscribeSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

@@ -14,11 +14,10 @@ from mcp.server import MCPServer
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.models.api import ModelApi, ModelSettings
 from toolhub_servers.models.media import AUDIO, MediaReader, MediaSettings
-from toolhub_servers.models.program import run
 from toolhub_servers.models.transcribe import transcription
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 
 
 class TranscribeOsSettings(ModelSettings, MediaSettings):
@@ -30,11 +29,12 @@ class TranscribeOsSettings(ModelSettings, MediaSettings):
 
 
 OPTIONS = TranscribeOsSettings
+missing_options = missing_options_of(TranscribeOsSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `TranscribeOsSettings`. Raises ValueError for one that makes no sense."""
-    settings = TranscribeOsSettings.model_validate(options)
+    settings = validated(TranscribeOsSettings, options)
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, AUDIO), ModelApi(server_context, settings)
 
@@ -52,11 +52,6 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
     tools = [read_only_tool(audio_transcription, is_titled=False)]
     return make_server("toolhub-transcribe-os", tools=tools, lifespan=server_context.lifespan)
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return TranscribeOsSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

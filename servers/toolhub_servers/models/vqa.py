@@ -28,10 +28,9 @@ from toolhub_servers.models.api import (
     text_of,
 )
 from toolhub_servers.models.media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile, is_url
-from toolhub_servers.models.program import run
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 from toolhub_servers.web.errors import WebError
 
 SANDBOX_FILE = (
@@ -57,11 +56,12 @@ class VqaSettings(ModelSettings, MediaSettings):
 
 
 OPTIONS = VqaSettings
+missing_options = missing_options_of(VqaSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `VqaSettings`. Raises ValueError for one that is unknown or makes no sense."""
-    settings = VqaSettings.model_validate(options)
+    settings = validated(VqaSettings, options)
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, VISION), ModelApi(server_context, settings)
 
@@ -107,11 +107,6 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
     tools = [read_only_tool(visual_question_answering, is_titled=False)]
     return make_server("toolhub-vqa", tools=tools, lifespan=server_context.lifespan)
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return VqaSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

@@ -30,11 +30,10 @@ from toolhub_servers.models.api import (
     without_thinking,
 )
 from toolhub_servers.models.media import VISION, Media, MediaError, MediaReader, MediaSettings, SandboxFile
-from toolhub_servers.models.program import run
 from toolhub_servers.models.vqa import EMPTY_ANSWER, SANDBOX_FILE
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 from toolhub_servers.web.errors import BadStatus, WebError
 
 
@@ -47,11 +46,12 @@ class VqaOsSettings(ModelSettings, MediaSettings):
 
 
 OPTIONS = VqaOsSettings
+missing_options = missing_options_of(VqaOsSettings)
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
     """Return the server. options: see `VqaOsSettings`. Raises ValueError for one that is unknown or makes no sense."""
-    settings = VqaOsSettings.model_validate(options)
+    settings = validated(VqaOsSettings, options)
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, VISION), ModelApi(server_context, settings)
 
@@ -90,11 +90,6 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
     tools = [read_only_tool(visual_question_answering, is_titled=False)]
     return make_server("toolhub-vqa-os", tools=tools, lifespan=server_context.lifespan)
-
-
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before there is a model to ask. Raises ValueError."""
-    return VqaOsSettings.model_validate(options).missing_options()
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from toolhub_servers.python.download import check_url, fetch, is_cut_off, target
 from toolhub_servers.python.sandboxes import TaskSandboxes, add_sandbox_arguments, read_settings
 from toolhub_servers.serving.local_files import OutputDir, ReadableFolders, read_pieces, saved_name
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import MaybeText, make_server, make_tool
+from toolhub_servers.serving.server import MaybeText, make_server, make_tool
 
 NO_LOGS_DIR = "[ERROR]: LOGS_DIR environment variable is not set. Cannot determine where to save the file."
 

@@ -13,7 +13,7 @@ from toolhub.extensions import BuiltinContext
 from toolhub_servers.python import texts as text
 from toolhub_servers.python.sandboxes import TaskSandboxes, add_sandbox_arguments, read_settings
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, make_tool
+from toolhub_servers.serving.server import make_server, make_tool
 
 
 def create_server(

@@ -13,7 +13,6 @@ Tool, parameters, keys and sentences are those that the models know. What differ
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,29 +22,21 @@ from pydantic.json_schema import SkipJsonSchema
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, PageUnreadable
 from toolhub_servers.scrape.pages import open_pages
-from toolhub_servers.scrape.program import add_page_arguments
 from toolhub_servers.scrape.readers import NO_BALANCE, NO_CONTENT, NO_CONTENT_FROM_JINA, NO_KEY, NO_URL
 from toolhub_servers.scrape.settings import service_settings
 from toolhub_servers.scrape.summary import Extractor, SummarySettings
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption, validated
-from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 from toolhub_servers.web.client import open_web
 from toolhub_servers.web.errors import WebError
 
 # Reasons that are sentences of their own and get nothing put before them.
 _WHOLE = frozenset({NO_KEY, NO_URL, NO_CONTENT_FROM_JINA, NO_BALANCE, NO_CONTENT})
-_FROM_ENVIRONMENT = (
-    "jina_api_key",
-    "jina_base_url",
-    "summary_llm_base_url",
-    "summary_llm_model_name",
-    "summary_llm_api_key",
-)
 _NAMES = {"jina": "Jina Scrape", "direct": "Python Scrape", "browser": "Browser Scrape"}
 
 OPTIONS = SummarySettings
+missing_options = missing_options_of(SummarySettings)
 
 
 def create_server(
@@ -106,11 +97,6 @@ def create_server(
     return make_server("toolhub-jina-scrape-llm-summary", tools=tools, lifespan=server_context.lifespan)
 
 
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before a page can be read and the model be asked. Raises ValueError."""
-    return validated(SummarySettings, options).missing_options()
-
-
 def _stats(page: Page, shown: int) -> dict[str, Any]:
     return {
         "line_count": page.text.count("\n") + 1,
@@ -136,19 +122,9 @@ def _json(**result: Any) -> str:
     return json.dumps(result, ensure_ascii=False)
 
 
-def create_from_environment(readers: Sequence[str], allow_private: Sequence[str]) -> MCPServer:
-    """`create_server` with what the environment says. Raises ValueError."""
-    options: dict[str, Any] = {name: os.environ.get(name.upper(), "") for name in _FROM_ENVIRONMENT}
-    if readers:
-        options["readers"] = readers
-    return create_server(**options, web={"allow_private": allow_private})
-
-
 def main() -> None:
-    parser = make_parser("jina_scrape_llm_summary", "Reads pages and extracts what is asked for with a model.")
-    parser.epilog = (
-        "Environment: JINA_API_KEY, JINA_BASE_URL, SUMMARY_LLM_BASE_URL (the whole URL of chat/completions), "
-        "SUMMARY_LLM_MODEL_NAME, SUMMARY_LLM_API_KEY."
+    description = (
+        "Reads pages and has a model extract what is asked for. SUMMARY_LLM_BASE_URL is the whole URL of the model's "
+        "endpoint, which usually ends in /chat/completions."
     )
-    add_page_arguments(parser)
-    serve(parser, create_from_environment)
+    run("jina_scrape_llm_summary", description, create_server, SummarySettings)

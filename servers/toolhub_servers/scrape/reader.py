@@ -5,7 +5,6 @@ It converts what `reading` converts. A failure is an error of the tool and not a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from mcp.server import MCPServer
@@ -14,15 +13,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from toolhub.errors import ToolhubError
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import PageRenderer
-from toolhub_servers.scrape.program import add_local_dirs_argument, add_page_arguments
-from toolhub_servers.scrape.reading import program_options
 from toolhub_servers.scrape.uris import Uris, UriSettings
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption, validated
-from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 
 OPTIONS = UriSettings
+missing_options = missing_options_of(UriSettings)
 
 
 def create_server(
@@ -43,18 +40,5 @@ def create_server(
     return make_server("toolhub-reader", tools=tools, lifespan=server_context.lifespan)
 
 
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What pages are read without, or cannot be read at all without. Raises ValueError."""
-    return validated(UriSettings, options).missing_options()
-
-
-def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:
-    """`create_server` as a program has it. Raises ValueError."""
-    return create_server(**program_options(readers, allow_private, local_dirs))
-
-
 def main() -> None:
-    parser = make_parser("reader", "Makes Markdown of pages, documents and files, as markitdown_mcp does.")
-    add_page_arguments(parser)
-    add_local_dirs_argument(parser)
-    serve(parser, create_from_options)
+    run("reader", "Makes Markdown of pages, documents and files, as markitdown_mcp does.", create_server, UriSettings)

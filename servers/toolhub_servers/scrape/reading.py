@@ -6,8 +6,6 @@ local files are read only below `local_dirs`, private addresses and datasets are
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Any
 
 from mcp.server import MCPServer
@@ -16,17 +14,16 @@ from toolhub.errors import ToolhubError
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.conversion import NOT_INSTALLED
 from toolhub_servers.scrape.model import DatasetRefused, PageRenderer
-from toolhub_servers.scrape.program import add_local_dirs_argument, add_page_arguments
 from toolhub_servers.scrape.uris import SCHEMES, Uris, UriSettings, check_not_empty
-from toolhub_servers.serving.context import ServerContext
-from toolhub_servers.serving.options import MissingOption, validated
-from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, read_only_tool
+from toolhub_servers.serving.options import missing_options_of, validated
+from toolhub_servers.serving.program import run
+from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
 
 NO_URI = "Error: URI parameter is required and cannot be empty."
 BAD_SCHEME = f"Error: Invalid URI scheme. Supported schemes are: {', '.join(SCHEMES)}"
 
 OPTIONS = UriSettings
+missing_options = missing_options_of(UriSettings)
 
 
 def create_server(
@@ -66,24 +63,5 @@ def create_server(
     return make_server("toolhub-reading", tools=tools, lifespan=server_context.lifespan)
 
 
-def missing_options(**options: Any) -> list[MissingOption]:
-    """What pages are read without, or cannot be read at all without. Raises ValueError."""
-    return validated(UriSettings, options).missing_options()
-
-
-def create_from_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> MCPServer:
-    """`create_server` as a program has it; the key of Jina Reader is in the environment. Raises ValueError."""
-    return create_server(**program_options(readers, allow_private, local_dirs))
-
-
-def program_options(readers: Sequence[str], allow_private: Sequence[str], local_dirs: Sequence[str]) -> dict[str, Any]:
-    chosen = {"readers": readers} if readers else {}
-    named = {name: os.environ.get(name.upper(), "") for name in ("jina_api_key", "jina_base_url")}
-    return {**named, **chosen, "local_dirs": local_dirs, "web": {"allow_private": allow_private}}
-
-
 def main() -> None:
-    parser = make_parser("reading", "Makes Markdown of pages, documents and files.")
-    add_page_arguments(parser)
-    add_local_dirs_argument(parser)
-    serve(parser, create_from_options)
+    run("reading", "Makes Markdown of pages, documents and files.", create_server, UriSettings)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from toolhub.config.section import Count, Pause, Seconds, Section, Text
+from toolhub.config.section import Count, Pause, Seconds, Text
 from toolhub_servers.browser import BrowserSettings
-from toolhub_servers.serving.options import MissingOption
+from toolhub_servers.serving.options import MissingOption, ServiceSettings
 from toolhub_servers.web.errors import Forbidden
 from toolhub_servers.web.request import authority_of
 from toolhub_servers.web.settings import WebSettings
 
 JINA = "https://r.jina.ai"
 
-
 ReaderName = Literal["jina", "direct", "browser"]
 
 
-class PageSettings(Section):
+class PageSettings(ServiceSettings):
     """Equal settings share one cache and one pool of connections in the whole hub."""
+
+    VARIABLES: ClassVar[Mapping[str, str]] = {"jina_api_key": "JINA_API_KEY", "jina_base_url": "JINA_BASE_URL"}
 
     readers: list[ReaderName] = Field(default=["jina", "direct"], min_length=1)
     """Asked in this order until one has text; `browser` only where a page was there but had none."""

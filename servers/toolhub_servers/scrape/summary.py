@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 from pydantic import Field, field_validator
@@ -61,6 +61,14 @@ The content:
 class SummarySettings(PageSettings):
     """Options of the server: those of reading pages, and the model."""
 
+    VARIABLES: ClassVar[Mapping[str, str]] = {
+        **PageSettings.VARIABLES,
+        "summary_llm_base_url": "SUMMARY_LLM_BASE_URL",
+        "summary_llm_model_name": "SUMMARY_LLM_MODEL_NAME",
+        "summary_llm_api_key": "SUMMARY_LLM_API_KEY",
+    }
+    REQUIRED: ClassVar[tuple[str, ...]] = ("summary_llm_base_url", "summary_llm_model_name")
+
     summary_llm_base_url: Text = ""
     """The whole URL of the endpoint, such as http://127.0.0.1:8000/v1/chat/completions."""
     summary_llm_model_name: Text = ""
@@ -87,9 +95,8 @@ class SummarySettings(PageSettings):
     def missing_options(self, tool: str = "", prefix: str = "") -> list[MissingOption]:
         """What has to be set before the model can be asked, and what readers were not given."""
         loss = "there is no model to ask, and every call fails"
-        unset = [name for name in ("summary_llm_base_url", "summary_llm_model_name") if not getattr(self, name)]
         return [
-            *(MissingOption(name, name.upper(), loss, is_needed=True) for name in unset),
+            *(MissingOption(name, self.VARIABLES[name], loss, is_needed=True) for name in self.unset),
             *super().missing_options(tool, prefix),
         ]
 

@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 
 from toolhub.extensions import BuiltinContext
+from toolhub_servers.search.backend import QueryCache, SearchBackend
 from toolhub_servers.search.backends.sogou import open_sogou
-from toolhub_servers.search.model import Query, Results, SearchBackend, SearchFailed
-from toolhub_servers.search.query_cache import QueryCache
+from toolhub_servers.search.model import Query, Results, SearchFailed
 from toolhub_servers.search.registry import BACKENDS, SearchSettings
-from toolhub_servers.serving.context import ServerContext
 from toolhub_servers.serving.overload import report_overload
+from toolhub_servers.serving.server import ServerContext
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Search:
     async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
         """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
         with anyio.move_on_after(self.settings.timeout_s), _overload_reported():
-            sogou = await open_sogou(self.settings.sogou, self.settings, self.context.resources)
+            sogou = await open_sogou(self.settings.section("sogou"), self.settings, self.context.resources)
             return await self._cache("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
         raise SearchFailed(_late(self.settings.timeout_s))
 
@@ -66,10 +66,10 @@ class Search:
         return ask
 
     async def _open(self, name: str) -> SearchBackend:
-        return await BACKENDS[name].open(getattr(self.settings, name), self.settings, self.context.resources)
+        return await BACKENDS[name].open(self.settings.section(name), self.settings, self.context.resources)
 
     def _cache(self, name: str) -> QueryCache:
-        return QueryCache(name, getattr(self.settings, name), self.settings, self.context.resources)
+        return QueryCache(name, self.settings.section(name), self.settings, self.context.resources)
 
 
 async def first_results(

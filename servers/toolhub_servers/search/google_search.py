@@ -23,11 +23,18 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import PageRenderer
+from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.scrape.texts import decode_urls
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import SearchFailed
-from toolhub_servers.search.program import ENVIRONMENT, add_search_arguments, is_set, page_options, search_options
-from toolhub_servers.search.registry import SearchSettings, read_settings
+from toolhub_servers.search.registry import (
+    ENVIRONMENT,
+    add_search_arguments,
+    is_set,
+    read_settings,
+    search_options,
+    settings_model,
+)
 from toolhub_servers.search.tools import (
     EMPTY_QUERY,
     Website,
@@ -40,13 +47,13 @@ from toolhub_servers.search.tools import (
 )
 from toolhub_servers.serving.options import MissingOption
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import MaybeNumber, MaybeText, make_server
+from toolhub_servers.serving.server import MaybeNumber, MaybeText, make_server
 
 NO_KEY = "[ERROR]: SERPER_API_KEY is not set, google_search tool is not available."
 EMPTY = "Empty result from google_search tool, please try again."
 ABOUT_THE_SEARCH = frozenset({"searchParameters", "credits"})
 
-OPTIONS = SearchSettings
+OPTIONS = settings_model()
 # With these the server can be made without a key, to list its tools.
 LISTING_OPTIONS: dict[str, Any] = {"backends": []}
 
@@ -156,7 +163,7 @@ def create_from_options(backends: Sequence[str], folder: str | None) -> MCPServe
     """`create_server` with what the environment says. Raises ValueError."""
     return create_server(
         **search_options(backends, folder),
-        pages=page_options(),
+        pages=PageSettings.from_environment(),
         remove_snippets=is_set("REMOVE_SNIPPETS"),
         remove_knowledge_graph=is_set("REMOVE_KNOWLEDGE_GRAPH"),
         remove_answer_box=is_set("REMOVE_ANSWER_BOX"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from toolhub.errors import ToolhubError
 from toolhub.overload import OverloadSignal
-from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.settings import BackendSettings, SharedSettings
 
 SPANS = {
     "h": timedelta(hours=1),
@@ -103,11 +101,6 @@ class Results:
         return {"searchParameters": dict(self.parameters), **self.answer, "organic": self.organic()}
 
 
-class SearchBackend(Protocol):
-    async def search(self, query: Query) -> Results:
-        """Return what is found, nothing included. Raises SearchFailed."""
-
-
 class SearchFailed(ToolhubError):
     """The backend gave no answer; another one may. The text names it, the reason and, if known, the way out.
 
@@ -121,28 +114,3 @@ class SearchFailed(ToolhubError):
 
 class ServiceRefused(SearchFailed):
     """The service was reached and said no, in its own words; asking it again would not help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """All that the search servers know of a backend; `registry.py` lists them.
-
-    name: in the option `backends`, and the name of the section with the backend's own options.
-    settings: the model of that section.
-    open: given that section, the shared options and the hub's resources, returns the backend. It is called for each
-    query, so it must be cheap: connections and caches belong into the hub's resources.
-    environment: the environment variable of each option, for a server that runs alone.
-    required: options without which the backend cannot be used.
-    find_problem: looks for what else is wrong with the options when the server is made, and returns a sentence.
-    caches_itself: whether the backend keeps its own answers. Otherwise answers are kept for `cache_s`.
-    opens_at_start: whether to open the backend when the server starts, and not only with the first query.
-    """
-
-    name: str
-    settings: type[BackendSettings]
-    open: Callable[[Any, SharedSettings, SharedResources], Awaitable[SearchBackend]]
-    environment: Mapping[str, str]
-    required: tuple[str, ...]
-    find_problem: Callable[[Any], str | None] = lambda own: None
-    caches_itself: bool = False
-    opens_at_start: bool = False

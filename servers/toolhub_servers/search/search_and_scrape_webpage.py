@@ -26,11 +26,10 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.texts import decode_urls
-from toolhub_servers.search.backends.sogou import COUNTS
+from toolhub_servers.search.backends.sogou import COUNTS, SogouSettings
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import Query, Results, SearchFailed, ServiceRefused
-from toolhub_servers.search.program import add_search_arguments, search_options
-from toolhub_servers.search.registry import SearchSettings, read_settings
+from toolhub_servers.search.registry import add_search_arguments, read_settings, search_options, settings_model
 from toolhub_servers.search.tools import (
     EMPTY_QUERY,
     NO_SERPER_KEY,
@@ -46,12 +45,12 @@ from toolhub_servers.search.tools import (
 )
 from toolhub_servers.serving.options import MissingOption
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import MaybeFlag, MaybeNumber, MaybeText, make_server
+from toolhub_servers.serving.server import MaybeFlag, MaybeNumber, MaybeText, make_server
 
 # Another agent's search results, which are no sources.
 UNWANTED = "unifuncs"
 
-OPTIONS = SearchSettings
+OPTIONS = settings_model()
 # With these the server can be made without a key, to list its tools.
 LISTING_OPTIONS: dict[str, Any] = {"backends": []}
 
@@ -68,7 +67,8 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
 def missing_options(**options: Any) -> list[MissingOption]:
     """What has to be set before Sogou can be asked; Google's key is one that the server does not start without."""
-    return read_settings(options).sogou.missing_options(is_needed=False)
+    sogou: SogouSettings = read_settings(options).section("sogou")
+    return sogou.missing_options(is_needed=False)
 
 
 class WebpageTools:
@@ -131,7 +131,7 @@ class WebpageTools:
             site.
         """
         query = clean_query(q)
-        if not self._search.settings.sogou.has_keys:
+        if self._search.settings.section("sogou").unset:
             return failure(NO_TENCENT_KEYS)
         if not query:
             return failure(EMPTY_QUERY)

@@ -20,11 +20,11 @@ from mcp.server.mcpserver.tools import Tool
 
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import PageRenderer
-from toolhub_servers.search.backends.sogou import COUNTS
+from toolhub_servers.scrape.settings import PageSettings
+from toolhub_servers.search.backends.sogou import COUNTS, SogouSettings
 from toolhub_servers.search.chain import Search
 from toolhub_servers.search.model import SearchFailed
-from toolhub_servers.search.program import backend_options, page_options
-from toolhub_servers.search.registry import SearchSettings, read_settings
+from toolhub_servers.search.registry import read_settings, settings_model
 from toolhub_servers.search.tools import (
     UpperCount,
     UpperQuery,
@@ -36,11 +36,11 @@ from toolhub_servers.search.tools import (
 )
 from toolhub_servers.serving.options import MissingOption
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server
+from toolhub_servers.serving.server import make_server
 
 NO_KEYS = "[ERROR]: TENCENTCLOUD_SECRET_ID or TENCENTCLOUD_SECRET_KEY is not set, sogou_search tool is not available."
 
-OPTIONS = SearchSettings
+OPTIONS = settings_model()
 
 
 def create_server(
@@ -61,7 +61,7 @@ def create_server(
 
 def missing_options(*, pages: Mapping[str, Any] | None = None, **options: Any) -> list[MissingOption]:
     """What has to be set before Sogou can be asked and Jina Reader be used. Raises ValueError."""
-    sogou = read_settings({**options, "backends": []}).sogou
+    sogou: SogouSettings = read_settings({**options, "backends": []}).section("sogou")
     return [*sogou.missing_options(is_needed=True), *website_missing_options(pages)]
 
 
@@ -83,7 +83,7 @@ class SogouTool:
             The results as a JSON object: `Query`, the query, and `Pages`, each with title, url, passage, date and site.
         """
         query = clean_query(Query)
-        if not self._search.settings.sogou.has_keys:
+        if self._search.settings.section("sogou").unset:
             return NO_KEYS
         if not query:
             return _failed("Search query 'Query' is required and cannot be empty")
@@ -101,7 +101,7 @@ def _failed(reason: str) -> str:
 
 def create_from_environment() -> MCPServer:
     """`create_server` with what the environment says. Raises ValueError."""
-    return create_server(sogou=backend_options("sogou"), pages=page_options())
+    return create_server(sogou=SogouSettings.from_environment(), pages=PageSettings.from_environment())
 
 
 def main() -> None:

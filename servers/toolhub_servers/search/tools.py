@@ -19,9 +19,8 @@ from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.scrape.texts import is_dataset_url
 from toolhub_servers.scrape.website import scrape_website
 from toolhub_servers.search.model import Query, Results
-from toolhub_servers.serving.context import ServerContext
 from toolhub_servers.serving.options import MissingOption, validated
-from toolhub_servers.serving.tools import read_only_tool
+from toolhub_servers.serving.server import ServerContext, read_only_tool
 
 logger = logging.getLogger(__name__)
 

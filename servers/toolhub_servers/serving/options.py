@@ -1,12 +1,15 @@
-"""The options of a server: validated when it is made, and what is missing is reported before a run begins."""
+"""The options of a server: from a config, from the environment, and what is missing in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
+from toolhub.config.section import Section
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -25,6 +28,38 @@ class MissingOption:
     loss: str
     is_needed: bool = False
     tool: str = ""
+
+
+class ServiceSettings(Section):
+    """The options of something that asks a service on the web."""
+
+    VARIABLES: ClassVar[Mapping[str, str]] = {}
+    """The environment variables that a server which runs alone takes options from, by option."""
+    REQUIRED: ClassVar[tuple[str, ...]] = ()
+    """The options without which the service cannot be asked."""
+
+    @classmethod
+    def from_environment(cls) -> dict[str, str]:
+        """Return the options that the environment gives. A variable that is empty counts as not set."""
+        return {option: os.environ[name] for option, name in cls.VARIABLES.items() if os.environ.get(name)}
+
+    @property
+    def unset(self) -> list[str]:
+        """The required options that have no value."""
+        return [option for option in self.REQUIRED if not getattr(self, option)]
+
+
+def missing_options_of(settings: type[Any]) -> Callable[..., list[MissingOption]]:
+    """Return the function `missing_options` of a server's module, for a server whose settings know what is missing.
+
+    The function takes the server's options. It raises ValueError for options that are wrong.
+    """
+
+    def missing_options(**options: Any) -> list[MissingOption]:
+        found: list[MissingOption] = validated(settings, options).missing_options()
+        return found
+
+    return missing_options
 
 
 def validated(model: type[M], given: Any, name: str = "") -> M:

@@ -21,7 +21,7 @@ from mcp.types import ToolAnnotations
 
 from toolhub_servers.confined.process import CallTimeout, ConfinedProcess, FunctionRaised, NotConfined, ProcessDied
 from toolhub_servers.serving.program import make_parser, serve
-from toolhub_servers.serving.tools import make_server, make_tool
+from toolhub_servers.serving.server import make_server, make_tool
 from toolhub_servers.sqlite import database as inside
 from toolhub_servers.sqlite.database import Parameters
 

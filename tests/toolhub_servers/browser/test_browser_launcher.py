@@ -15,7 +15,7 @@ from toolhub_servers.browser import chromium as chromium_module
 from toolhub_servers.browser import launcher as launcher_module
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import NEEDLESS, Launcher
-from toolhub_servers.confined.users import BROWSER_UID
+from toolhub_servers.confined import BROWSER_UID
 
 PATIENCE = 45
 

@@ -16,7 +16,7 @@ from toolhub_servers.browser.chromium import environment, failure_reason, find_c
 from toolhub_servers.browser.downloads import _copy, fit_name, folder_name
 from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
-from toolhub_servers.confined.users import BROWSER_UID
+from toolhub_servers.confined import BROWSER_UID
 
 from toolhub.errors import MissingExtra
 from toolhub.shared_resources import open_shared_resources

@@ -27,7 +27,7 @@ from toolhub_servers.models.media import (
     is_url,
 )
 from toolhub_servers.models.media_types import Accepted
-from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.server import ServerContext
 from toolhub_servers.web import guard
 from toolhub_servers.web.errors import BadStatus, Forbidden
 

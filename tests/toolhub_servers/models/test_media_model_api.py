@@ -21,7 +21,7 @@ from toolhub_servers.models.api import (
     without_thinking,
 )
 from toolhub_servers.models.media import Media
-from toolhub_servers.serving.context import ServerContext
+from toolhub_servers.serving.server import ServerContext
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources

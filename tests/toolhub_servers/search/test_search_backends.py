@@ -11,11 +11,11 @@ from mcp.server import MCPServer
 from search_stage import calling, told, told_json
 from search_standins import Answer, Request, StandIn
 from toolhub_servers.search import search_and_scrape_webpage
+from toolhub_servers.search.backend import open_service
 from toolhub_servers.search.backends.exa import HINTS, Exa
 from toolhub_servers.search.backends.searxng import MAX_PAGES
-from toolhub_servers.search.http_service import open_service
 from toolhub_servers.search.model import Query
-from toolhub_servers.search.registry import SearchSettings
+from toolhub_servers.search.registry import settings_model
 
 from toolhub.shared_resources import open_shared_resources
 
@@ -202,7 +202,7 @@ async def test_a_later_page_of_exa_is_the_rest_of_more_results(neural: StandIn) 
 
 
 async def test_exa_knows_when_the_past_week_began(neural: StandIn) -> None:
-    settings = SearchSettings()
+    settings = settings_model()()
     web = settings.web.model_copy(update={"retries": 0})
     async with open_shared_resources() as resources:
         service = await open_service("exa", neural.url, resources, web, HINTS)

@@ -172,7 +172,7 @@ async def test_all_backends_together_have_one_deadline(google: StandIn) -> None:
     [
         (b"<html>no</html>", "is not JSON: <html>no</html>"),
         (b"", "is not JSON: it is empty"),
-        (b"[1]", "is no JSON object: [1]"),
+        (b"[1]", "is not a JSON object: [1]"),
     ],
 )
 async def test_an_answer_that_is_not_understood_is_shown(google: StandIn, body: bytes, why: str) -> None:

@@ -21,7 +21,7 @@ from toolhub_servers.search.backends.local import index as index_module
 from toolhub_servers.search.backends.local.backend import Local, open_local
 from toolhub_servers.search.backends.local.index import Index, Progress
 from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
-from toolhub_servers.search.registry import SearchSettings
+from toolhub_servers.search.registry import SearchSettings, settings_model
 
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 def settings(folder: Path, **options: Any) -> SearchSettings:
     local = {"folder": str(folder), "cache_dir": str(folder.parent / "cache"), "refresh_s": 0, **options}
-    return SearchSettings.model_validate({"backends": ["local"], "local": local})
+    return settings_model().model_validate({"backends": ["local"], "local": local})
 
 
 @asynccontextmanager

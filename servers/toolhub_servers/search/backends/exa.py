@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Backend, Hit, Query, Results, utc_now
-from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.search.backend import Backend, BackendSettings, BaseUrl, Service, SharedSettings, open_service
+from toolhub_servers.search.model import Hit, Query, Results, utc_now
 
 HINTS = {
     401: "check the option exa.api_key",
@@ -27,6 +26,9 @@ SNIPPET_CHARACTERS = 500
 
 
 class ExaSettings(BackendSettings):
+    VARIABLES = {"api_key": "EXA_API_KEY", "base_url": "EXA_BASE_URL"}
+    REQUIRED = ("api_key",)
+
     api_key: str | None = Field(default=None, repr=False)
     base_url: BaseUrl = "https://api.exa.ai"
     type: str = "auto"
@@ -81,6 +83,4 @@ EXA = Backend(
     "exa",
     ExaSettings,
     open_exa,
-    environment={"api_key": "EXA_API_KEY", "base_url": "EXA_BASE_URL"},
-    required=("api_key",),
 )

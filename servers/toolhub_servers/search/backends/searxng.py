@@ -9,10 +9,16 @@ from urllib.parse import urlencode
 from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed
-from toolhub_servers.search.query_cache import QueryCache
-from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.search.backend import (
+    Backend,
+    BackendSettings,
+    BaseUrl,
+    QueryCache,
+    Service,
+    SharedSettings,
+    open_service,
+)
+from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
 
 HINTS = {
     403: "the instance gives no JSON: add 'json' to search.formats in its settings.yml, or its limiter refuses us",
@@ -28,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 class SearxngSettings(BackendSettings):
     """The instance must have `json` among its `search.formats`."""
+
+    VARIABLES = {"base_url": "SEARXNG_BASE_URL"}
+    REQUIRED = ("base_url",)
 
     base_url: BaseUrl | None = None
     engines: list[str] = Field(default_factory=list)
@@ -118,7 +127,5 @@ SEARXNG = Backend(
     "searxng",
     SearxngSettings,
     open_searxng,
-    environment={"base_url": "SEARXNG_BASE_URL"},
-    required=("base_url",),
     caches_itself=True,  # it keeps the pages of the instance, and one page answers several queries
 )

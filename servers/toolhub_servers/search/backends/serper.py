@@ -7,9 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Backend, Hit, Query, Results
-from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.search.backend import Backend, BackendSettings, BaseUrl, Service, SharedSettings, open_service
+from toolhub_servers.search.model import Hit, Query, Results
 
 HINTS = {
     400: "the query or one of its parameters is not accepted, or the account has no credits",
@@ -20,6 +19,9 @@ HINTS = {
 
 
 class SerperSettings(BackendSettings):
+    VARIABLES = {"api_key": "SERPER_API_KEY", "base_url": "SERPER_BASE_URL"}
+    REQUIRED = ("api_key",)
+
     api_key: str | None = Field(default=None, repr=False)
     base_url: BaseUrl = "https://google.serper.dev"
 
@@ -66,6 +68,4 @@ SERPER = Backend(
     "serper",
     SerperSettings,
     open_serper,
-    environment={"api_key": "SERPER_API_KEY", "base_url": "SERPER_BASE_URL"},
-    required=("api_key",),
 )

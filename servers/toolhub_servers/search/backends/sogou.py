@@ -14,10 +14,9 @@ from pydantic import Field
 from toolhub.config.section import Pause
 from toolhub.overload import OverloadSignal
 from toolhub.shared_resources import SharedResources
+from toolhub_servers.search.backend import Backend, BackendSettings, BaseUrl, Service, SharedSettings, open_service
 from toolhub_servers.search.backends.tencent_signing import Credentials, signed_headers
-from toolhub_servers.search.http_service import Service, open_service
-from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed, ServiceRefused
-from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.search.model import Hit, Query, Results, SearchFailed, ServiceRefused
 from toolhub_servers.serving.options import MissingOption
 
 ACTION = "SearchPro"
@@ -32,26 +31,21 @@ FIELDS = ("title", "url", "passage", "date", "site")
 class SogouSettings(BackendSettings):
     """Tencent Cloud's web search (WSA)."""
 
+    VARIABLES = {"secret_id": "TENCENTCLOUD_SECRET_ID", "secret_key": "TENCENTCLOUD_SECRET_KEY"}
+    REQUIRED = ("secret_id", "secret_key")
+
     secret_id: str | None = Field(default=None, repr=False)
     secret_key: str | None = Field(default=None, repr=False)
     base_url: BaseUrl = "https://wsa.tencentcloudapi.com"
     pause_s: Pause = 1
     """Before asking again after the service said that it was busy; doubled each time."""
 
-    @property
-    def has_keys(self) -> bool:
-        return bool(self.secret_id and self.secret_key)
-
     def missing_options(self, *, is_needed: bool) -> list[MissingOption]:
-        """What has to be set before the service can be asked."""
-        way_out = "" if is_needed else ", so deny the tool if nobody needs it"
-        loss = f"every call of sogou_search fails{way_out}"
-        keys = [
-            ("sogou.secret_id", self.secret_id, "TENCENTCLOUD_SECRET_ID"),
-            ("sogou.secret_key", self.secret_key, "TENCENTCLOUD_SECRET_KEY"),
-        ]
+        """The keys that are missing. is_needed: whether the server has no use without the tool `sogou_search`."""
+        loss = f"every call of sogou_search fails{'' if is_needed else ', so deny the tool if it is not needed'}"
         return [
-            MissingOption(option, name, loss, is_needed, "sogou_search") for option, value, name in keys if not value
+            MissingOption(f"sogou.{option}", self.VARIABLES[option], loss, is_needed, "sogou_search")
+            for option in self.unset
         ]
 
 
@@ -150,6 +144,4 @@ SOGOU = Backend(
     "sogou",
     SogouSettings,
     open_sogou,
-    environment={"secret_id": "TENCENTCLOUD_SECRET_ID", "secret_key": "TENCENTCLOUD_SECRET_KEY"},
-    required=("secret_id", "secret_key"),
 )

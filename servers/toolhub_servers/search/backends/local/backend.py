@@ -19,10 +19,10 @@ from anyio import to_thread
 
 from toolhub.config.section import Pause, Seconds
 from toolhub.shared_resources import SharedResources
+from toolhub_servers.search.backend import Backend, BackendSettings, BaseUrl, SharedSettings
 from toolhub_servers.search.backends.local.index import Index, IndexedDocument, Progress
 from toolhub_servers.search.backends.local.words import match_of
-from toolhub_servers.search.model import Backend, Hit, Query, Results, SearchFailed, utc_now
-from toolhub_servers.search.settings import BackendSettings, BaseUrl, SharedSettings
+from toolhub_servers.search.model import Hit, Query, Results, SearchFailed, utc_now
 
 # A search waits so long for the files that changed; it then sees them as they were.
 REFRESH_PATIENCE = 2.0
@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 class LocalSettings(BackendSettings):
     """A folder of .md, .txt, .html, .json and .jsonl documents."""
 
+    VARIABLES = {"folder": "SEARCH_FOLDER"}
+    REQUIRED = ("folder",)
+
     folder: str | None = None
     base_url: BaseUrl | None = None
     """Where the folder is published; without it links are file: URLs."""
@@ -45,6 +48,14 @@ class LocalSettings(BackendSettings):
     """A search looks for changed files if nobody has for that long."""
     patience_s: Seconds = 15
     """How long a search waits for an index that is being built for the first time."""
+
+    def find_problem(self) -> str | None:
+        if self.folder and not Path(self.folder).is_dir():
+            return (
+                f"local.folder {str(Path(self.folder).absolute())!r} is not a directory: make it, or name another one, "
+                "for example by the variable that the config has there (TOOLHUB_DOCS in configs/local.yaml)"
+            )
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +196,10 @@ def _locations(settings: LocalSettings) -> tuple[Path, Path]:
     return folder, cache / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sqlite3"
 
 
-def find_problem(own: LocalSettings) -> str | None:
-    """Say what is wrong with the folder. Looks at the disk."""
-    if own.folder and not Path(own.folder).is_dir():
-        return (
-            f"local.folder {str(Path(own.folder).absolute())!r} is not a directory: make it, or name another one, for "
-            "example by the variable that the config has there (TOOLHUB_DOCS in configs/local.yaml)"
-        )
-    return None
-
-
 LOCAL = Backend(
     "local",
     LocalSettings,
     open_local,
-    environment={"folder": "SEARCH_FOLDER"},
-    required=("folder",),
-    find_problem=find_problem,
     caches_itself=True,  # a search costs nothing, and the files change
     opens_at_start=True,  # the index takes time to build
 )

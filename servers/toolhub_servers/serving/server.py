@@ -1,14 +1,15 @@
-"""A server's tools, described once in a process however many tasks have a server of their own.
+"""What the servers are made of: their tools, and the resources that they share.
 
-What an MCP client reads of a tool is made of a function's signature and docstring, by way of a pydantic model: some
-milliseconds and kilobytes, and the same for each task. So it is made for the first and kept by the function's code,
-which all methods of a class and all closures of one `def` have in common; only the function to call is a task's own.
+The description of a tool is made of a function's signature and docstring, by way of a pydantic model. That takes some
+milliseconds and kilobytes. It is the same for each task, so it is made once in a process and kept by the function's
+code, which all methods of a class and all closures of one `def` have in common.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import FunctionType
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
+from toolhub.extensions import BuiltinContext
+from toolhub.shared_resources import SharedResources, open_shared_resources
 from toolhub_servers.serving.overload import reporting_overload
 
 # Parameters that may be null, though the schema knows only the type.
@@ -27,6 +30,38 @@ MaybeFlag = bool | SkipJsonSchema[None]
 
 _READS_WEB = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 _DESCRIBED: dict[Hashable, Tool] = {}
+
+
+class ServerContext:
+    """The owner of a server, and the resources that it uses while it runs: the hub's, or its own when it runs alone.
+
+    Give `lifespan` to the MCPServer.
+    """
+
+    def __init__(self, context: BuiltinContext | None) -> None:
+        self.owner = context.owner if context is not None else "server"
+        """The task's id, "hub" for a server that all tasks share, "server" for one that runs alone."""
+        self._lent = context.resources if context is not None else None
+        self._resources = self._lent
+
+    @property
+    def resources(self) -> SharedResources:
+        if self._resources is None:
+            raise RuntimeError("the server is not running")
+        return self._resources
+
+    @asynccontextmanager
+    async def lifespan(self, _server: Any) -> AsyncIterator[None]:
+        """Open resources for this server alone while it runs, unless it has the hub's."""
+        if self._lent is not None:
+            yield
+            return
+        async with open_shared_resources() as resources:
+            self._resources = resources
+            try:
+                yield
+            finally:
+                self._resources = None
 
 
 def make_tool(
