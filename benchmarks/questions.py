@@ -1,7 +1,16 @@
-"""The question that each benchmark answers, in the order in which they run and are shown.
+"""The benchmarks and the question that each one answers, in the order in which they run and are shown.
 
-Needs the standard library only, so that `toolhub bench` can list them where nothing that they need is installed.
+The list needs the standard library only, so that `toolhub bench` can show it where nothing else is installed.
 """
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.common.result import Benchmark
 
 QUESTIONS = {
     "overhead": "What does one call cost?",
@@ -18,5 +27,50 @@ QUESTIONS = {
     "servers": "What do our own servers save?",
     "kv": "What does the prefix cache give an agent, with hints and without?",
     "loop": "What does the agent loop gain beside a plain one?",
+    "mirothinker": "How much time do the tools add to a run of MiroThinker?",
     "task": "How long does a whole research task take?",
 }
+NEEDS = {
+    "sandbox": "extra data",
+    "servers": "extras pages, browser",
+    "kv": "make engine",
+    "loop": "make engine",
+    "mirothinker": "--checkout for the original agent",
+    "task": "make engine",
+}
+"""What is needed beside the extra `bench`."""
+
+# Packages of the checkout itself: if one of their modules cannot be imported, no extra helps.
+_CHECKOUT = ("benchmarks", "testbed", "tests", "toolhub")
+
+
+class _Benchmarks(Mapping[str, "Benchmark[Any]"]):
+    """A benchmark is imported when it is looked up. Raises MissingExtra where a package that it needs is missing."""
+
+    def __getitem__(self, name: str) -> Benchmark[Any]:
+        if name not in QUESTIONS:
+            raise KeyError(name)
+        try:
+            found: Benchmark[Any] = importlib.import_module(f"benchmarks.{name}.benchmark").BENCHMARK
+        except ImportError as exc:
+            raise missing_extra(name, exc) from exc
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in QUESTIONS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(QUESTIONS)
+
+    def __len__(self) -> int:
+        return len(QUESTIONS)
+
+
+BENCHMARKS = _Benchmarks()
+
+
+def missing_extra(name: str, exc: ImportError) -> Exception:
+    """Return the error that says how to install what `toolhub bench NAME` could not import."""
+    from toolhub.errors import MissingExtra
+
+    return exc if (exc.name or "").split(".")[0] in _CHECKOUT else MissingExtra("bench", f"toolhub bench {name}")

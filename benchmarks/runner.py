@@ -2,6 +2,7 @@
 
 toolhub bench NAME|all [--quick] [--out DIR] [--json] [--quiet-only]      python -m benchmarks.runner report
 toolhub bench soak [--calls N] [--minutes M] [--seed S]
+toolhub bench mirothinker [--checkout DIR]
 toolhub bench check [NAME ...] [--against DIR] [--strict]
 """
 
@@ -27,7 +28,7 @@ from rich.console import Console
 from benchmarks.common import machine
 from benchmarks.common.machine import NoiseWatch, describe, git_revision
 from benchmarks.common.result import ROOT, Benchmark, Json
-from benchmarks.registry import BENCHMARKS
+from benchmarks.questions import BENCHMARKS, QUESTIONS
 from benchmarks.report import check, headline, plots
 from benchmarks.report import pages as report
 from benchmarks.report.summary import Summary, duration, gaps
@@ -37,7 +38,8 @@ from toolhub.errors import MissingExtra
 
 HERE = ROOT / "benchmarks"
 Asking = Callable[[Benchmark[Any]], Json]
-_WIDTH = 160
+# Wider than any table, note or provenance.
+_UNWRAPPED = 4000
 # What a question needs is not installed here; the message says how it would be.
 _NOT_INSTALLED = (EngineSetupError, SetupError, MissingExtra)
 
@@ -141,9 +143,9 @@ def _say(line: str) -> None:
 
 
 def _console() -> Console:
-    """As wide as the tables need when nobody looks: a file or a pipe has no width."""
+    """A file or a pipe has no width, so there no line is wrapped."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+    return console if console.is_terminal else Console(highlight=False, width=_UNWRAPPED)
 
 
 def measure(
@@ -151,7 +153,7 @@ def measure(
     *,
     quick: bool = False,
     is_in_all: bool = False,
-    options: Mapping[str, float] = MappingProxyType({}),
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Json:
     """Answer one question and return the result with everything that is needed to judge it.
 
@@ -163,7 +165,7 @@ def measure(
     with NoiseWatch() as watch:
         outcome = question.run(replace(scale, **options) if options else scale)
         watch.unwaited_cpu_s = outcome.unwaited_cpu_s
-    given = [word for name, value in options.items() for word in (f"--{name}", f"{value:.10g}")]
+    given = [word for name, value in options.items() for word in (f"--{name}", _written(value))]
     command = shlex.join(["toolhub", "bench", question.name, *["--quick"] * quick, *given])
     return {
         "question": question.name,
@@ -177,6 +179,11 @@ def measure(
         "noise": watch.findings,
         **outcome.to_json(),
     }
+
+
+def _written(value: object) -> str:
+    """An option's value as the command line has it."""
+    return str(value) if isinstance(value, str) else f"{value:.10g}"
 
 
 def save(result: Json, out: Path) -> Path:
@@ -249,9 +256,8 @@ def write_readme(out: Path = HERE) -> None:
 
 def render(out: Path = HERE) -> str:
     """README.md as the results under `out` make it."""
-    asked = {name: question.asks for name, question in BENCHMARKS.items()}
-    results = report.newest_results(out / "results", asked)
-    return report.readme(results, asked, headline.summary(results), report.pictures(out, results))
+    results = report.newest_results(out / "results", QUESTIONS)
+    return report.readme(results, QUESTIONS, headline.summary(results), report.pictures(out, results))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -261,9 +267,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"no such question: {', '.join(unknown)}")
     if arguments.name != "check" and (arguments.questions or arguments.against or arguments.strict):
         parser.error("several questions, --against and --strict go with `check` only")
-    allowed = BENCHMARKS[arguments.name].options if arguments.name in BENCHMARKS else ()
-    if refused := [f"--{name}" for name in _given(arguments) if name not in allowed]:
-        parser.error(f"{', '.join(refused)} does not go with {arguments.name}")
+    if given := _given(arguments):
+        allowed = BENCHMARKS[arguments.name].options if arguments.name in BENCHMARKS else ()
+        if refused := [f"--{name}" for name in given if name not in allowed]:
+            parser.error(f"{', '.join(refused)} does not go with {arguments.name}")
     if arguments.name == "check" and (arguments.out or arguments.json):
         parser.error("`check` keeps nothing: --out and --json do not go with it")
     if arguments.against and not arguments.against.is_dir():
@@ -271,24 +278,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, float]:
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """Options of questions that the command line has."""
-    values = {name: getattr(arguments, name) for name in ("calls", "minutes", "seed")}
+    values = {name: getattr(arguments, name) for name in ("calls", "minutes", "seed", "checkout")}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
-    asked = {name: question.asks for name, question in BENCHMARKS.items()}
+    asked = dict(QUESTIONS)
     asked |= {"all": "all of them", "report": "nothing new: only make pictures and README.md again from the results"}
     asked |= {"check": "have ratios moved since the committed results? A quick run of those named, or of some"}
-    listing = "\n".join(f"  {name:10} {asks}" for name, asks in asked.items())
+    listing = "\n".join(f"  {name:12} {asks}" for name, asks in asked.items())
     parser = argparse.ArgumentParser(
         prog="toolhub bench",
         description="Measure toolhub on this machine beside what people use today.",
-        epilog=f"questions:\n{listing}",
+        epilog=f"benchmarks:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=asked, metavar="NAME", help="a question, `all`, `report` or `check`")
+    parser.add_argument("name", choices=asked, metavar="NAME", help="a benchmark, `all`, `report` or `check`")
     parser.add_argument(
         "--quick", action="store_true", help="a first look in seconds to minutes; not kept without --out"
     )
@@ -308,6 +315,8 @@ def _parser() -> argparse.ArgumentParser:
     soaking.add_argument("--calls", type=int, metavar="N")
     soaking.add_argument("--minutes", type=float, metavar="M")
     soaking.add_argument("--seed", type=int, metavar="S", help="decides what fails, and in which order")
+    original = parser.add_argument_group("mirothinker", "Without the original agent, a loop makes the same calls.")
+    original.add_argument("--checkout", metavar="DIR", help="a MiroThinker with its environment (uv sync)")
     checking = parser.add_argument_group("check", "Times are the machine's own; only ratios are compared.")
     checking.add_argument(
         "questions", nargs="*", metavar="QUESTION", help=f"which to measure (default: {', '.join(check.FAST)})"

@@ -37,8 +37,19 @@ _LOOK_S = 0.02
 class ServedHub:
     """A private hub: it ends, with all it started, when this process lets go of it."""
 
-    def __init__(self, servers: Mapping[str, Json], *, llm: Json | None = None, **limits: int) -> None:
-        """llm: that section of the config, with which the hub also stands in front of model servers."""
+    def __init__(
+        self,
+        servers: Mapping[str, Json],
+        *,
+        llm: Json | None = None,
+        environment: Mapping[str, str] | None = None,
+        **limits: int,
+    ) -> None:
+        """llm: that section of the config, with which the hub also stands in front of model servers.
+
+        environment: variables beside our own.
+        """
+        self._environment = environment or {}
         self._document = {"servers": dict(servers), "limits": limits, **({"llm": llm} if llm else {})}
         self.left_behind = 0
         """Processes of the hub that were still there after it had ended."""
@@ -52,7 +63,11 @@ class ServedHub:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "toolhub.cli", "serve", "--config", str(config), *self._doors()],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+            env={
+                **os.environ,
+                **self._environment,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -56,6 +56,11 @@ CLAIMS = (
         "The same in MiroFlow's own loop, one import changed", "task", "^Where the time goes: ", _MIROFLOW,
         Cell("ToolManager$", "task_s"), "s", is_headline=True,
     ),
+    Claim(
+        "What the tools add to {0} of MiroThinker, its services answering at once", "mirothinker",
+        r"^MiroThinker itself: (a run of \d+ turns)", Cell("^MiroThinker's", "seconds"),
+        Cell("^toolhub's", "seconds"), "s", is_headline=True,
+    ),
     *(
         Claim(
             "A research task, modelled: {0}", "task", f"^Where the time goes, modelled: ({case})", _MIROFLOW,

@@ -19,8 +19,8 @@ _INTRO = """\
 <!-- Generated from results/ by `python -m benchmarks.runner report`; do not edit. -->
 
 Each benchmark answers one question. It measures toolhub and what people use today in turns, on the same machine.
-`toolhub bench` lists the questions, `toolhub bench NAME` answers one (`--quick` for a first look), and `toolhub bench all`
-answers all of them. Every number below comes from the newest file of its question in `results/`.
+`toolhub bench` lists the questions, `toolhub bench NAME` answers one (`--quick` for a first look), and
+`toolhub bench all` answers all of them. Every number below is from the newest file of its question in `results/`.
 """
 
 
@@ -45,9 +45,7 @@ def pictures(out: Path, results: Mapping[str, Json]) -> dict[str, str]:
     return {name: path.as_posix() for name, path in paths.items() if (out / path).is_file()}
 
 
-def readme(
-    results: Mapping[str, Json], questions: Mapping[str, str], summary: str, pictures: Mapping[str, str]
-) -> str:
+def readme(results: Mapping[str, Json], questions: Mapping[str, str], summary: str, pictures: Mapping[str, str]) -> str:
     """The whole page. questions: what each asks, by name, in the order of the page. pictures: paths, by name."""
     sections = [
         _section(name, asks, results[name], pictures.get(name)) if name in results else _missing(name, asks)

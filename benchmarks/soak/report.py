@@ -11,7 +11,7 @@ from benchmarks.common.result import Column, Json, Outcome, Table, Target
 from benchmarks.soak.ledger import SERVERS, quantile
 
 if TYPE_CHECKING:
-    from benchmarks.soak.question import Run, SoakSample, SoakScale
+    from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
 
 _MIB = 2**20
 _MILLION = 1_000_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,17 @@ from tiny_tasks import TINY_TASK
 from benchmarks import runner
 from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.server_commands import fixture_echo, lean_echo
+from benchmarks.common.subprocess_worker import WorkerFailed
 from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
+from benchmarks.mirothinker import benchmark as mirothinker
 from benchmarks.overhead import benchmark as overhead
 from benchmarks.recover import benchmark as recover
 from benchmarks.sandbox import benchmark as sandbox
 from benchmarks.sandbox import startup
 from benchmarks.servers import benchmark as servers
 from benchmarks.throughput import benchmark as throughput
+from testbed.third_party import SetupError
 
 # An event loop more is a start more and no code more; that each of the others answers is test_contestants' business.
 VARIANTS = tuple(
@@ -67,6 +72,7 @@ TINY: dict[str, Any] = {
     "soak": None,  # runs in test_soak
     "kv": TINY_KV,
     "loop": TINY_LOOP,
+    "mirothinker": mirothinker.MiroThinkerScale(turns=2, rounds=1),
     "task": TINY_TASK,  # judged in test_task
 }
 
@@ -142,11 +148,32 @@ def test_servers_measures_what_it_names() -> None:
     assert all("browser" in claim for claim in unknown) and bool(unknown) == bool(left_out)
 
 
+def test_mirothinker_without_the_agent_plays_its_calls_in_every_variant_and_says_so() -> None:
+    outcome = tiny("mirothinker")
+    (table,) = outcome.tables
+    assert table.title.startswith("A loop of the same calls, not MiroThinker itself")
+    labels = [variant.label for variant in (mirothinker.AS_IT_IS, mirothinker.PRIVATE, mirothinker.RUNNING)]
+    assert [row["way"] for row in table.rows] == labels
+    assert any("git clone" in note for note in outcome.notes)
+
+
+def test_a_checkout_without_an_environment_is_named_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    scale = mirothinker.MiroThinkerScale(turns=2, rounds=1, checkout=str(tmp_path))
+    with pytest.raises(SetupError, match=f"in {tmp_path} .*uv sync"):
+        mirothinker.run(scale)
+
+
+def test_a_run_that_did_not_make_every_call_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirothinker, "wanted", lambda turns: Counter(search=turns + 1))
+    with pytest.raises(WorkerFailed, match="a process per call: ended with 0"):
+        tiny("mirothinker")
+
+
 def test_the_runner_keeps_what_is_needed_to_judge_a_result(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     question = Benchmark("idle", "?", idle.run, full=TINY["idle"], quick=TINY["idle"])
-    monkeypatch.setitem(runner.BENCHMARKS, "idle", question)
+    monkeypatch.setattr(runner, "BENCHMARKS", {"idle": question})
     runner.main(["idle", "--quick", "--json", "--out", str(tmp_path)])
     printed = json.loads(capsys.readouterr().out)
     (path,) = (tmp_path / "results").glob("*/idle.json")
@@ -160,7 +187,8 @@ def test_the_runner_keeps_what_is_needed_to_judge_a_result(
 
 
 def test_a_quick_run_is_not_kept_by_itself(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(runner.BENCHMARKS, "idle", Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None))
+    question = Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None)
+    monkeypatch.setattr(runner, "BENCHMARKS", {"idle": question})
     monkeypatch.setattr(runner, "HERE", tmp_path)
     runner.main(["idle", "--quick"])
     assert list(tmp_path.iterdir()) == []

@@ -187,8 +187,8 @@ def test_a_check_goes_on_after_a_question_that_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "LOAD_CHECK_S", 0.01)
-    for name, run in (("idle", fail), ("init", answer)):
-        monkeypatch.setitem(runner.BENCHMARKS, name, Benchmark(name, "?", run, full=None, quick=None))
+    asked = {name: Benchmark(name, "?", run, full=None, quick=None) for name, run in (("idle", fail), ("init", answer))}
+    monkeypatch.setattr(runner, "BENCHMARKS", asked)
     with pytest.raises(SystemExit) as ended:
         runner.main(["check", "idle", "init"])
     assert ended.value.code == 0

@@ -17,10 +17,10 @@ import pytest
 
 from benchmarks import runner
 from benchmarks.common.result import ROOT, Benchmark, Outcome
-from benchmarks.soak import question, report
+from benchmarks.soak import benchmark, report
+from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
 from benchmarks.soak.faults import KINDS, deck
 from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack
-from benchmarks.soak.question import Run, SoakSample, SoakScale
 
 WORK, LOOK = 1, 5
 assert is_repeatable(LOOK) and not is_repeatable(WORK)
@@ -189,11 +189,11 @@ def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothi
     scale = SoakScale(
         calls=10**9, minutes=0.1, seed=3, tasks=6, calls_each=40, state=state, kinds=FEW, pause_s=(0.0, 0.1)
     )
-    first = question.run(scale)
+    first = benchmark.run(scale)
     kept = Run.of_json(json.loads(state.read_text()))
     assert kept.counts.calls == first.raw["counts"]["calls"]
     goal = kept.counts.calls + 300
-    outcome = question.run(replace(scale, calls=goal, faults=3, minutes=5.0))
+    outcome = benchmark.run(replace(scale, calls=goal, faults=3, minutes=5.0))
     assert not state.exists()  # it is finished
     assert outcome.raw["counts"]["calls"] >= goal and outcome.raw["parts"] == 2
     found = verdicts(outcome)
@@ -206,7 +206,7 @@ def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothi
 
 def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from benchmarks.soak.question import run, SoakScale\n"
+        "import sys; from pathlib import Path; from benchmarks.soak.benchmark import run, SoakScale\n"
         "state = Path(sys.argv[1])\n"
         "scale = SoakScale(calls=10**9, minutes=5, tasks=4, calls_each=20, state=state, kinds=frozenset())\n"
         "found = run(scale)\n"

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 import toolhub
-from toolhub.errors import ConfigError, MissingExtra
+from toolhub.errors import ConfigError
 from toolhub_runtime import install_command
-
-# Packages of the checkout itself: if one of their modules cannot be imported, no extra helps.
-_CHECKOUT = ("benchmarks", "testbed", "toolhub")
 
 
 def run(name: str | None, arguments: list[str]) -> None:
@@ -22,33 +19,36 @@ def run(name: str | None, arguments: list[str]) -> None:
     root = Path(toolhub.__file__).resolve().parent.parent
     if not (root / "benchmarks" / "runner.py").exists():
         raise ConfigError(
-            "the benchmarks are not part of the installed package; run `toolhub bench` in a source checkout"
+            "toolhub bench works only in a source checkout, because the installed package has no benchmarks. "
+            "In the checkout, run: make venv && .venv/bin/toolhub bench"
         )
     sys.path.insert(0, str(root))
+    questions = importlib.import_module("benchmarks.questions")
     if name is None:
-        print(_listing(importlib.import_module("benchmarks.questions").QUESTIONS))
+        print(_listing(questions.QUESTIONS, questions.NEEDS))
         return
     try:
         runner = importlib.import_module("benchmarks.runner")
     except ImportError as exc:
-        if (exc.name or "").split(".")[0] in _CHECKOUT:
-            raise
-        raise MissingExtra("bench", f"toolhub bench {name} ({exc.name})") from exc
+        raise questions.missing_extra(name, exc) from exc
     runner.main([name, *arguments])
 
 
-def _listing(questions: dict[str, str]) -> str:
+def _listing(questions: dict[str, str], needs: dict[str, str]) -> str:
+    lines = [
+        f"  {name:12} {asks}" + (f"  [{needs[name]}]" if name in needs else "") for name, asks in questions.items()
+    ]
     return "\n".join(
         [
             "Benchmarks, and the question that each one answers:",
-            *(f"  {name:10} {question}" for name, question in questions.items()),
+            *lines,
             "",
-            "toolhub bench NAME [--quick]  runs one. --quick takes seconds to minutes; the result is not kept.",
+            f"All need the 'bench' extra: {install_command('bench')}",
+            "In brackets is what a benchmark needs beside it; it says what it leaves out without that.",
+            "",
+            "toolhub bench NAME [--quick]  runs one. --quick takes seconds to minutes and keeps no result.",
             "toolhub bench all [--quick]   runs all of them.",
-            "toolhub bench report          makes the pages and pictures again from the results that are kept.",
             "toolhub bench check           compares a quick run with the committed results.",
-            "",
-            f"They need the 'bench' extra: {install_command('bench')}",
-            "kv, loop and task also need an inference engine: make engine",
+            "toolhub bench report          makes the pages and pictures of the kept results again.",
         ]
     )

@@ -1,0 +1,1 @@
+"""MiroThinker: a whole run of the agent whose services answer at once."""
