@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolhub_agent.agent import Agent as Agent
+    from toolhub_agent.errors import ToolFailed as ToolFailed
     from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
     from toolhub_agent.llm import LlmRequest as LlmRequest
@@ -43,6 +44,7 @@ _LAZY = {
     "TaskResult": "types",
     "ToolCall": "types",
     "ToolCatalog": "tool_calls.catalog",
+    "ToolFailed": "errors",
     "ToolOutcome": "types",
     "open_hints": "kv_hints.hinter",
     "open_llm": "llm",

@@ -32,3 +32,7 @@ class ContextTooLong(LlmRefused):
 
 class AnswerUnreadable(AgentError):
     """The stream ended without a usable answer (broken off, endless repetition, cut off)."""
+
+
+class ToolFailed(AgentError):
+    """A tool call failed. The text is for the model, which may try something else."""

@@ -164,16 +164,15 @@ class AgentReporter:
         finally:
             await self._events.end_of_llm(self.agent)
 
-    @asynccontextmanager
-    async def calling(self, call: ToolCall) -> AsyncIterator[Callable[[ToolOutcome], None]]:
-        """Report one call. Call what is yielded with its outcome. A cancelled call has no second event."""
-        outcomes: list[ToolOutcome] = []
+    async def call_started(self, call: ToolCall) -> str:
+        """Report the start of a call; return the id of its event."""
         self._callbacks.calling(self.agent, call)
-        event = await self._events.tool_call(call.tool, call.arguments)
-        yield outcomes.append
-        for outcome in outcomes:
-            self._callbacks.called(self.agent, outcome)
-            await self._events.tool_result(call.tool, outcome.text, call=event)
+        return await self._events.tool_call(call.tool, call.arguments)
+
+    async def call_finished(self, outcome: ToolOutcome, event: str) -> None:
+        """Report a call's outcome. event: what `call_started` returned."""
+        self._callbacks.called(self.agent, outcome)
+        await self._events.tool_result(outcome.call.tool, outcome.text, call=event)
 
     async def answered(self, turn: int, completion: Completion | None, rolled_back: str | None) -> None:
         """Report the end of a turn, whatever its result."""

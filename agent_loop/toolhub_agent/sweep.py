@@ -24,7 +24,7 @@ from toolhub.task_ids import is_task_value
 from toolhub_agent.agent import NO_ANSWER
 from toolhub_agent.llm.client import group_by_prefix
 from toolhub_agent.session import RunSession
-from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, read_log
+from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, logs_of_task, read_log
 from toolhub_agent.types import Json, Task, TaskResult
 
 # --- The tasks --------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def new_log(session: RunSession, folder: Path, task: Task) -> TaskLog:
 def unfinished_log(folder: Path, task_id: str, fingerprint: str) -> Path | None:
     """The newest log of a task that holds no result and was written with the same settings."""
     newest, at = None, -math.inf
-    for path in folder.glob("task_*.jsonl"):
+    for path in logs_of_task(folder, task_id):
         try:
             replay = read_log(path)
         except (OSError, LogUnreadable):

@@ -10,8 +10,9 @@ import anyio
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.miroflow import failure_of, normalised
 from toolhub.model import Result, ToolInfo
+from toolhub_agent.errors import ToolFailed
 from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX
-from toolhub_agent.types import Json, ToolCall, ToolOutcome
+from toolhub_agent.types import Json, ToolCall
 
 
 class ToolSource(Protocol):
@@ -87,32 +88,21 @@ RunSubAgent = Callable[[str, str], Awaitable[str]]
 
 
 class ToolExecutor:
-    """Calls tools through a `ToolSource`. One per agent."""
+    """Runs calls: tools through a `ToolSource`, sub-agents through `run_sub_agent`. It is a dispatcher's `execute`."""
 
     def __init__(self, tools: ToolSource, *, timeout: float, run_sub_agent: RunSubAgent | None = None) -> None:
-        """timeout: seconds for one tool call. Sub-agents are limited by turns, not by this."""
+        """timeout: seconds for one tool call. Turns limit sub-agents, and a hub's task has its own timeout."""
         self._tools = tools
-        self._timeout = timeout
+        self._timeout = None if isinstance(tools, HubTools) else timeout
         self._run_sub_agent = run_sub_agent
 
-    async def __call__(self, call: ToolCall) -> ToolOutcome:
-        """Execute a call. Raises nothing except cancellation."""
-        began = anyio.current_time()
-        text, is_error = await self._answer(call)
-        return ToolOutcome(call, text, is_error, seconds=anyio.current_time() - began)
-
-    async def _answer(self, call: ToolCall) -> tuple[str, bool]:
-        try:
-            if self._run_sub_agent is not None and call.server.startswith(SUB_AGENT_PREFIX):
-                return await self._run_sub_agent(call.server, str(call.arguments.get("subtask", ""))), False
-            return await self._call_tool(call)
-        except Exception as exc:  # a ToolManager may raise anything: the model gets the error and the task goes on
-            return str(exc) or repr(exc), True
-
-    async def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
+    async def __call__(self, call: ToolCall) -> str:
+        """Return the text of the result. Raises ToolFailed, or what the `ToolSource` raises."""
+        if self._run_sub_agent is not None and call.server.startswith(SUB_AGENT_PREFIX):
+            return await self._run_sub_agent(call.server, str(call.arguments.get("subtask", "")))
         with anyio.move_on_after(self._timeout):
             answer = await self._tools.execute_tool_call(call.server, call.tool, call.arguments)
             if "error" in answer:
-                return str(answer["error"]), True
-            return str(answer.get("result", "")), False
-        return f"no answer within {self._timeout:g} s; it may have been executed", True
+                raise ToolFailed(str(answer["error"]))
+            return str(answer.get("result", ""))
+        raise ToolFailed(f"no answer within {self._timeout:g} s; it may have been executed")

@@ -53,14 +53,22 @@ class ToolResultTrimmer:
 
     def view(self, messages: Sequence[Message]) -> TrimmedPrompt:
         """The prompt for a history. The messages themselves are not changed."""
-        turns = result_turns(messages)
-        omitted = self._omitted(len(turns))
-        shown = list(messages)
-        for place in (place for turn in turns[:omitted] for place in turn):
-            shown[place] = {**messages[place], "content": OMITTED}
+        shown, omitted = self._trimmed(messages, coming=0)
         last, self._last = self._last, shown
         kept = _common_prefix(last, shown)
         return TrimmedPrompt(list(shown), kept, omitted, kept < len(last))
+
+    def preview(self, messages: Sequence[Message], *, coming: int) -> list[Message]:
+        """These messages as the next prompt will have them. coming: turns of results that will be added before it."""
+        return self._trimmed(messages, coming=coming)[0]
+
+    def _trimmed(self, messages: Sequence[Message], *, coming: int) -> tuple[list[Message], int]:
+        turns = result_turns(messages)
+        omitted = self._omitted(len(turns) + coming)
+        shown = list(messages)
+        for place in (place for turn in turns[:omitted] for place in turn):
+            shown[place] = {**messages[place], "content": OMITTED}
+        return shown, omitted
 
     def _omitted(self, turns: int) -> int:
         if self._keep == ALL:

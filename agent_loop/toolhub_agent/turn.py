@@ -7,8 +7,9 @@ the model still writes at that moment, it is stopped.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,10 +34,10 @@ from toolhub_agent.kv_hints.signals import (
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.tasklog import ConversationLog
-from toolhub_agent.tool_calls import CallEvent, CallStarted, Dispatcher, TurnCalls
+from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.trimming import ContextBudget, ToolResultTrimmer
-from toolhub_agent.types import Completion, Delta, Json, Message, ToolCall, ToolOutcome, Usage
+from toolhub_agent.types import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
 
 # --- The model --------------------------------------------------------------------------------------------------------
 # What the agent loop needs of a client of model servers.
@@ -199,10 +200,40 @@ class ConversationDeps:
     settings: AgentSettings
     history: History
     journal: ConversationLog
-    execute: Callable[[ToolCall], Awaitable[ToolOutcome]]
+    execute: Execute
     hints: HintSink
     reporter: AgentReporter
     asked: AskedQueries = field(default_factory=AskedQueries)
+
+
+@dataclass(eq=False)
+class _Turn:
+    """The state of a running turn. number: it will have this number if it stays. listening: while the model writes."""
+
+    number: int
+    may_roll_back: bool
+    listening: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    calls: tuple[ToolCall, ...] = ()
+    endpoint: str = ""
+    finished: list[ToolOutcome] = field(default_factory=list)
+    """All outcomes, also those that were not read yet."""
+    outcomes: list[ToolOutcome] = field(default_factory=list)
+    """The outcomes that were read, in the order of completion."""
+    events: dict[int, str] = field(default_factory=dict)
+    """The event of each call that was reported, by call index."""
+    reason: str | None = None
+    """Why the turn must be rolled back."""
+    is_cut_off: bool = False
+
+    @property
+    def left(self) -> int:
+        return len(self.calls) - len(self.outcomes)
+
+    def in_order(self) -> list[ToolOutcome]:
+        """The results from the first call on without a gap: they can be in a prompt already."""
+        by_index = {outcome.call.index: outcome for outcome in self.outcomes}
+        known = itertools.takewhile(lambda call: call.index in by_index, self.calls)
+        return [by_index[call.index] for call in known]
 
 
 class Conversation:
@@ -216,13 +247,14 @@ class Conversation:
         self.usage: list[Usage] = []
         self._deps = deps
         self._settings = deps.settings
-        self._keep = ToolResultTrimmer(deps.settings.keep_tool_result, deps.settings.trim_every)
+        self._trimmer = ToolResultTrimmer(deps.settings.keep_tool_result, deps.settings.trim_every)
         self._budget = ContextBudget(
             max_context_tokens=deps.settings.max_context_tokens,
             max_answer_tokens=deps.settings.sampling.max_tokens,
         )
         self._tools = deps.catalog.native_tools() if deps.settings.protocol == "native" else []
-        self._spare: dict[tuple[str, str, str], ToolOutcome] = {}
+        self._stored: dict[tuple[str, str, str], str] = {}
+        """Results of read-only calls in turns that were rolled back, by call."""
         self._length_retries = 0
         self._resuming = False
 
@@ -236,31 +268,32 @@ class Conversation:
 
         Raises LlmError or AnswerUnreadable; then nothing is appended.
         """
-        turn = _RunningTurn(self, may_roll_back=self.rollbacks.is_allowed)
+        turn = _Turn(self.history.turns + 1, self.rollbacks.is_allowed)
         async with self._dispatcher(turn) as dispatcher:
             completion = await self._listen(dispatcher, turn)
             if completion is None:
                 return self._rolled_back(None, turn)
             calls = await dispatcher.finish(run=False)
-            if turn.settle(completion, calls):
+            if self._must_roll_back(turn, completion, calls):
                 return self._rolled_back(completion, turn)
             if calls.native:
-                completion = dataclasses.replace(completion, tool_calls=calls.native)  # every call has an id there
+                # The calls that run have these ids. A server may have given none.
+                completion = dataclasses.replace(completion, tool_calls=calls.native)
             self.history.append_assistant(completion)
-            self._tell_turn_finished(completion, calls.calls)
+            self._signal_wait(completion, calls.calls)
             await self._run(dispatcher, turn)
         if turn.reason is not None:
             self.history.pop_turn()
             self._signal(HistoryRewritten(self.session, len(self.history)))
             return self._rolled_back(completion, turn)
-        self._stand(turn)
+        self._keep(turn)
         return TurnResult(completion, tuple(turn.outcomes))
 
     async def answer(self, request: str) -> Completion:
         """Ask for a text without tools. The request and the answer stay in the history. Raises LlmError."""
         self.history.append_user(request)
         try:
-            completion = await self._complete()
+            completion = await self._ask(lambda delta: None)
         except BaseException:
             self.history.pop_results()
             raise
@@ -276,52 +309,117 @@ class Conversation:
         self._signal(SessionFinal(self.session))
         self._deps.llm.forget(self.session)
 
-    def _dispatcher(self, turn: _RunningTurn) -> Dispatcher:
+    def _dispatcher(self, turn: _Turn) -> Dispatcher:
         return Dispatcher(
-            turn.execute,
+            partial(self._execute, turn),
             self._deps.catalog,
             protocol=self._settings.protocol,
             eager=self._settings.eager,
             order="completed",
             parallel=self._settings.parallel_calls,
             tolerant=not turn.may_roll_back,
-            on_event=turn.note,
+            on_event=partial(self._report, turn),
         )
 
-    async def _listen(self, dispatcher: Dispatcher, turn: _RunningTurn) -> Completion | None:
+    async def _listen(self, dispatcher: Dispatcher, turn: _Turn) -> Completion | None:
         """Feed the stream to the dispatcher. Return None if the turn must be rolled back; the stream is then closed."""
-        request = self._request()
         with turn.listening:
-            async with self._deps.llm.stream(request) as stream, self._deps.reporter.generating() as seen:
-                async for delta in stream:
-                    dispatcher.feed(delta)
-                    await seen(delta)
-            self._account(request, stream.completion)
-            return stream.completion
+            return await self._ask(dispatcher.feed)
         return None
 
-    async def _complete(self) -> Completion:
+    async def _ask(self, feed: Callable[[Delta], None]) -> Completion:
         request = self._request()
         async with self._deps.llm.stream(request) as stream, self._deps.reporter.generating() as seen:
             async for delta in stream:
+                feed(delta)
                 await seen(delta)
         self._account(request, stream.completion)
         return stream.completion
 
-    async def _run(self, dispatcher: Dispatcher, turn: _RunningTurn) -> None:
+    async def _run(self, dispatcher: Dispatcher, turn: _Turn) -> None:
         """Run the remaining calls. Read results as they come, until one of them causes a rollback."""
         await dispatcher.finish(run=True)
         async for outcome in dispatcher.results():
-            turn.take(outcome)
-            if turn.reason is not None:
+            turn.outcomes.append(outcome)
+            if turn.may_roll_back and (reason := reason_to_retry(outcome)) is not None:
+                turn.reason = reason
                 dispatcher.cancel()
                 return
-            self._tell_result(outcome, turn)
+            self._signal_result(outcome, turn)
+
+    # --- a call ------------------------------------------------------------------------------------------------------
+
+    async def _execute(self, turn: _Turn, call: ToolCall) -> str:
+        """Run a call, or return its stored result from a turn that was rolled back."""
+        if turn.reason is not None:
+            await anyio.sleep_forever()  # the turn is being rolled back, which cancels this call
+        if self._deps.catalog.find(call.server, call.tool) is None:
+            return f"Unknown tool: {call.tool}"  # also for hidden tools
+        if (stored := self._stored.get(_call_key(call))) is not None:
+            return stored
+        return await self._deps.execute(call)
+
+    async def _report(self, turn: _Turn, event: CallEvent) -> None:
+        """Write a call's start and its outcome to the log, and show them. A refused call is in neither."""
+        match event:
+            case CallStarted(call, early):
+                if self._refuses(turn, call):
+                    return
+                self._deps.journal.call_started(turn.number, call, early=early)
+                turn.events[call.index] = await self._deps.reporter.call_started(call)
+            case CallFinished(outcome):
+                turn.finished.append(outcome)
+                self._deps.journal.call_finished(turn.number, outcome)
+                await self._deps.reporter.call_finished(outcome, turn.events[outcome.call.index])
+
+    # --- the end of a turn -------------------------------------------------------------------------------------------
+
+    def _must_roll_back(self, turn: _Turn, completion: Completion, calls: TurnCalls) -> bool:
+        """Whether the answer alone is a reason to roll the turn back."""
+        turn.endpoint, turn.calls = completion.endpoint, calls.calls
+        if completion.finish_reason == "length" and self._length_retries < _LENGTH_RETRIES:
+            turn.reason, turn.is_cut_off = "the answer was cut off", True
+        elif turn.may_roll_back and (calls.problem or calls.format_error):
+            turn.reason = calls.problem or "a tool call was begun and not completed"
+        elif turn.may_roll_back and not calls.calls and is_refusal(completion.text):
+            turn.reason = "the model refused to go on"
+        for call in calls.calls:
+            self._refuses(turn, call)
+        return turn.reason is not None
+
+    def _refuses(self, turn: _Turn, call: ToolCall) -> bool:
+        """Whether a call must not run. A repeated query ends the turn at once."""
+        if turn.may_roll_back and call in self._deps.asked:
+            turn.reason = f"{call.server}/{call.tool} was asked this before"
+            turn.listening.cancel()
+        return turn.reason is not None
+
+    def _rolled_back(self, completion: Completion | None, turn: _Turn) -> TurnResult:
+        if turn.is_cut_off:
+            self._length_retries += 1
+        else:
+            self.rollbacks.note_rollback()
+        for outcome in turn.finished:
+            call = outcome.call
+            if not outcome.is_error and not reason_to_retry(outcome) and self._is_read_only(call):
+                self._stored[_call_key(call)] = outcome.text
+        return TurnResult(completion, rolled_back=turn.reason or "unknown")
+
+    def _keep(self, turn: _Turn) -> None:
+        self._length_retries = 0
+        self._stored.clear()
+        self.rollbacks.note_success()
+        self.history.append_results(turn.outcomes)
+        for outcome in turn.outcomes:
+            self._deps.asked.note(outcome.call)
+
+    def _is_read_only(self, call: ToolCall) -> bool:
+        return self._deps.catalog.is_read_only(call.server, call.tool)
 
     # --- requests and token counts -----------------------------------------------------------------------------------
 
     def _request(self) -> LlmRequest:
-        view = self._keep.view(self.history.messages())
+        view = self._trimmer.view(self.history.messages())
         if view.is_rewritten:
             self._signal(HistoryRewritten(self.session, view.kept))
         self._signal(AboutToResume(self.session))
@@ -350,151 +448,32 @@ class Conversation:
             self._signal(Resumed(self.session, completion.usage, completion.ttft))
         self._resuming = False
 
-    # --- the end of a turn -------------------------------------------------------------------------------------------
-
-    def _rolled_back(self, completion: Completion | None, turn: _RunningTurn) -> TurnResult:
-        reason = turn.reason or "unknown"
-        if turn.is_cut_off:
-            self._length_retries += 1
-        else:
-            self.rollbacks.note_rollback()
-        for outcome in turn.executed:
-            if outcome.is_error or reason_to_retry(outcome):
-                continue
-            if self._deps.catalog.is_read_only(outcome.call.server, outcome.call.tool):
-                self._spare[_call_key(outcome.call)] = outcome
-        return TurnResult(completion, rolled_back=reason)
-
-    def _stand(self, turn: _RunningTurn) -> None:
-        self._length_retries = 0
-        self._spare.clear()
-        self.rollbacks.note_success()
-        self.history.append_results(turn.outcomes)
-        for outcome in turn.outcomes:
-            self._deps.asked.note(outcome.call)
-
     # --- signals -----------------------------------------------------------------------------------------------------
 
     def _signal(self, signal: Any) -> None:
         self._deps.hints.signal(signal)
 
-    def _tell_turn_finished(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
+    def _signal_wait(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
         if not calls:
             return
-        prompt = self._prompt((), completion.endpoint)
+        prompt = self._next_prompt((), completion.endpoint)
         self._signal(TurnFinished(self.session, prompt, completion.usage, completion.ttft))
         self._signal(ToolWaitStarted(self.session, tuple((call.server, call.tool) for call in calls)))
         self._resuming = True
 
-    def _tell_result(self, outcome: ToolOutcome, turn: _RunningTurn) -> None:
+    def _signal_result(self, outcome: ToolOutcome, turn: _Turn) -> None:
         call, ready = outcome.call, turn.in_order()
-        prompt = self._prompt(ready, turn.endpoint) if ready and turn.left else None
+        prompt = self._next_prompt(ready, turn.endpoint) if ready and turn.left else None
         self._signal(ToolResultReady(self.session, call.server, call.tool, outcome.seconds, turn.left, prompt))
 
-    def _prompt(self, ready: Sequence[ToolOutcome], endpoint: str) -> Prompt:
-        """The known beginning of the next request, trimmed as the request will be."""
-        results = self.history.results_of(ready) if ready else []
-        messages = [*self.history.messages(), *(results or [_PLACEHOLDER])]
-        shown: list[Message] = (
-            ToolResultTrimmer(self._settings.keep_tool_result, self._settings.trim_every).view(messages).messages
-        )
+    def _next_prompt(self, ready: Sequence[ToolOutcome], endpoint: str) -> Prompt:
+        """The known beginning of the next request, trimmed as the request will be. ready: this turn's first results."""
+        messages = [*self.history.messages(), *(self.history.results_of(ready) if ready else ())]
+        shown = self._trimmer.preview(messages, coming=0 if ready else 1)
         body = self._settings.sampling.extra_body | self._body()
         if (model := self._deps.llm.known_model) is not None:
             body["model"] = model
-        return Prompt(tuple(shown if results else shown[:-1]), body, endpoint)
-
-    # --- callbacks of a running turn ---------------------------------------------------------------------------------
-
-    def is_duplicate(self, call: ToolCall) -> bool:
-        return call in self._deps.asked
-
-    def may_retry_length(self) -> bool:
-        return self._length_retries < _LENGTH_RETRIES
-
-    async def execute(self, call: ToolCall, *, turn: int, early: bool) -> ToolOutcome:
-        """Run a call, or return its stored result from a turn that was rolled back."""
-        if self._deps.catalog.find(call.server, call.tool) is None:
-            return ToolOutcome(call, f"Unknown tool: {call.tool}")  # also for hidden tools
-        if (spare := self._spare.get(_call_key(call))) is not None:
-            return ToolOutcome(call, spare.text, started_early=early)
-        self._deps.journal.call_started(turn, call, early=early)
-        async with self._deps.reporter.calling(call) as ended:
-            outcome = dataclasses.replace(await self._deps.execute(call), started_early=early)
-            ended(outcome)
-        self._deps.journal.call_finished(turn, outcome)
-        return outcome
-
-
-_PLACEHOLDER: Message = {"role": "tool", "content": ""}
-
-
-class _RunningTurn:
-    """A running turn: its calls, their results, and whether it must be rolled back."""
-
-    def __init__(self, conversation: Conversation, *, may_roll_back: bool) -> None:
-        self.outcomes: list[ToolOutcome] = []
-        self.executed: list[ToolOutcome] = []
-        """All results, also those that were not read yet."""
-        self.reason: str | None = None
-        self.is_cut_off = False
-        self.endpoint = ""
-        self.listening = anyio.CancelScope()
-        self._calls: tuple[ToolCall, ...] = ()
-        self._conversation = conversation
-        self._number = conversation.history.turns + 1
-        self._early: set[int] = set()
-        self.may_roll_back = may_roll_back
-
-    async def execute(self, call: ToolCall) -> ToolOutcome:
-        if self._refuses(call):
-            return ToolOutcome(call, self.reason or "", is_error=True)
-        early = call.index in self._early
-        outcome = await self._conversation.execute(call, turn=self._number, early=early)
-        self.executed.append(outcome)
-        return outcome
-
-    def note(self, event: CallEvent) -> None:
-        """The dispatcher calls this just before it runs a call."""
-        if isinstance(event, CallStarted) and event.early:
-            self._early.add(event.call.index)
-
-    def settle(self, completion: Completion, calls: TurnCalls) -> bool:
-        """Handle the end of the stream. Return whether the turn must be rolled back at once."""
-        self.endpoint, self._calls = completion.endpoint, calls.calls
-        if completion.finish_reason == "length" and self._conversation.may_retry_length():
-            self.reason, self.is_cut_off = "the answer was cut off", True
-        elif self.may_roll_back and (calls.problem or calls.format_error):
-            self.reason = calls.problem or "a tool call was begun and not completed"
-        elif self.may_roll_back and not calls.calls and is_refusal(completion.text):
-            self.reason = "the model refused to go on"
-        for call in calls.calls:
-            self._refuses(call)
-        return self.reason is not None
-
-    def _refuses(self, call: ToolCall) -> bool:
-        if self.may_roll_back and self._conversation.is_duplicate(call):
-            self.reason = f"{call.server}/{call.tool} was asked this before"
-            self.listening.cancel()
-        return self.reason is not None
-
-    def take(self, outcome: ToolOutcome) -> None:
-        self.outcomes.append(outcome)
-        if self.may_roll_back and (reason := reason_to_retry(outcome)) is not None:
-            self.reason = reason
-
-    @property
-    def left(self) -> int:
-        return len(self._calls) - len(self.outcomes)
-
-    def in_order(self) -> list[ToolOutcome]:
-        """The results from the first call on without a gap: they can be in a prompt already."""
-        by_index: Mapping[int, ToolOutcome] = {outcome.call.index: outcome for outcome in self.outcomes}
-        ready: list[ToolOutcome] = []
-        for call in self._calls:
-            if call.index not in by_index:
-                break
-            ready.append(by_index[call.index])
-        return ready
+        return Prompt(tuple(shown), body, endpoint)
 
 
 def _call_key(call: ToolCall) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.tool_calls import CallFinished, CallStarted, Dispatcher
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.dispatcher import CallEvent
-from toolhub_agent.types import ToolCall, ToolOutcome
+from toolhub_agent.types import ToolCall
 
 from benchmarks.common.measure import interleaved
 from benchmarks.common.result import Json
@@ -60,9 +60,9 @@ async def _take(side: Side, catalog: ToolCatalog, turn: Turn, variant: Starts) -
     """One turn. Raises RuntimeError if the calls were not those of the script."""
     early: list[ToolCall] = []
 
-    async def execute(call: ToolCall) -> ToolOutcome:
+    async def execute(call: ToolCall) -> str:
         await anyio.sleep(turn.tool_s[call.index])
-        return ToolOutcome(call, "found")
+        return "found"
 
     began = anyio.current_time()
     async with Dispatcher(

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from llm_stand_in.answers import said
 from loop_stage import Stage, search, use
+from toolhub_agent.tasklog import read_log
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +71,9 @@ async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: Stage):
     await stage.run()
     assert [tool for _, tool, _ in stage.tools.calls] == ["google_search", "run_python_code"]
     assert stage.prompts[2][-1]["content"] == 'google_search of {"q": "a"}'
+    assert stage.log is not None and stage.log.path is not None
+    # A resumed task must know that this was asked.
+    assert [call.arguments for call in read_log(stage.log.path).main.calls] == [{"q": "a"}]
 
 
 async def test_what_was_found_before_a_turn_showed_itself_worthless_is_kept_too(stage: Stage):

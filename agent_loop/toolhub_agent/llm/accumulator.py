@@ -7,6 +7,7 @@ from typing import Any
 
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm.errors import AttemptFailed
+from toolhub_agent.tool_calls.native_calls import NativeCallAssembler
 from toolhub_agent.types import Delta, Json, Usage
 
 # --- Token counts -----------------------------------------------------------------------------------------------------
@@ -108,13 +109,13 @@ class AnswerAccumulator:
         self.usage = Usage()
         self._texts: list[str] = []
         self._reasonings: list[str] = []
-        self._calls: dict[int, Json] = {}
+        self._calls = NativeCallAssembler()
         self._size = 0
         self._guards = (RepetitionGuard(), RepetitionGuard())
 
     def __repr__(self) -> str:
         state = self.finish_reason or "unfinished"
-        return f"<AnswerAccumulator {self._size} characters, {len(self._calls)} calls, {state}>"
+        return f"<AnswerAccumulator {self._size} characters, {len(self._calls.drafts)} calls, {state}>"
 
     def feed(self, chunk: Any) -> Delta | None:
         """Return what a chunk adds; None if it adds nothing.
@@ -147,8 +148,8 @@ class AnswerAccumulator:
             raise AnswerUnreadable("the answer repeats itself")
 
     def calls(self) -> tuple[Json, ...]:
-        """The native tool calls as they go into history, ordered by index."""
-        return tuple(self._calls[index] for index in sorted(self._calls))
+        """The native tool calls, with their arguments as written."""
+        return self._calls.calls()
 
     def _read(self, delta: Any) -> Delta | None:
         if not isinstance(delta, dict):
@@ -162,8 +163,8 @@ class AnswerAccumulator:
         self._grow(reasoning, self._reasonings, self._guards[1])
         if not isinstance(tools, list | tuple):
             raise _malformed("the tool calls are not a list")
-        for position, call in enumerate(tools):
-            self._merge(position, call)
+        for call in tools:
+            self._add_call(call)
         return Delta(text=text, reasoning=reasoning, tool_calls=tuple(tools))
 
     def _grow(self, piece: str, parts: list[str], guard: RepetitionGuard) -> None:
@@ -176,21 +177,20 @@ class AnswerAccumulator:
         if guard.feed(piece):
             raise AnswerUnreadable("the answer repeats itself without end")
 
-    def _merge(self, position: int, call: Any) -> None:
+    def _add_call(self, call: Any) -> None:
         function = call.get("function") or {} if isinstance(call, dict) else None
-        index = call.get("index", position) if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(index, int) or not 0 <= index < MAX_CALLS:
+        if not isinstance(function, dict) or not _is_index(call.get("index")):
             raise _malformed("a tool call is not an object with a function and an index")
-        whole = self._calls.setdefault(
-            index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-        )
-        whole["id"] = whole["id"] or call.get("id")
-        name, arguments = _text(function.get("name")), _text(function.get("arguments"))
-        whole["function"]["name"] = whole["function"]["name"] or name
-        whole["function"]["arguments"] += arguments
-        self._size += len(arguments)
+        _text(function.get("name"))
+        self._calls.add(call)
+        self._size += len(str(function.get("arguments") or ""))
         if self._size > MAX_ANSWER_CHARS:
             raise AnswerUnreadable(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+
+
+def _is_index(value: Any) -> bool:
+    """Whether a call may have this index. Some servers give none."""
+    return value is None or (isinstance(value, int) and 0 <= value < MAX_CALLS)
 
 
 def _choice(chunk: Mapping[str, Any]) -> Json | None:

@@ -445,10 +445,6 @@ class LlmClient:
         """
         return await self._prefetcher.prefetch(messages, body)
 
-    def endpoint_of(self, session: str) -> str:
-        """The endpoint for the conversation's next request, as of now."""
-        return self.pool.router.of(session)
-
     def raw(self, endpoint: str) -> httpx2.AsyncClient:
         """The endpoint's HTTP client, for requests outside the API; see `EndpointPool.client`."""
         return self.pool.client(endpoint)

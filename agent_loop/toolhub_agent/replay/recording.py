@@ -6,9 +6,8 @@ the prompt. So a turn that is rolled back, because a tool behaves differently to
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ import anyio
 
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.tasklog import MAIN, read_log
+from toolhub_agent.tasklog import MAIN, LoggedConversation, read_log
 from toolhub_agent.types import Completion, Delta, Json, Message, Usage
 
 # --- The recording ----------------------------------------------------------------------------------------------------
@@ -63,18 +62,16 @@ class Trajectory:
 
         Raises OSError, LogUnreadable.
         """
-        replay = read_log(path)
-        scribe = _LogReader()
-        for line in path.read_bytes()[: replay.size].splitlines():
-            scribe.take(json.loads(line))
-        info = replay.task.get("env_info") or {}
+        log = read_log(path)
+        info = log.task.get("env_info") or {}
+        messages = (message for logged in log.conversations.values() for message in logged.messages)
         return cls(
-            task_id=replay.task_id,
-            question=str(replay.task.get("description", "")),
-            conversations=tuple(scribe.recorded()),
-            protocol="native" if scribe.is_native else "xml",
+            task_id=log.task_id,
+            question=str(log.task.get("description", "")),
+            conversations=tuple(_recorded(name, logged) for name, logged in log.conversations.items()),
+            protocol="native" if any(message.get("tool_calls") for message in messages) else "xml",
             note=str(info.get("note", "")),
-            is_finished=replay.result is not None,
+            is_finished=log.result is not None,
         )
 
     @property
@@ -83,58 +80,11 @@ class Trajectory:
         return sum(len(recorded.answers) for recorded in self.conversations if recorded.name == MAIN)
 
 
-@dataclass
-class _ConversationReader:
-    """One conversation while it is read. `costs` holds the usage record of each answer."""
-
-    messages: list[Message] = field(default_factory=list)
-    costs: list[Json | None] = field(default_factory=list)
-    last_cost: Json | None = None
-
-    def append(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            is_answer = message["role"] == "assistant"
-            self.messages.append(message)
-            self.costs.append(self.last_cost if is_answer else None)
-            self.last_cost = None if is_answer else self.last_cost
-
-    def pop(self, count: int) -> None:
-        left = max(len(self.messages) - count, 0)
-        del self.messages[left:], self.costs[left:]
-
-
-class _LogReader:
-    """Reads the records of a log in order."""
-
-    def __init__(self) -> None:
-        self._pages: dict[str, _ConversationReader] = {}
-
-    def take(self, record: Json) -> None:
-        kind, session = record["kind"], record.get("session", "")
-        if kind == "conversation":
-            self._pages[session] = _ConversationReader()
-        elif kind == "messages":
-            self._of(session).append(record["messages"])
-        elif kind == "popped":
-            self._of(session).pop(record["count"])
-        elif kind == "usage":
-            self._of(session).last_cost = record
-
-    @property
-    def is_native(self) -> bool:
-        return any(message.get("tool_calls") for pages in self._pages.values() for message in pages.messages)
-
-    def recorded(self) -> Iterable[RecordedConversation]:
-        for name, pages in self._pages.items():
-            opening = next((content_text(message) for message in pages.messages if message["role"] == "user"), "")
-            pairs = zip(pages.messages, pages.costs, strict=True)
-            answers = tuple(
-                _recorded_answer(message, cost or {}) for message, cost in pairs if message["role"] == "assistant"
-            )
-            yield RecordedConversation(name, opening, answers)
-
-    def _of(self, session: str) -> _ConversationReader:
-        return self._pages.setdefault(session, _ConversationReader())
+def _recorded(name: str, logged: LoggedConversation) -> RecordedConversation:
+    opening = next((content_text(message) for message in logged.messages if message["role"] == "user"), "")
+    pairs = zip(logged.messages, logged.costs, strict=True)
+    answers = tuple(_recorded_answer(message, cost) for message, cost in pairs if message["role"] == "assistant")
+    return RecordedConversation(name, opening, answers)
 
 
 def content_text(message: Message) -> str:

@@ -2,7 +2,15 @@
 
 from toolhub_agent.tasklog.log import ConversationLog, TaskLog
 from toolhub_agent.tasklog.miroflow import miroflow_document, write_miroflow
-from toolhub_agent.tasklog.reader import MAIN, LoggedConversation, LogUnreadable, Step, TaskRecord, read_log
+from toolhub_agent.tasklog.reader import (
+    MAIN,
+    LoggedConversation,
+    LogUnreadable,
+    Step,
+    TaskRecord,
+    logs_of_task,
+    read_log,
+)
 
 __all__ = [
     "MAIN",
@@ -12,6 +20,7 @@ __all__ = [
     "Step",
     "TaskLog",
     "TaskRecord",
+    "logs_of_task",
     "miroflow_document",
     "read_log",
     "write_miroflow",

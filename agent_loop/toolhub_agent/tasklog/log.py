@@ -152,7 +152,6 @@ class TaskLog:
         file_name: str | None = None,
         ground_truth: str = "",
         attempt: int | None = None,
-        format_retry: int | None = None,
         fingerprint: str = "",
         env_info: Mapping[str, Any] | None = None,
         secrets: Iterable[str] = (),
@@ -160,12 +159,12 @@ class TaskLog:
     ) -> TaskLog:
         """Create `task_<id>_<start>.jsonl` in a folder, readable for its owner alone.
 
-        attempt, format_retry: make the id `<id>_attempt-<n>_format-retry-<k>`, by which MiroFlow's runner resumes.
+        attempt: makes the id `<id>_attempt-<n>_format-retry-0`, by which MiroFlow's runner resumes.
         fingerprint: of the config, so that a task is not resumed under another. If the file cannot be created, a
         warning is logged and the log keeps nothing.
         """
         now = clock()
-        full = full_id(task_id, attempt=attempt, format_retry=format_retry)
+        full = full_id(task_id, attempt)
         stem = file_stem(full, clock_text(now))
         try:
             writer = create_file(folder, stem, ".jsonl")
@@ -247,9 +246,9 @@ class TaskLog:
         """
         self._record("step", level=info_level, name=step_name, message=message, metadata=dict(metadata or {}))
 
-    def attempt_ended(self, number: int, reason: str, *, experience: str | None = None) -> None:
-        """Record that an attempt failed and another follows. experience: a summary of it for the next one."""
-        self._record("attempt_ended", number=number, reason=reason, experience=experience)
+    def attempt_ended(self, number: int, reason: str) -> None:
+        """Record that an attempt failed and another follows."""
+        self._record("attempt_ended", number=number, reason=reason)
 
     def finished(self, status: TaskStatus, answer: str, *, summary: str = "", error: str = "") -> None:
         """Record the result. answer: the boxed one. summary: the text that contains it."""

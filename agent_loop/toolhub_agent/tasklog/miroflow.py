@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from toolhub_agent.tasklog.reader import (
     MAIN,
@@ -46,7 +45,7 @@ def miroflow_document(replay: TaskRecord) -> Json:
         "main_agent_message_history": _history_json(replay.main),
         "sub_agent_message_history_sessions": {name: _history_json(said) for name, said in sub_agents.items()},
         "step_logs": [_step_json(step) for step in without_doubles(replay.steps)],
-        "trace_data": _trace_json(replay),
+        "trace_data": {},
     }
 
 
@@ -77,8 +76,3 @@ def _step_json(step: Step) -> Json:
         "info_level": step.level,
         "metadata": step.metadata,
     }
-
-
-def _trace_json(replay: TaskRecord) -> dict[str, Any]:
-    summaries = [attempt["experience"] for attempt in replay.attempts if attempt.get("experience")]
-    return {"failure_experience_summary": summaries[-1]} if summaries else {}

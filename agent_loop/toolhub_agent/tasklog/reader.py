@@ -32,17 +32,23 @@ def clock_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone(_ZONE).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def full_id(task_id: str, *, attempt: int | None = None, format_retry: int | None = None) -> str:
-    """The id of one attempt, by which MiroFlow's runner resumes: ``<id>_attempt-<n>_format-retry-<k>``."""
-    if attempt is None and format_retry is None:
-        return task_id
-    return f"{task_id}_attempt-{attempt or 1}_format-retry-{format_retry or 0}"
+def full_id(task_id: str, attempt: int | None) -> str:
+    """The id of one attempt in the form by which MiroFlow's runner resumes; the plain id without an attempt."""
+    return task_id if attempt is None else f"{task_id}_attempt-{attempt}_format-retry-0"
 
 
 def file_stem(full: str, start_time: str) -> str:
     """``task_<id>_<YYYY-mm-dd-HH-MM-SS>``, without a suffix."""
-    safe = _UNSAFE.sub("-", full).encode("utf-8", "replace")[:_LONGEST_ID].decode("utf-8", "ignore")
-    return f"task_{safe}_{re.sub('[ :.]', '-', start_time)}"
+    return f"task_{_safe_id(full)}_{re.sub('[ :.]', '-', start_time)}"
+
+
+def logs_of_task(folder: Path, task_id: str) -> list[Path]:
+    """The logs in a folder whose names begin like those of this task. Some may be of a task with a longer id."""
+    return [path for path in folder.glob("task_*.jsonl") if path.name.startswith(f"task_{_safe_id(task_id)}_")]
+
+
+def _safe_id(full: str) -> str:
+    return _UNSAFE.sub("-", full).encode("utf-8", "replace")[:_LONGEST_ID].decode("utf-8", "ignore")
 
 
 # --- MiroFlow's steps -------------------------------------------------------------------------------------------------
@@ -203,13 +209,15 @@ class LoggedConversation:
 
     system: str = ""
     messages: list[Message] = field(default_factory=list)
+    costs: list[Json] = field(default_factory=list)
+    """The usage record of each message that is an answer; {} for the others, and for an answer without one."""
     usage: Usage = field(default_factory=Usage)
-    """The sum over all requests. `last_usage` is of the last request."""
-    last_usage: Usage = field(default_factory=Usage)
+    """The sum over all requests."""
     rollbacks: int = 0
     started: list[ToolCall] = field(default_factory=list)
     """Calls without a result in the history: they had run or were running when the log ended."""
     _settled: list[tuple[int, list[ToolCall]]] = field(default_factory=list)
+    _last_cost: Json = field(default_factory=dict)
 
     @property
     def turns(self) -> int:
@@ -230,19 +238,26 @@ class LoggedConversation:
         if self.started and messages and messages[0]["role"] in ("user", "tool"):
             self._settled.append((len(self.messages), self.started))
             self.started = []
-        self.messages += messages
+        for message in messages:
+            is_answer = message["role"] == "assistant"
+            self.messages.append(message)
+            self.costs.append(self._last_cost if is_answer else {})
+            self._last_cost = {} if is_answer else self._last_cost
 
     def pop(self, count: int) -> None:
         left = max(len(self.messages) - count, 0)
         if any(message["role"] == "assistant" for message in self.messages[left:]):
             self.rollbacks += 1
-        del self.messages[left:]
+        del self.messages[left:], self.costs[left:]
         self._settled = [(place, calls) for place, calls in self._settled if place < left]
         self.started = []
 
-    def charge(self, usage: Usage) -> None:
-        self.last_usage = usage
+    def charge(self, record: Json) -> Usage:
+        """Add the usage of a request."""
+        self._last_cost = record
+        usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cached_tokens"])
         self.usage = add_usage(self.usage, usage)
+        return usage
 
 
 @dataclass
@@ -299,9 +314,7 @@ class TaskRecord:
         self._of(record).pop(record["count"])
 
     def _usage(self, record: Json) -> None:
-        usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cached_tokens"])
-        self._of(record).charge(usage)
-        self.usage = add_usage(self.usage, usage)
+        self.usage = add_usage(self.usage, self._of(record).charge(record))
 
     def _call_started(self, record: Json) -> None:
         names = ("index", "server", "tool", "arguments", "id", "problem")

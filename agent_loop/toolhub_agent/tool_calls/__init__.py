@@ -5,9 +5,11 @@ Results come in call order or as they complete. With the `openai` SDK:
 
     catalog = ToolCatalog.of(await tools.get_all_tool_definitions())
 
-    async def execute(call: ToolCall) -> ToolOutcome:
+    async def execute(call: ToolCall) -> str:
         answer = await tools.execute_tool_call(call.server, call.tool, call.arguments)
-        return ToolOutcome(call, answer.get("result") or answer.get("error", ""), "error" in answer)
+        if "error" in answer:
+            raise ToolFailed(answer["error"])
+        return answer["result"]
 
     async with Dispatcher(execute, catalog, protocol="native") as turn:
         async for chunk in await client.chat.completions.create(..., tools=catalog.native_tools(), stream=True):

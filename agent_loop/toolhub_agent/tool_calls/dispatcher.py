@@ -6,6 +6,7 @@ context manager owns. A call reader finds the calls. `ToolJobs` keeps them.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ from typing import Any, Literal
 import anyio
 import anyio.lowlevel
 
+from toolhub_agent.errors import ToolFailed
 from toolhub_agent.tool_calls.arguments import ParseEnd
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.native_calls import NativeCallReader
@@ -25,13 +27,13 @@ from toolhub_agent.types import Delta, Json, ToolCall, ToolOutcome
 
 # --- Values -----------------------------------------------------------------------------------------------------------
 
-
-Execute = Callable[[ToolCall], Awaitable[ToolOutcome]]
+Execute = Callable[[ToolCall], Awaitable[str]]
+"""Runs one call and returns its result for the model. Raises `ToolFailed`, or anything else, if the call fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call starts to run. early: the model was still writing."""
+    """A call starts to run. early: the model is still writing."""
 
     call: ToolCall
     early: bool
@@ -252,17 +254,19 @@ class Outcomes(AsyncIterator[ToolOutcome]):
 
 
 logger = logging.getLogger("toolhub.agent.dispatch")
-# How much of an exception's text an error result contains. A model reads it, and some exceptions hold whole pages.
+# How much of an unexpected exception's text an error result contains: some exceptions hold whole pages.
 _ERROR_CHARS = 4000
 
 
 class Dispatcher:
     """One turn of an agent: `async with` it, `feed` it, `finish` it, read `results()`. Leaving cancels running calls.
 
-    execute: runs one call; its exception becomes an error outcome. catalog: corrects names and knows which tools are
+    The dispatcher alone measures calls, notes whether they started early, and makes error outcomes of exceptions.
+
+    execute: runs one call and returns the text of its result. catalog: corrects names and knows which tools are
     read-only. eager: which calls may start before the turn ends. parallel: calls at once. tolerant: if the turn has a
-    parse problem, its complete calls run nevertheless. on_event: called with `CallStarted` and `CallFinished`; must
-    not wait.
+    parse problem, its complete calls run nevertheless. on_event: called with `CallStarted` and `CallFinished`; if it
+    returns an awaitable, the call waits for it.
     """
 
     def __init__(
@@ -275,7 +279,7 @@ class Dispatcher:
         order: Literal["call", "completed"] = "call",
         parallel: int = 8,
         tolerant: bool = False,
-        on_event: Callable[[CallEvent], None] | None = None,
+        on_event: Callable[[CallEvent], Any] | None = None,
     ) -> None:
         self._execute = execute
         self._catalog = catalog
@@ -402,39 +406,45 @@ class Dispatcher:
                     await other.ended.wait()
                 async with self._slots:
                     outcome = await self._outcome_of(job.call)
-                if self._jobs.complete(job, outcome):
-                    self._notify(CallFinished(outcome))
+                if job.state is JobState.STARTED:
+                    await self._notify(CallFinished(outcome))
+                self._jobs.complete(job, outcome)
         finally:
             job.ended.set()
 
     async def _outcome_of(self, call: ToolCall) -> ToolOutcome:
+        early = self._end is None
+        await self._notify(CallStarted(call, early))
+        began = anyio.current_time()
+        text, is_error = await self._result_of(call)
+        return ToolOutcome(call, text, is_error, seconds=anyio.current_time() - began, started_early=early)
+
+    async def _result_of(self, call: ToolCall) -> tuple[str, bool]:
+        """(text, whether it is an error). Raises nothing except this task's own cancellation."""
         if call.problem is not None:
-            return _failed(call, call.problem)
-        early, began = self._end is None, anyio.current_time()
-        self._notify(CallStarted(call, early))
+            return call.problem, True
         try:
-            outcome = await self._execute(call)
-            seconds = outcome.seconds or anyio.current_time() - began
-            return replace(outcome, seconds=seconds, started_early=early)
+            text = await self._execute(call)
+            if not isinstance(text, str):
+                raise TypeError(f"execute returned {type(text).__name__}, not the text of a result")
+            return text, False
+        except ToolFailed as exc:
+            return str(exc), True
         except Exception as exc:
             logger.debug("call of %s/%s raised", call.server, call.tool, exc_info=True)
-            failed = _failed(call, str(exc) or type(exc).__name__)
+            return (str(exc) or type(exc).__name__)[:_ERROR_CHARS], True
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
                 raise
             # This task was not cancelled: a library leaked a cancellation of its own. The other calls must go on.
-            failed = _failed(call, "it was cancelled")
-        return replace(failed, seconds=anyio.current_time() - began, started_early=early)
+            return "it was cancelled", True
 
-    def _notify(self, event: CallEvent) -> None:
+    async def _notify(self, event: CallEvent) -> None:
         if self._on_event is None:
             return
         try:
-            self._on_event(event)
+            waiting = self._on_event(event)
+            if inspect.isawaitable(waiting):
+                await waiting
         except Exception:
             logger.exception("an observer of calls raised")  # its error must not fail the call
-
-
-def _failed(call: ToolCall, why: str) -> ToolOutcome:
-    """An error outcome with the reason alone. The caller that writes history adds the wording."""
-    return ToolOutcome(call, why[:_ERROR_CHARS], is_error=True)

@@ -86,7 +86,7 @@ class JsonObjectScanner:
 
 
 @dataclass(eq=False)
-class _Draft:
+class CallDraft:
     """A call that is being assembled. is_final: the server declared it complete."""
 
     position: int
@@ -102,33 +102,76 @@ class _Draft:
     def raw(self) -> str:
         return "".join(self.pieces)
 
-    def add_name(self, name: str) -> None:
+    def add(self, delta: Json) -> None:
+        function = _function(delta)
+        name, arguments = _text(function.get("name")), function.get("arguments")
         if not self.pieces and name != self.name:
             self.name += name
-
-    def add_arguments(self, text: str) -> None:
-        if text:
+        if text := json.dumps(arguments) if isinstance(arguments, dict) else _text(arguments):
             self.pieces.append(text)
             self.scan.feed(text)
+
+    def as_call(self, arguments: str) -> Json:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
     def is_whole(self) -> bool:
         return bool(self.name) and not self.scan.has_more and is_object(self.raw, strict=False)
 
 
+class NativeCallAssembler:
+    """Assigns each delta to its call. Every call gets an id."""
+
+    def __init__(self) -> None:
+        self.drafts: list[CallDraft] = []
+        self._by_index: dict[int, CallDraft] = {}
+        self._ids: set[str] = set()
+
+    def add(self, delta: Json) -> None:
+        self.draft_of(delta).add(delta)
+
+    def at_index(self, index: object) -> CallDraft | None:
+        return self._by_index.get(index) if isinstance(index, int) else None
+
+    def calls(self) -> tuple[Json, ...]:
+        """The calls as the API has them, with their arguments as written."""
+        return tuple(draft.as_call(draft.raw) for draft in self.drafts)
+
+    def draft_of(self, delta: Json) -> CallDraft:
+        """The call that a delta belongs to; a new one if it begins a call."""
+        index, given = delta.get("index"), _text(delta.get("id"))
+        known = self.at_index(index) if isinstance(index, int) else self._last(given)
+        if known is None or _is_another(known, given, delta):
+            known = self._new_draft(given)
+        if isinstance(index, int):
+            self._by_index[index] = known
+        return known
+
+    def _last(self, given: str) -> CallDraft | None:
+        """For a delta without an index: the call with that id, else the call that is being written."""
+        if given:
+            return next((draft for draft in self.drafts if draft.given_id == given), None)
+        return self.drafts[-1] if self.drafts else None
+
+    def _new_draft(self, given: str) -> CallDraft:
+        unique = given if given and given not in self._ids else f"call_{uuid.uuid4().hex[:24]}"
+        self._ids.add(unique)
+        draft = CallDraft(len(self.drafts), given, unique)
+        self.drafts.append(draft)
+        return draft
+
+
 class NativeCallReader:
-    """The calls of one turn. split: a function's name -> (server, tool)."""
+    """Returns the calls of one turn as soon as they are complete. split: a function's name -> (server, tool)."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         self._split = split
-        self._drafts: list[_Draft] = []
-        self._by_index: dict[int, _Draft] = {}
-        self._ids: set[str] = set()
+        self._assembler = NativeCallAssembler()
         self._withdrawn: list[int] = []
 
     @property
     def growing(self) -> int | None:
         """Index of the call that was returned and is not sealed yet."""
-        last = self._drafts[-1] if self._drafts else None
+        last = self._assembler.drafts[-1] if self._assembler.drafts else None
         return last.position if last and last.is_handed_out and not last.is_final else None
 
     def feed(self, deltas: tuple[Json, ...]) -> list[ToolCall]:
@@ -140,12 +183,12 @@ class NativeCallReader:
         if event.get("choice_index"):
             return []
         delta = event.get("tool_call", event)
-        draft = self._by_index.get(delta.get("index", -1)) or self._draft_of(delta)
+        draft = self._assembler.at_index(delta.get("index")) or self._assembler.draft_of(delta)
         if draft.is_handed_out:
             draft.is_final = True
             return []
         draft.name, draft.pieces, draft.scan, draft.is_final = "", [], JsonObjectScanner(), True
-        _add(draft, delta)
+        draft.add(delta)
         return [self._hand_out(draft)]
 
     def take_withdrawn(self) -> list[int]:
@@ -155,25 +198,18 @@ class NativeCallReader:
 
     def close(self) -> ParseEnd:
         """End the stream. Unreadable arguments are a problem of their call, not of the turn."""
-        return ParseEnd(tuple(self._hand_out(draft) for draft in self._drafts if not draft.is_handed_out))
+        return ParseEnd(tuple(self._hand_out(draft) for draft in self._assembler.drafts if not draft.is_handed_out))
 
     def calls(self) -> tuple[Json, ...]:
         """The calls as they go into history: arguments as written, unless no chat template could parse them."""
-        return tuple(
-            {
-                "id": draft.id,
-                "type": "function",
-                "function": {"name": draft.name, "arguments": _as_json_text(draft.raw)},
-            }
-            for draft in self._drafts
-        )
+        return tuple(draft.as_call(_as_json_text(draft.raw)) for draft in self._assembler.drafts)
 
     def _take(self, delta: Json) -> ToolCall | None:
-        draft = self._draft_of(delta)
+        draft = self._assembler.draft_of(delta)
         if draft.is_final:
             return None
         was_closed = draft.scan.is_closed
-        _add(draft, delta)
+        draft.add(delta)
         if draft.is_handed_out and draft.scan.has_more:
             draft.is_handed_out = False
             self._withdrawn.append(draft.position)
@@ -181,32 +217,7 @@ class NativeCallReader:
             return self._hand_out(draft)
         return None
 
-    def _draft_of(self, delta: Json) -> _Draft:
-        index, given = delta.get("index"), _text(delta.get("id"))
-        if isinstance(index, int):
-            known = self._by_index.get(index)
-        else:
-            known = self._last(given)
-        if known is None or _is_another(known, given, delta):
-            known = self._new_draft(given)
-        if isinstance(index, int):
-            self._by_index[index] = known
-        return known
-
-    def _last(self, given: str) -> _Draft | None:
-        """For a delta without an index: the call with that id, else the call that is being written."""
-        if given:
-            return next((draft for draft in self._drafts if draft.given_id == given), None)
-        return self._drafts[-1] if self._drafts else None
-
-    def _new_draft(self, given: str) -> _Draft:
-        unique = given if given and given not in self._ids else f"call_{uuid.uuid4().hex[:24]}"
-        self._ids.add(unique)
-        draft = _Draft(len(self._drafts), given, unique)
-        self._drafts.append(draft)
-        return draft
-
-    def _hand_out(self, draft: _Draft) -> ToolCall:
+    def _hand_out(self, draft: CallDraft) -> ToolCall:
         draft.is_handed_out = True
         server, tool = self._split(draft.name)
         raw = draft.raw
@@ -217,12 +228,12 @@ class NativeCallReader:
 _CUT_OFF = "the arguments end before their object is closed"
 
 
-def _is_cut_off(draft: _Draft, raw: str) -> bool:
+def _is_cut_off(draft: CallDraft, raw: str) -> bool:
     """Whether the arguments end too early. Half a command must not be repaired into a whole one."""
     return bool(raw.strip()) and not (draft.scan.is_closed or draft.scan.has_more) and not raw.rstrip().endswith("}")
 
 
-def _is_another(known: _Draft, given: str, delta: Json) -> bool:
+def _is_another(known: CallDraft, given: str, delta: Json) -> bool:
     """Whether a delta with a known index begins another call: some servers send whole calls, all with index 0."""
     return (
         not known.is_final
@@ -231,13 +242,6 @@ def _is_another(known: _Draft, given: str, delta: Json) -> bool:
         and given != known.given_id
         and bool(_function(delta).get("name"))
     )
-
-
-def _add(draft: _Draft, delta: Json) -> None:
-    function = _function(delta)
-    draft.add_name(_text(function.get("name")))
-    arguments = function.get("arguments")
-    draft.add_arguments(json.dumps(arguments) if isinstance(arguments, dict) else _text(arguments))
 
 
 def _function(delta: Json) -> Json:

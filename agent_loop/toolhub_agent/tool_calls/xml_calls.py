@@ -96,7 +96,6 @@ class XmlCallReader:
         self._tool: list[str] = []
         self._arguments: list[str] = []
         self._after: list[str] = []
-        self._visible: list[str] = []
         self._closed: list[ToolCall] = []
         self._standing: list[int] = []
         self._withdrawn: list[int] = []
@@ -116,10 +115,6 @@ class XmlCallReader:
         withdrawn, self._withdrawn = self._withdrawn, []
         return withdrawn
 
-    def visible(self) -> str:
-        """The text so far without the thinking. Calls stay as written."""
-        return "".join(self._visible)
-
     def close(self) -> ParseEnd:
         for piece in self._splitter.close():
             self._step(piece)
@@ -137,7 +132,6 @@ class XmlCallReader:
         elif self._place is _State.TEXT:
             self._read_text(piece)
         else:
-            self._visible.append(piece)
             self._read_call(piece)
 
     def _read_text(self, piece: str) -> None:
@@ -146,7 +140,6 @@ class XmlCallReader:
         elif piece == "</think>":
             self._withdraw_all()
         else:
-            self._visible.append(piece)
             self._stray |= piece in _TELLTALE and piece != "<use_mcp_tool>"
             if piece == "<use_mcp_tool>":
                 self._open()
@@ -156,7 +149,7 @@ class XmlCallReader:
             return  # a second closing tag has no effect
         self._has_thought = True
         self._withdrawn += self._standing
-        self._standing, self._visible = [], []
+        self._standing = []
         self._stray, self._broken = False, None
 
     def _open(self) -> None:
@@ -180,7 +173,6 @@ class XmlCallReader:
         elif not piece.isspace():
             self._broken = f"{tag} expected in a call"
             self._place = _State.TEXT
-            self._visible.pop()
             self._read_text(piece)
 
     def _read_arguments(self, piece: str) -> None:

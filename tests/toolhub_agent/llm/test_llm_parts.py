@@ -49,6 +49,15 @@ def test_tool_calls_are_put_together_by_index():
     )
 
 
+def test_a_server_may_leave_out_index_and_id_and_send_the_arguments_as_an_object():
+    reader, _ = read(
+        chunk(tool_calls=[{"function": {"name": "s-t", "arguments": {"q": 1}}}]),
+        chunk(finish="tool_calls"),
+    )
+    (call,) = reader.calls()
+    assert call["id"] and call["function"] == {"name": "s-t", "arguments": '{"q": 1}'}
+
+
 def test_dynamos_event_is_handed_on_as_a_call_that_is_complete():
     call = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "s-t", "arguments": "{}"}}
     _, deltas = read({"choice_index": 0, "tool_call": call}, chunk(finish="tool_calls"))
@@ -86,7 +95,6 @@ def test_cached_tokens_are_read_in_every_spelling(usage, more, cached):
         chunk(tool_calls={"index": 0}),
         chunk(tool_calls=["none"]),
         chunk(tool_calls=[{"index": 1 << 40, "function": {}}]),
-        chunk(tool_calls=[{"index": 0, "function": {"arguments": {}}}]),
     ],
     ids=repr,
 )

@@ -28,7 +28,7 @@ async def test_a_conversation_stays_where_its_prefix_is(ordered):
     async with open_llm(settings(home, other)) as llm:
         for _ in range(4):
             await llm.complete(ask())
-        assert llm.endpoint_of("task") == home.url
+        assert llm.pool.router.of("task") == home.url
     assert (len(home.chats), len(other.chats)) == (4, 0)
 
 
@@ -39,7 +39,7 @@ async def test_a_dead_server_is_left_at_once_and_without_a_pause_for_the_next(or
     async with open_llm(settings(home, other)) as llm:
         told = await llm.complete(ask())
         assert (told.endpoint, told.attempts) == (other.url, 2)
-        assert llm.endpoint_of("task") == other.url
+        assert llm.pool.router.of("task") == other.url
         assert llm.statistics().endpoints[home.url].is_failing
 
 
@@ -95,7 +95,7 @@ async def test_the_engines_own_queue_counts_as_load(ordered):
             with anyio.fail_after(10):
                 while llm.pool.load(home.url) < 38:
                     await anyio.sleep(0.01)
-            assert llm.endpoint_of("task") == other.url
+            assert llm.pool.router.of("task") == other.url
 
 
 async def test_slots_follow_the_engines_queue(server):

@@ -43,7 +43,7 @@ def test_only_its_owner_may_read_it_and_the_document(tmp_path):
     ("names", "expected"),
     [
         ({}, "task_t1_2026-01-02-03-04-05.jsonl"),
-        ({"attempt": 2, "format_retry": 1}, "task_t1_attempt-2_format-retry-1_2026-01-02-03-04-05.jsonl"),
+        ({"attempt": 2}, "task_t1_attempt-2_format-retry-0_2026-01-02-03-04-05.jsonl"),
         ({"attempt": 1}, "task_t1_attempt-1_format-retry-0_2026-01-02-03-04-05.jsonl"),
     ],
 )

@@ -190,13 +190,6 @@ def test_a_tool_manager_s_own_steps_are_not_doubled(tmp_path):
     assert ("👑 Main Agent | Turn: 1 | Tool Call", "Tool google_search completed in 250ms") in both
 
 
-def test_the_summary_of_a_failed_attempt_is_where_the_runner_looks(tmp_path):
-    log = a_task(tmp_path)
-    assert document_of(log)["trace_data"] == {}
-    log.attempt_ended(1, "out of turns", experience="try the other site")
-    assert document_of(log)["trace_data"] == {"failure_experience_summary": "try the other site"}
-
-
 def test_readers_find_the_old_document_or_the_new_one_and_no_draft(tmp_path):
     log = a_task(tmp_path)
     first = log.write_miroflow().read_bytes()

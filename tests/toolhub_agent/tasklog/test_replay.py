@@ -23,7 +23,7 @@ def test_the_history_the_turns_and_the_usage_are_as_they_were(tmp_path):
     assert [{"role": "system", "content": replay.main.system}, *replay.main.messages] == history.messages()
     assert (replay.main.turns, replay.main.rollbacks, replay.fingerprint) == (3, 0, "abc")
     assert replay.usage == Usage(600, 30, 540)
-    assert replay.main.last_usage == Usage(300, 10, 270)
+    assert [cost["prompt_tokens"] for cost in replay.main.costs if cost] == [100, 200, 300]
     assert replay.is_whole
 
 
@@ -83,7 +83,7 @@ def test_native_results_of_a_turn_are_all_there_or_none(tmp_path):
 
 def test_a_new_attempt_begins_with_an_empty_history_and_keeps_the_bill(tmp_path):
     log = a_task(tmp_path, turns=2)
-    log.attempt_ended(1, "out of turns", experience="the first site was wrong")
+    log.attempt_ended(1, "out of turns")
     assert read_log(log.path).main.messages == []
     history, _ = a_history(log)
     history.append_user("Who?")

@@ -28,8 +28,8 @@ def a_turn(
     """One turn with one call, as the loop records it."""
     call = ToolCall(0, "web", "google_search", {"q": f"query {number}"}, id=f"id{number}")
     completion = Completion(f"turn {number}", usage=Usage(100 * number, 10, 90 * number), ttft=0.5, seconds=2)
-    history.append_assistant(completion)
     conversation.answered(number, completion)
+    history.append_assistant(completion)
     conversation.call_started(number, call)
     outcome = ToolOutcome(call, result, seconds=0.25)
     if not stop_before_results:

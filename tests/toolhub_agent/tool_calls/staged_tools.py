@@ -8,7 +8,7 @@ from collections import defaultdict
 import anyio
 from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher
 from toolhub_agent.tool_calls.catalog import ToolCatalog
-from toolhub_agent.types import Json, ToolCall, ToolOutcome
+from toolhub_agent.types import Json, ToolCall
 
 READ_ONLY = {"readOnlyHint": True}
 CATALOG = ToolCatalog.of(
@@ -40,7 +40,7 @@ class StagedTools:
         self._begun: defaultdict[object, anyio.Event] = defaultdict(anyio.Event)
         self._released: defaultdict[object, anyio.Event] = defaultdict(anyio.Event)
 
-    async def __call__(self, call: ToolCall) -> ToolOutcome:
+    async def __call__(self, call: ToolCall) -> str:
         name = call.arguments.get("n")
         self.calls.append(call)
         self.log.append(f"start {name}")
@@ -52,7 +52,7 @@ class StagedTools:
             self.log.append(f"cancel {name}")
             raise
         self.log.append(f"end {name}")
-        return ToolOutcome(call, f"result {name}")
+        return f"result {name}"
 
     async def wait_begun(self, name: object) -> None:
         await self._begun[name].wait()

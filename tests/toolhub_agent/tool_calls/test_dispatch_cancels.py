@@ -8,7 +8,7 @@ import anyio
 import pytest
 from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts
 from toolhub_agent.tool_calls import Dispatcher
-from toolhub_agent.types import Delta, ToolCall, ToolOutcome
+from toolhub_agent.types import Delta, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +87,7 @@ async def test_a_call_that_comes_again_waits_until_its_forerunner_is_gone():
     log: list[str] = []
     cleaning, cleaned = anyio.Event(), anyio.Event()
 
-    async def execute(call: ToolCall) -> ToolOutcome:
+    async def execute(call: ToolCall) -> str:
         log.append("start")
         if len(log) == 1:
             try:
@@ -97,7 +97,7 @@ async def test_a_call_that_comes_again_waits_until_its_forerunner_is_gone():
                 with anyio.CancelScope(shield=True), anyio.fail_after(10):
                     await cleaned.wait()
                 log.append("gone")
-        return ToolOutcome(call, "second")
+        return "second"
 
     with anyio.fail_after(10):
         async with Dispatcher(execute, CATALOG, protocol="native") as turn:
@@ -162,11 +162,11 @@ async def test_an_outcome_of_a_call_that_ignores_its_cancellation_is_dropped():
     begun, go_on = anyio.Event(), anyio.Event()
     events = Events()
 
-    async def stubborn(call: ToolCall) -> ToolOutcome:
+    async def stubborn(call: ToolCall) -> str:
         with anyio.CancelScope(shield=True), anyio.fail_after(10):
             begun.set()
             await go_on.wait()
-        return ToolOutcome(call, "too late")
+        return "too late"
 
     with anyio.fail_after(10):
         async with Dispatcher(stubborn, CATALOG, on_event=events) as turn:
@@ -216,10 +216,10 @@ async def test_cancellation_from_outside_reaches_the_calls_and_comes_through():
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancellation_that_a_library_let_escape_becomes_an_error_and_costs_the_others_nothing():
-    async def execute(call: ToolCall) -> ToolOutcome:
+    async def execute(call: ToolCall) -> str:
         if call.arguments["n"] == 1:
             raise asyncio.CancelledError
-        return ToolOutcome(call, "fine")
+        return "fine"
 
     with anyio.fail_after(10):
         async with Dispatcher(execute, CATALOG) as turn:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts, xml
-from toolhub_agent.tool_calls import Dispatcher
-from toolhub_agent.types import Delta, ToolCall, ToolOutcome
+from toolhub_agent.errors import ToolFailed
+from toolhub_agent.tool_calls import CallEvent, CallStarted, Dispatcher
+from toolhub_agent.types import Delta, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -238,10 +239,10 @@ async def test_a_call_with_a_problem_becomes_an_error_and_is_not_executed():
     [(RuntimeError("no luck"), "no luck"), (TimeoutError(), "TimeoutError"), (ValueError("x" * 9000), "x" * 4000)],
 )
 async def test_an_exception_of_a_call_becomes_its_error_and_costs_the_others_nothing(error, text):
-    async def execute(call: ToolCall) -> ToolOutcome:
+    async def execute(call: ToolCall) -> str:
         if call.arguments["n"] == 1:
             raise error
-        return ToolOutcome(call, "fine")
+        return "fine"
 
     with anyio.fail_after(10):
         async with Dispatcher(execute, CATALOG) as turn:
@@ -254,15 +255,48 @@ async def test_an_exception_of_a_call_becomes_its_error_and_costs_the_others_not
     ]
 
 
-async def test_an_answer_that_is_no_outcome_becomes_an_error_too():
-    async def execute(call: ToolCall) -> ToolOutcome:
+async def test_a_result_that_is_not_text_becomes_an_error_too():
+    async def execute(call: ToolCall) -> str:
         return None  # type: ignore[return-value]
 
     with anyio.fail_after(10):
         async with Dispatcher(execute, CATALOG) as turn:
             turn.feed(search(1))
             await turn.finish()
-            assert [outcome.is_error async for outcome in turn.results()] == [True]
+            (outcome,) = [outcome async for outcome in turn.results()]
+    assert (outcome.text, outcome.is_error) == ("execute returned NoneType, not the text of a result", True)
+
+
+async def test_a_failed_tool_s_own_text_is_not_shortened():
+    async def execute(call: ToolCall) -> str:
+        raise ToolFailed("x" * 9000)
+
+    with anyio.fail_after(10):
+        async with Dispatcher(execute, CATALOG) as turn:
+            turn.feed(search(1))
+            await turn.finish()
+            (outcome,) = [outcome async for outcome in turn.results()]
+    assert (len(outcome.text), outcome.is_error) == (9000, True)
+
+
+async def test_a_call_waits_for_its_observer():
+    told, go_on = anyio.Event(), anyio.Event()
+    tools = StagedTools(held=False)
+
+    async def observe(event: CallEvent) -> None:
+        if isinstance(event, CallStarted):
+            told.set()
+            await go_on.wait()
+
+    with anyio.fail_after(10):
+        async with Dispatcher(tools, CATALOG, on_event=observe) as turn:
+            turn.feed(search(1))
+            await told.wait()
+            await settled()
+            assert tools.log == []
+            go_on.set()
+            await turn.finish()
+            assert await texts(turn) == ["result 1"]
 
 
 async def test_an_observer_that_raises_costs_no_result():

@@ -32,7 +32,6 @@ class Read:
 
     standing: list[ToolCall]
     end: ParseEnd
-    visible: str
 
 
 def read(*chunks: str) -> Read:
@@ -40,7 +39,7 @@ def read(*chunks: str) -> Read:
     found = [call for chunk in chunks for call in reader.feed(chunk)]
     end = reader.close()
     withdrawn = set(reader.take_withdrawn())
-    return Read([call for call in found if call.index not in withdrawn], end, reader.visible())
+    return Read([call for call in found if call.index not in withdrawn], end)
 
 
 def queries(turn: Read) -> list[object]:
@@ -79,7 +78,6 @@ def test_a_closing_think_that_the_template_opened_withdraws_the_calls_before_it(
     assert reader.take_withdrawn() == [0]
     assert reader.take_withdrawn() == []
     assert reader.close() == ParseEnd()
-    assert reader.visible().startswith("Yes: <use_mcp_tool>")
 
 
 def test_a_second_closing_think_withdraws_nothing():
