@@ -197,7 +197,7 @@ def test_the_complete_config_works_as_it_is(tmp_path: Path) -> None:
     scripts = Path(sys.executable).parent
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TOOLHUB_")}
     environ = kept | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "toolhub.cli", "doctor", "--json", "--config", str(HUB)]
+    command = [sys.executable, "-m", "toolhub", "doctor", "--json", "--config", str(HUB)]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(server["ok"] for server in json.loads(done.stdout)["servers"])
@@ -311,7 +311,7 @@ def test_without_folder_and_chromium_the_other_servers_of_the_local_config_work(
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TOOLHUB_")}
     (programs := tmp_path / "bin").mkdir()  # a PATH without any browser
     places = {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "toolhub.cli", "doctor", "--json", "--config", str(LOCAL)]
+    command = [sys.executable, "-m", "toolhub", "doctor", "--json", "--config", str(LOCAL)]
     done = subprocess.run(
         command, cwd=tmp_path, env=kept | places | {"PATH": str(programs)}, capture_output=True, text=True, timeout=60
     )

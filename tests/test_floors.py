@@ -28,7 +28,7 @@ FLOORS = [
     ["sessions.pool", "task"],
     ["hub"],
     ["serve", "miroflow", "client"],
-    ["cli"],
+    ["cli", "__main__"],
 ]
 FLOOR_OF = {f"toolhub.{name}": number for number, names in enumerate(FLOORS) for name in names}
 PACKAGES = {
@@ -45,7 +45,7 @@ PUBLIC_MODULES = frozenset(
     {"toolhub.errors", "toolhub.extensions", "toolhub.model", "toolhub.config", "toolhub.miroflow", "toolhub.task_ids"}
 )
 # What a command that another package adds has in common with toolhub's own.
-COMMAND_MODULES = frozenset({"toolhub.cli.app", "toolhub.cli.shared"})
+COMMAND_MODULES = frozenset({"toolhub.cli.help", "toolhub.cli.options", "toolhub.cli.shared"})
 SDK = frozenset({"mcp", "mcp_types"})
 SDK_USERS = ("toolhub.channel.", "toolhub.serve.", "toolhub_servers.", "benchmarks.")
 

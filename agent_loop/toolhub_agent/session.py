@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from toolhub import Config, Hub, connect
 from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError
@@ -24,9 +26,15 @@ from toolhub_agent.agent import (
 from toolhub_agent.events import AgentCallbacks
 from toolhub_agent.kv_hints.hinter import Hinter
 from toolhub_agent.llm import LlmClient
+from toolhub_agent.llm.endpoint_pool import EndpointPool, open_endpoint_pool
+from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.prompts import MAIN_OBJECTIVE
 from toolhub_agent.tools import HubTask, HubTools
 from toolhub_agent.types import Json
+
+# For the check before a run. A server that is up connects and lists its models in milliseconds.
+_CONNECT_S = 4.0
+_ANSWER_S = 5.0
 
 OpenTask = Callable[[str, str], AbstractAsyncContextManager[HubTask]]
 """Called with the task's id and the run's name. The tools live while the block runs."""
@@ -85,6 +93,36 @@ async def open_session(
             open_task = _task_opener(local)
         secrets = config.secrets.union(llm.secrets, [token] if token else [])
         yield RunSession(client, hints, config.agent, open_task, secrets)
+
+
+async def check_model_servers(llm: LlmSettings) -> list[str]:
+    """Return a sentence for each endpoint that does not answer; it takes at most 5 s.
+
+    Raises ConfigError if a connection to all of them fails. One that connects and is silent may only be busy.
+    """
+    dead: dict[str, str] = {}
+    silent: list[str] = []
+    bounded = llm.model_copy(update={"connect_timeout_s": min(llm.connect_timeout_s, _CONNECT_S)})
+
+    async def ask(pool: EndpointPool, url: str) -> None:
+        with anyio.move_on_after(_ANSWER_S) as scope:
+            try:
+                await pool.transport(url).models()
+            except AttemptFailed as exc:
+                if exc.status is None and exc.is_endpoint_fault:
+                    dead[url] = str(exc)
+        if scope.cancelled_caught:
+            silent.append(f"the model server at {url} did not answer within {_ANSWER_S:g} s; it may be busy")
+
+    async with open_endpoint_pool(bounded) as pool, anyio.create_task_group() as asking:
+        for url in llm.endpoints:
+            asking.start_soon(ask, pool, url)
+    found = [f"no model server answers at {url} ({reason})" for url, reason in dead.items()]
+    if len(dead) == len(set(llm.endpoints)):
+        raise ConfigError(
+            f"{'; '.join(found)}; start it (`toolhub llm-command` prints how), or correct --llm or `llm: endpoints:`"
+        )
+    return found + silent
 
 
 def _task_opener(hub: Any) -> OpenTask:

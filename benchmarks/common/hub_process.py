@@ -61,7 +61,7 @@ class ServedHub:
         config.write_text(json.dumps({"hub": {"state_dir": str(self._home)}, **self._document}))
         self._stderr = (self._home / "stderr").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "toolhub.cli", "serve", "--config", str(config), *self._doors()],
+            [sys.executable, "-m", "toolhub", "serve", "--config", str(config), *self._doors()],
             cwd=ROOT,
             env={
                 **os.environ,

@@ -96,7 +96,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]
 def test_the_doctor_finds_everything_at_an_engine_started_by_the_cpu_profile(
     profiled: EngineServer, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "toolhub.cli", "doctor", "--llm", profiled.url, "--json"]
+    command = [sys.executable, "-m", "toolhub", "doctor", "--llm", profiled.url, "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}

@@ -15,7 +15,7 @@ from typing import Any
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CHECKOUT = Path(__file__).parents[2]
-SERVE = [sys.executable, "-m", "toolhub.cli", "serve"]
+SERVE = [sys.executable, "-m", "toolhub", "serve"]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 # Warnings of the hub are errors as well.
-TOOLHUB = [sys.executable, "-W", "error", "-m", "toolhub.cli"]
+TOOLHUB = [sys.executable, "-W", "error", "-m", "toolhub"]
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 

@@ -135,13 +135,13 @@ def test_a_served_hub_answers_the_client_the_command_and_an_mcp_client(
     url = f"unix://{tmp_path}/hub.sock"
     port = free_port()
     listen = ["--uds", f"{tmp_path}/hub.sock", "--port", str(port)]
-    line = [python, "-m", "toolhub.cli", "serve", "--config", config, *listen]
+    line = [python, "-m", "toolhub", "serve", "--config", config, *listen]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as hub:
         try:
             assert hub.stderr is not None
             assert any("Ctrl-C stops" in text for text in iter(hub.stderr.readline, ""))
             assert "UTC" in run(python, "-c", SERVED, url)
-            assert "get_current_time" in run(python, "-m", "toolhub.cli", "tools", "--hub", url)
+            assert "get_current_time" in run(python, "-m", "toolhub", "tools", "--hub", url)
             assert "clock" in run(python, "-c", MCP, f"http://127.0.0.1:{port}")
         finally:
             hub.terminate()

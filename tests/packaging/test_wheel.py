@@ -56,7 +56,7 @@ def test_the_base_install_is_the_thin_client_and_brings_three_small_packages(ins
 
 def test_every_command_says_in_one_line_what_the_thin_client_lacks(installed: Path) -> None:
     script = str(installed.parent / "toolhub")
-    for command in ([script, "serve"], [script, "--help"], [str(installed), "-m", "toolhub.cli", "doctor"]):
+    for command in ([script, "serve"], [script, "--help"], [str(installed), "-m", "toolhub", "doctor"]):
         done = subprocess.run(command, capture_output=True, text=True, cwd="/")
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()

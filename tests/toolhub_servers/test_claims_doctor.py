@@ -30,7 +30,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What doctor says of servers that have got no option at all."""
     shell = Shell(tmp_path_factory.mktemp("bare"))
     servers = {name: {"builtin": name} for name in LACKING}
-    write_config(shell.folder, name="toolhub.yaml", servers=servers)
+    write_config(shell.folder, name="hub.yaml", servers=servers)
     return {one["server"]: one for one in json.loads(shell("doctor", "--json").stdout)["servers"]}
 
 

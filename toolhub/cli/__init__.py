@@ -12,12 +12,13 @@ def main() -> None:
     try:
         try:
             from toolhub.cli.app import add_installed_commands, app
+            from toolhub.cli.help import width_of
         except ModuleNotFoundError as exc:
             if (exc.name or "").partition(".")[0] == "toolhub":
                 raise
             raise MissingExtra("hub", f"the command toolhub ({exc.name})") from exc
         add_installed_commands()
-        app(standalone_mode=True)
+        app(terminal_width=width_of(sys.stdout))
     except ToolhubError as exc:
         sys.stderr.write(f"toolhub: {exc}\n")
         sys.exit(2)

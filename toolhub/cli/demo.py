@@ -28,7 +28,7 @@ def run(tasks: int, as_json: bool) -> None:
     if importlib.util.find_spec("mcp_server_time") is None:
         raise MissingExtra("hub,servers", "the demo")
     log_to_stderr("error")
-    out = Console(stderr=True, highlight=False) if as_json else console()
+    out = console(stderr=as_json)
     agents = [Agent(f"agent-{number}") for number in range(1, tasks + 1)]
     with tempfile.TemporaryDirectory(prefix="toolhub-demo-") as folder:
         outcome = run_async(functools.partial(_session, agents, Path(folder), out))

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import anyio
 from rich.console import Console
 
+from toolhub.cli.help import width_of
 from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError, MissingExtra
 
-DEFAULT_FILES = ("toolhub.yaml", "toolhub.yml", ".mcp.json", "mcp.json")
+DEFAULT_FILES = ("hub.yaml", "hub.yml", ".mcp.json", "mcp.json")
 DEFAULT_HUB = "http://127.0.0.1:8765"
 
 T = TypeVar("T")
@@ -99,5 +100,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def console() -> Console:
-    return Console(highlight=False)
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that fits its lines to a terminal, and wraps none in a pipe or a file."""
+    return Console(stderr=stderr, highlight=False, width=width_of(sys.stderr if stderr else sys.stdout))

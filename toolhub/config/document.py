@@ -59,7 +59,8 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError("no such file", path=str(path)) from None
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"no such file{where}", path=str(path)) from None
     except IsADirectoryError:
         raise ConfigError("is a directory; expected a file", path=str(path)) from None
     except UnicodeDecodeError as error:
@@ -72,7 +73,7 @@ def _read_json(text: str, path: str) -> tuple[Any, SourceFile]:
     try:
         data = json.loads(text) if text.strip() else None
     except json.JSONDecodeError as error:
-        message = f"not valid JSON: {error.msg} (column {error.colno})"
+        message = f"not valid JSON: {error.msg} (column {error.colno}){_advice_on_json(text, error.pos)}"
         raise ConfigError(message, path=path, line=error.lineno) from None
     except ValueError:
         raise ConfigError("not valid JSON: a number has too many digits", path=path) from None
@@ -82,6 +83,15 @@ def _read_json(text: str, path: str) -> tuple[Any, SourceFile]:
     except yaml.YAMLError:
         return data, SourceFile(path)  # JSON that YAML cannot read: errors go without lines
     return data, _Positions(path).of(root)
+
+
+def _advice_on_json(text: str, position: int) -> str:
+    if text.startswith(("//", "/*"), position):
+        return "; JSON has no comments: remove them, or write the config in YAML"
+    # A parser may report a comma at the end at the comma itself or at the bracket after it.
+    if re.match(r"\s*,?\s*[}\]]", text[position:]) and text[: position + 1].rstrip("}] \t\r\n").endswith(","):
+        return "; remove the comma before the closing bracket"
+    return ""
 
 
 def _read_yaml(text: str, path: str) -> tuple[Any, SourceFile]:
@@ -106,10 +116,18 @@ def _yaml_error(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigErro
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return ConfigError(f"not valid YAML: {said}", path=path)
-    line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
-    hint = '; inside { } or [ ] a reference needs quotes: "${NAME}"' if "${" in line else ""
-    message = f"not valid YAML: {said} (column {mark.column + 1}){hint}"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    message = f"not valid YAML: {said} (column {mark.column + 1}){_advice_on_yaml(line, said)}"
     return ConfigError(message, path=path, line=mark.line + 1)
+
+
+def _advice_on_yaml(line: str, said: str) -> str:
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "; the line is indented with a tab, and YAML takes only spaces"
+    if "${" in line:
+        return '; inside { } or [ ] a reference needs quotes: "${NAME}"'
+    return "; is the line indented as far as the lines that it belongs to?" if "block mapping" in said else ""
 
 
 @dataclass(slots=True)

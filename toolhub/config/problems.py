@@ -61,9 +61,9 @@ def format_key_path(key: Key) -> str:
 
 
 def unknown_key(name: object, known: Sequence[str]) -> str:
-    """Return the message for an unknown key, with the most similar known one."""
-    known_keys = ", ".join(sorted(known)) or "none yet"
-    return f"unknown key {str(name)!r};{did_you_mean(str(name), known)} known keys: {known_keys}"
+    """Return the message for an unknown key: the most similar known one, or all of them if none is similar."""
+    near = did_you_mean(str(name), known) or f" known keys: {', '.join(sorted(known)) or 'none yet'}"
+    return f"unknown key {str(name)!r};{near}"
 
 
 def did_you_mean(text: str, choices: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def hub_commands(given: str | Sequence[str] | None = None) -> list[HubCommand]:
             found.append((script,))
             break
     if can_serve:
-        found.append((sys.executable, "-m", "toolhub.cli"))
+        found.append((sys.executable, "-m", "toolhub"))
     if not found:
         raise HubClosed(f"there is no toolhub here that can run a hub; {ADVICE}")
     return found

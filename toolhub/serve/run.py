@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import gc
 import logging
@@ -29,6 +30,7 @@ from toolhub.serve.app import Application
 from toolhub.serve.guard import is_loopback
 from toolhub.serve.protocol import ConnectionLimiter, LimitedProtocol
 
+_HOSTS = "127.0.0.1 is for this machine only, 0.0.0.0 for all of its networks"
 OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 """Receives the addresses, and (name, path) of every frontend."""
 
@@ -77,20 +79,32 @@ class _UvicornServer(uvicorn.Server):
 
 def bind_tcp(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ConfigError."""
-    listener: socket.socket | None = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot listen on the host {host!r}: {exc.strerror}; --host (or hub.host) is a name or an address without "
+            f"scheme and port; {_HOSTS}"
+        ) from exc
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as exc:
-        if listener is not None:
-            listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port (0 takes any free one)"
-        ) from exc
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror}; {_advice_on_bind(exc.errno)}") from exc
     return listener
+
+
+def _advice_on_bind(code: int | None) -> str:
+    if code == errno.EADDRNOTAVAIL:
+        return f"this machine does not have the address of --host (or hub.host); {_HOSTS}"
+    if code == errno.EADDRINUSE:
+        return "another program has the port, perhaps a hub that runs already; choose another with --port (0: any free)"
+    if code == errno.EACCES:
+        return "ports below 1024 need root; choose another with --port (0: any free)"
+    return "correct --host and --port"
 
 
 def bind_unix(path: Path) -> socket.socket:
@@ -98,15 +112,21 @@ def bind_unix(path: Path) -> socket.socket:
     if _is_answering(path):
         raise ConfigError(f"another hub is listening on {path}; use it, or choose another --uds")
     if path.exists() and not path.is_socket():
-        raise ConfigError(f"cannot listen on {path}: a file that is not a socket exists there; choose another --uds")
+        found = "it is a folder" if path.is_dir() else "a file that is not a socket exists there"
+        raise ConfigError(f"cannot listen on {path}: {found}; choose another --uds")
+    folder = path.parent
+    if not folder.parent.is_dir():
+        raise ConfigError(f"cannot listen on {path}: there is no folder {folder}; create it, or choose another --uds")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         path.unlink(missing_ok=True)
         _bind_for_owner(listener, path)
         listener.listen(1024)
     except OSError as exc:
         listener.close()
+        if isinstance(exc, PermissionError):
+            raise ConfigError(f"cannot listen on {path}: you may not write to {folder}; choose another --uds") from exc
         raise ConfigError(f"cannot listen on {path}: {exc.strerror or exc}; choose another --uds") from exc
     return listener
 

@@ -7,14 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from toolhub.cli.app import ConfigOption, HubOption, JsonOption, TokenOption
+from toolhub.cli.help import AGENTS, command
+from toolhub.cli.options import ConfigOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
 
 
 def add_commands(app: typer.Typer) -> None:
     """Entry point of the group `toolhub.commands`."""
-    app.command("run")(run)
-    app.command("llm-command")(llm_command)
+    command(
+        app,
+        AGENTS,
+        'toolhub run "Who wrote ...?" --config hub.yaml --llm http://127.0.0.1:8000/v1',
+        "toolhub run --tasks tasks.jsonl --concurrency 60 --runs 3 --out logs/sweep",
+    )(run)
+    lines = ("toolhub llm-command", "toolhub llm-command vllm --set model=Qwen/Qwen3-8B")
+    command(app, AGENTS, *lines, name="llm-command")(llm_command)
 
 
 def _work(module: str) -> Any:
@@ -29,31 +36,35 @@ def _work(module: str) -> Any:
 
 
 def run(
-    question: Annotated[str | None, typer.Argument(help="The task; or --tasks for many.")] = None,
+    question: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question; or give --tasks.")] = None,
     config: ConfigOption = None,
-    llm: Annotated[
-        str | None, typer.Option(metavar="URL", help="Model server, e.g. http://127.0.0.1:8000/v1; else the config's.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, if the server has several.")] = None,
+    llm: LlmOption = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model, if the server has several.")] = None,
     tasks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON lines with id, question and, if known, ground_truth.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 8,
-    runs: Annotated[int, typer.Option(min=1, help="How often each task is run.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Tasks at once.")] = 8,
+    runs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each task is run.")] = 1,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Logs and results; the same folder goes on with what is left.")
     ] = Path("logs"),
-    hub: HubOption = None,
+    hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="TOOLHUB_URL",
+            help="Use the tools of a running hub: http://host:port or unix:///path. --config then gives the agent.",
+        ),
+    ] = None,
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Show what of each prompt the cache could reuse.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Have an agent answer a question, or a file of them, with the configured tools and a model server.
+    """Have an agent answer a question, or a file of them, with the configured tools.
 
-    `toolhub run "Who wrote ...?" --config configs/local.yaml --llm http://127.0.0.1:8000/v1`
-
-    A sweep: `--tasks file.jsonl --concurrency 60 --runs 3 --out logs/sweep`. Ctrl-C ends it well; the same command goes
-    on with what is left, tasks under way included. Exit code 1: a task ended without an answer.
+    Without --llm it uses the model servers of the config. Ctrl-C ends a sweep well: the same command goes on with what
+    is left, tasks under way included. Exit code 1: a task ended without an answer.
     """
     _work("run").run(
         question,
@@ -65,7 +76,7 @@ def run(
         runs=runs,
         out=out,
         hub=hub,
-        token=token,
+        token=token_file or token,
         prefix=prefix,
         as_json=as_json,
     )
@@ -73,7 +84,8 @@ def run(
 
 def llm_command(
     profile: Annotated[
-        str | None, typer.Argument(help="Its name, or the path of a YAML file; without one, all are listed.")
+        str | None,
+        typer.Argument(metavar="PROFILE", help="Its name, or the path of a YAML file. Without one: list them."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -81,10 +93,9 @@ def llm_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the command that starts a model server well suited to agents: prefix caching, chunked prefill, metrics.
+    """Print the command that starts a model server well suited to agents.
 
-    `toolhub llm-command vllm --set model=Qwen/Qwen3-8B`
-
-    With several servers, `--set prefill.port=9000` sets a key of the one named prefill, a bare key that of all.
+    It has prefix caching, chunked prefill and metrics. With several servers, `--set prefill.port=9000` sets a key of
+    the one named prefill; a key without a name is set for all.
     """
     _work("llm_command").run(profile, overrides=overrides or [], as_json=as_json)

@@ -28,7 +28,7 @@ def replay(as_json: bool, log: Path | None, config: Path | None) -> None:
     """Play a log and print what came of it; exit 1 if the task ends without an answer. See `toolhub_agent.replay`."""
     trajectory = _trajectory(log or player.DEMO_LOG)
     log_to_stderr("error")
-    out = Console(stderr=True, highlight=False) if as_json else console()
+    out = console(stderr=as_json)
     llm = ReplayLlm(trajectory)
     view = ReplayView(out)
     with tempfile.TemporaryDirectory(prefix="toolhub-replay-") as folder:

@@ -77,7 +77,7 @@ async def _examine(settings: LlmSettings, wanted_context: int | None) -> DoctorR
 @contextmanager
 def _progress() -> Iterator[Any]:
     """Progress on stderr, only if it is a terminal."""
-    with Console(stderr=True, highlight=False).status("") as status:
+    with console(stderr=True).status("") as status:
         yield status
 
 

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from toolhub import Config, load_config
-from toolhub.cli.shared import find_config, log_to_stderr, print_json
+from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
-from toolhub_agent.session import llm_settings, open_session
+from toolhub_agent.session import check_model_servers, llm_settings, open_session
 from toolhub_agent.sweep import ResultFile, Sweep, SweepPlan, new_log, read_tasks, row_of, summary
 from toolhub_agent.types import Task, TaskResult
 from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
@@ -43,13 +44,15 @@ def run(
     settings = llm_settings(loaded, llm, model)
     log_to_stderr("error")
     reach = _Reach(loaded, settings, hub, token)
-    console = Console(stderr=True, highlight=False)
-    if tasks is not None:
-        plan = SweepPlan(tuple(read_tasks(tasks)), out, runs, concurrency)
-        is_success = _sweep(reach, plan, console, as_json)
+    progress = console(stderr=True)
+    plan = SweepPlan(tuple(read_tasks(tasks)), out, runs, concurrency) if tasks is not None else None
+    for problem in run_async(functools.partial(check_model_servers, settings)):
+        progress.print(f"[yellow]{escape(problem)}[/]", soft_wrap=True)
+    if plan is not None:
+        is_success = _sweep(reach, plan, progress, as_json)
     else:
         assert question is not None
-        is_success = _one(reach, question, out, console, prefix, as_json)
+        is_success = _one(reach, question, out, progress, prefix, as_json)
     if not is_success:
         sys.exit(1)
 
@@ -62,37 +65,37 @@ class _Reach:
         self.endpoints = ", ".join(llm.endpoints)
 
 
-def _one(reach: _Reach, question: str, out: Path, console: Console, prefix: bool, as_json: bool) -> bool:
+def _one(reach: _Reach, question: str, out: Path, progress: Console, prefix: bool, as_json: bool) -> bool:
     task = Task(f"task-{uuid.uuid4().hex[:8]}", question)
-    result = run_async(functools.partial(_answer, reach, task, out, console, prefix))
+    result = run_async(functools.partial(_answer, reach, task, out, progress, prefix))
     if as_json:
         print_json(asdict(row_of(1, result)))
     else:
-        Console(highlight=False).print(result_panel(result))
+        console().print(result_panel(result))
     return result.status == "success"
 
 
-async def _answer(reach: _Reach, task: Task, out: Path, console: Console, prefix: bool) -> TaskResult:
+async def _answer(reach: _Reach, task: Task, out: Path, progress: Console, prefix: bool) -> TaskResult:
     async with reach.open() as session:
         log = new_log(session, out, task)
         try:
-            with TaskView(console) as view:
+            with TaskView(progress) as view:
                 async with session.open_task(task.id, "") as tools:
                     agent = session.agent(tools, view)
                     result = await agent.run(task, log=log)
         finally:
             log.close()
         if prefix:
-            console.print(agent.prefix_report().table())
+            progress.print(agent.prefix_report().table())
         return result
 
 
-def _sweep(reach: _Reach, plan: SweepPlan, console: Console, as_json: bool) -> bool:
+def _sweep(reach: _Reach, plan: SweepPlan, progress: Console, as_json: bool) -> bool:
     results = ResultFile(plan.folder)
     try:
-        run_async(functools.partial(_run_sweep, reach, plan, results, console))
+        run_async(functools.partial(_run_sweep, reach, plan, results, progress))
     except KeyboardInterrupt:
-        console.print("\nstopped; the same command goes on with what is left")
+        progress.print("\nstopped; the same command goes on with what is left")
         raise
     finally:
         results.close()
@@ -102,25 +105,25 @@ def _sweep(reach: _Reach, plan: SweepPlan, console: Console, as_json: bool) -> b
     if as_json:
         print_json({"summary": totals, "results": str(results.path)})
     else:
-        out = Console(highlight=False)
+        out = console()
         out.print(summary_table(totals))
         out.print(f"[bold]results[/]  {results.path}", soft_wrap=True)
     return bool(totals["failed"] == 0)
 
 
-async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, console: Console) -> None:
+async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, progress: Console) -> None:
     async with reach.open() as session:
         sweep = Sweep(session, plan, results)
         total, left = len(plan.pairs()), len(sweep.left())
         done = total - left
-        console.print(
+        progress.print(
             f"{total} tasks, {plan.concurrency} at once, model at {reach.endpoints}"
             + (f"; {done} had finished before" if done else ""),
             soft_wrap=True,
         )
         if not left:
             return
-        with SweepView(console, total, done) as view:
+        with SweepView(progress, total, done) as view:
             await sweep.run(view.done)
         if sweep.resumed:
-            console.print(f"{sweep.resumed} tasks went on from where they had stopped")
+            progress.print(f"{sweep.resumed} tasks went on from where they had stopped")

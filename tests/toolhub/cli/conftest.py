@@ -18,5 +18,5 @@ def shell(tmp_path: Path) -> Shell:
 @pytest.fixture
 def echo(shell: Shell) -> Shell:
     """A folder whose config has the stub server."""
-    write_config(shell.folder, name="toolhub.yaml", servers={"echo": stub()})
+    write_config(shell.folder, name="hub.yaml", servers={"echo": stub()})
     return shell

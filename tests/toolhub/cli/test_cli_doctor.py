@@ -31,7 +31,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Shell:
         "no-folder": stub(cwd="/no/such/folder"),
     }
     shell = Shell(tmp_path_factory.mktemp("mixed"))
-    write_config(shell.folder, name="toolhub.yaml", servers=servers)
+    write_config(shell.folder, name="hub.yaml", servers=servers)
     return shell
 
 
@@ -114,7 +114,7 @@ def builtins(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
         "no-module": builtin("toolhub_servers.clocks:create_server"),
     }
     shell = Shell(folder)
-    write_config(folder, name="toolhub.yaml", servers=servers)
+    write_config(folder, name="hub.yaml", servers=servers)
     as_json, table = shell.together(["doctor", "--json"], ["doctor"])
     assert as_json.returncode == table.returncode == 1 and as_json.stderr == table.stderr == ""
     return {one["server"]: one for one in json.loads(as_json.stdout)["servers"]}, table.stdout, folder

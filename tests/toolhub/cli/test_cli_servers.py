@@ -33,7 +33,7 @@ def test_the_list_for_people_names_each_server_and_how_a_config_has_it(shell: Sh
 
 def test_a_short_name_that_no_package_has_is_told_with_the_command_that_lists_them(shell: Shell) -> None:
     config = {"servers": {"time": {"builtin": "klock"}}}
-    (shell.folder / "toolhub.yaml").write_text(json.dumps(config))
+    (shell.folder / "hub.yaml").write_text(json.dumps(config))
     report = json.loads(shell("doctor", "--json").stdout)["servers"][0]
     assert "no installed package has a server called 'klock'" in report["error"]
     assert "`toolhub servers`" in report["error"] and "correct `builtin`" in report["fix"]
@@ -41,6 +41,6 @@ def test_a_short_name_that_no_package_has_is_told_with_the_command_that_lists_th
 
 def test_a_builtin_may_be_named_by_module_and_factory_too(shell: Shell) -> None:
     config = {"servers": {"time": {"builtin": "toolhub_servers.clock:create_server"}}}
-    (shell.folder / "toolhub.yaml").write_text(json.dumps(config))
+    (shell.folder / "hub.yaml").write_text(json.dumps(config))
     done = shell("call", "time", "get_current_time", "--json")
     assert done.returncode == 0 and "UTC" in done.stdout

@@ -48,7 +48,7 @@ def test_one_server_s_tools_are_listed(quick: Shell) -> None:
 
 
 def test_a_server_that_fails_costs_only_its_own_tools(shell: Shell) -> None:
-    write_config(shell.folder, name="toolhub.yaml", servers={"bad": {"command": "no-such-program"}, "echo": stub()})
+    write_config(shell.folder, name="hub.yaml", servers={"bad": {"command": "no-such-program"}, "echo": stub()})
     done = shell("tools")
     assert done.returncode == 1
     assert "bad  failed" in done.stdout and "not found on PATH" in done.stdout and "echo (13)" in done.stdout
@@ -60,7 +60,7 @@ def test_long_names_are_whole_in_80_columns(shell: Shell) -> None:
     (shell.folder / "wide.py").write_text(WIDE)
     command, *options = PYTHON
     entry = {"command": command, "args": [*options, str(shell.folder / "wide.py"), str(FIXTURES)]}
-    write_config(shell.folder, name="toolhub.yaml", servers={"wide": entry})
+    write_config(shell.folder, name="hub.yaml", servers={"wide": entry})
     lines = shell("tools").stdout.splitlines()
     assert max(map(len, lines)) <= 80 and lines[1].split() == ["tool", "arguments", "description"]
     starts = [lines[1].index(column) for column in lines[1].split()]
@@ -125,7 +125,7 @@ def test_arguments_that_cannot_be_read_are_one_clear_line(quick: Shell) -> None:
 def test_ctrl_c_during_a_call_ends_everything_with_130(echo: Shell, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     slow = stub(env={"LEDGER": str(ledger), "LEDGER_DELAY": "60"})
-    write_config(tmp_path, name="toolhub.yaml", servers={"echo": slow})
+    write_config(tmp_path, name="hub.yaml", servers={"echo": slow})
     command = [*TOOLHUB, "call", "echo", "ledger", json.dumps({"key": "begun"})]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

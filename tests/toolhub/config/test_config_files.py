@@ -98,6 +98,21 @@ def test_a_yaml_syntax_error_gives_line_and_column(write: Write) -> None:
     assert error.line == 3 and "not valid YAML" in str(error) and "column 2" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "line", "advice"),
+    [
+        ("a.yaml", "servers:\n  a:\n\tcommand: x\n", 3, "indented with a tab"),
+        ("a.yaml", "servers:\n a:\n   command: x\n  b:\n    command: y\n", 4, "is the line indented as far as"),
+        ("a.json", '{"servers": {\n"a": {"command": "x",}}}', 2, "remove the comma before the closing bracket"),
+        ("a.json", '{"servers": {"a": {"args": ["x", ]}}}', 1, "remove the comma before the closing bracket"),
+        ("a.json", '{ // mine\n"servers": {}}', 1, "JSON has no comments"),
+    ],
+)
+def test_a_common_slip_is_told_with_what_to_do(write: Write, name: str, text: str, line: int, advice: str) -> None:
+    error = refusal(write(text, name))
+    assert error.line == line and advice in str(error)
+
+
 def test_an_unquoted_reference_in_flow_style_is_explained(write: Write) -> None:
     error = refusal(write("servers:\n  a: {command: x, env: {K: ${K}}}\n"))
     assert error.line == 2 and 'needs quotes: "${NAME}"' in str(error)

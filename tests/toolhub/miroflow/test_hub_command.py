@@ -41,7 +41,7 @@ def test_a_command_that_was_asked_for_is_the_only_one(monkeypatch: pytest.Monkey
 
 
 def test_the_program_on_the_path_comes_before_our_own_interpreter(elsewhere: Path) -> None:
-    assert hub_commands() == [(str(elsewhere),), (sys.executable, "-m", "toolhub.cli")]
+    assert hub_commands() == [(str(elsewhere),), (sys.executable, "-m", "toolhub")]
 
 
 def test_beside_an_old_sdk_only_another_environment_can_run_a_hub(elsewhere: Path, without_sdk: None) -> None:
@@ -57,7 +57,7 @@ def test_without_any_the_error_says_how_to_get_one(without_sdk: None, monkeypatc
 def test_another_interpreter_does_not_get_our_search_path() -> None:
     ours = {"PYTHONPATH": "x", "TOOLHUB_TOKEN": "t", "HOME": "/h"}
     assert environment_for(("/opt/toolhub/bin/toolhub",), ours) == {"HOME": "/h"}
-    assert environment_for((sys.executable, "-m", "toolhub.cli"), ours) == {"PYTHONPATH": "x", "HOME": "/h"}
+    assert environment_for((sys.executable, "-m", "toolhub"), ours) == {"PYTHONPATH": "x", "HOME": "/h"}
 
 
 def test_a_client_without_a_hub_on_the_path_does_not_hide_the_hub_behind_it(

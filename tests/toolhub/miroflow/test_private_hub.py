@@ -88,7 +88,7 @@ async def test_all_managers_of_a_process_share_it(make: Make) -> None:
 
 
 async def test_after_it_was_killed_the_next_call_has_a_new_one(make: Make) -> None:
-    command = [sys.executable, "-X", "faulthandler", "-m", "toolhub.cli"]  # not the hub of the other tests
+    command = [sys.executable, "-X", "faulthandler", "-m", "toolhub"]  # not the hub of the other tests
     manager = make([config("echo", echo_params())], hub_command=command)
     assert "result" in await manager.execute_tool_call("echo", "pid", {})
     old_url = private_hubs.url(hub_commands(command))

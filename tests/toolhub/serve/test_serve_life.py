@@ -134,8 +134,14 @@ def test_what_cannot_be_listened_on_is_one_clear_line(config: Path, tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         expected = {
-            f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port": ["--port", port],
+            f"cannot listen on 127.0.0.1:{port}: Address already in use; another program has the port": [
+                "--port",
+                port,
+            ],
             "cannot listen on 192.0.2.1:0": ["--host", "192.0.2.1", "--port", "0"],
+            "cannot listen on the host '127.0.0.1:80'": ["--host", "127.0.0.1:80", "--port", "0"],
+            f"there is no folder {tmp_path}/a/b; create it": ["--port", "0", "--uds", str(tmp_path / "a" / "b" / "s")],
+            f"cannot listen on {tmp_path}: it is a folder": ["--port", "0", "--uds", str(tmp_path)],
             "precious.txt: a file that is not a socket exists there": ["--port", "0", "--uds", str(precious)],
             "AF_UNIX path too long": ["--port", "0", "--uds", str(tmp_path / ("x" * 120))],
         }

@@ -147,14 +147,14 @@ def test_an_agent_that_wants_more_context_than_there_is_is_told(shell: Shell, se
     server.pages["/props"] = {"default_generation_settings": {"n_ctx": 32768}, "build_info": "b9000"}
     found = examined(shell, server)
     assert (found["engine"]["detail"], found["context"]["detail"]) == ("llama.cpp b9000", "32768 tokens")
-    (shell.folder / "toolhub.yaml").write_text(yaml.safe_dump({"agent": {"max_context_tokens": 100_000}}))
+    (shell.folder / "hub.yaml").write_text(yaml.safe_dump({"agent": {"max_context_tokens": 100_000}}))
     found = examined(shell, server)
     assert found["context"]["status"] == "weaker" and "max_context_tokens: 32768" in found["context"]["advice"]
 
 
 def test_a_model_that_is_not_served_is_an_error(shell: Shell, server: ModelServer) -> None:
     config = {"llm": {"endpoints": [server.url], "model": "other"}}
-    (shell.folder / "toolhub.yaml").write_text(yaml.safe_dump(config))
+    (shell.folder / "hub.yaml").write_text(yaml.safe_dump(config))
     assert "does not serve 'other'" in shell.json("doctor", "--llm", server.url, code=1)["error"]
 
 

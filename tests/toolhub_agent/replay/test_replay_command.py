@@ -47,7 +47,7 @@ def test_the_included_task_is_played_with_real_tools_and_says_that_it_is_a_repla
 
 def test_ones_own_log_is_played_with_ones_own_tools(shell: Shell):
     log = record_in(shell.folder, f"I look.\n{call_clock()}\n", "\\boxed{noon}")
-    write_config(shell.folder, name="toolhub.yaml", servers=CLOCK)
+    write_config(shell.folder, name="hub.yaml", servers=CLOCK)
     done = shell("demo", "--replay-log", str(log))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -65,7 +65,7 @@ def test_a_log_without_its_end_is_played_as_far_as_it_goes(shell: Shell):
     records = log.read_text().splitlines(keepends=True)
     answers = [place for place, line in enumerate(records) if '"role":"assistant"' in line]
     log.write_text("".join(records[: answers[1]]))
-    write_config(shell.folder, name="toolhub.yaml", servers=CLOCK)
+    write_config(shell.folder, name="hub.yaml", servers=CLOCK)
     told = shell.json("demo", "--replay-log", str(log), code=1)
     assert len(told["calls"]) == 1 and "the recording ends here" in told["result"]["error"]
 

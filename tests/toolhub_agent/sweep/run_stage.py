@@ -26,7 +26,7 @@ def write_config(folder: Path, **sections: Any) -> Path:
 def start_toolhub(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TOOLHUB_")}
     environ = kept | {"XDG_STATE_HOME": str(cwd / "state"), "COLUMNS": "120"}
-    command = [sys.executable, "-m", "toolhub.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "toolhub", *map(str, arguments)]
     return subprocess.Popen(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_task_without_an_answer_is_exit_code_1_and_says_why(server: ModelServe
 def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path, arguments, words):
     done = toolhub("run", *arguments, "-c", write_config(tmp_path), cwd=tmp_path)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_dead_model_server_is_told_before_a_server_starts(tmp_path: Path):
+    done = toolhub("run", "Who?", "-c", write_config(tmp_path), "--llm", "http://127.0.0.1:9/v1", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("toolhub: no model server answers at http://127.0.0.1:9/v1 (ConnectError")
+    assert "toolhub llm-command" in done.stderr and not (tmp_path / "logs").exists()
+
+
+def test_a_silent_model_server_is_told_and_the_task_goes_on(server: ModelServer, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoints = [f"http://127.0.0.1:{silent.getsockname()[1]}/v1", server.url]
+        config = write_config(tmp_path, llm={"endpoints": endpoints})
+        done = toolhub("run", "Who?", "-c", config, "--hub", "unix:///no/hub.sock", cwd=tmp_path)
+    assert f"{endpoints[0]} did not answer within 5 s" in done.stderr
+    assert "no hub answers at unix:///no/hub.sock" in done.stderr and done.returncode == 2
 
 
 def test_a_sweep_runs_every_task_as_often_as_asked_and_sums_up(server: ModelServer, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""`python -m toolhub.cli` is the `toolhub` command."""
+"""`python -m toolhub` is the command `toolhub`."""
 
 from toolhub.cli import main
 
