@@ -17,10 +17,10 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    ["errors", "model", "wire", "overload", "single_flight", "task_ids"],
+    ["errors", "model", "wire", "overload", "single_flight", "task_ids", "tool_names"],
     [
         *("limits", "sessions.lifecycle", "sessions.events"),
-        *("owned", "shared_resources", "extensions", "config", "private_files"),
+        *("function_tools", "owned", "shared_resources", "extensions", "config", "private_files"),
     ],
     ["channel", "spawn", "layers", "catalog"],
     ["sessions.session"],

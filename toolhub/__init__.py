@@ -27,6 +27,8 @@ from toolhub.errors import (
 from toolhub.model import Result, ToolInfo
 
 if TYPE_CHECKING:
+    from toolhub.client import RemoteHub as RemoteHub
+    from toolhub.client import RemoteTask as RemoteTask
     from toolhub.client import connect as connect
     from toolhub.config import Config as Config
     from toolhub.config import ServerSpec as ServerSpec
@@ -46,6 +48,8 @@ __all__ = [
     "MissingExtra",
     "Overloaded",
     "ProtocolViolation",
+    "RemoteHub",
+    "RemoteTask",
     "Result",
     "CircuitOpen",
     "ServerSpec",
@@ -67,6 +71,8 @@ __all__ = [
 _LAZY = {
     "Config": "toolhub.config",
     "Hub": "toolhub.hub",
+    "RemoteHub": "toolhub.client",
+    "RemoteTask": "toolhub.client",
     "ServerSpec": "toolhub.config",
     "HubTask": "toolhub.task",
     "connect": "toolhub.client",
@@ -85,6 +91,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_LAZY[name]), name)
     except ImportError as exc:
-        if name == "connect":
+        if _LAZY[name] == "toolhub.client":
             raise
         raise MissingExtra("hub", f"toolhub.{name}") from exc

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ import anyio.abc
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
 from toolhub.extensions import OwnerSandboxes
+from toolhub.function_tools import OpenAITools, langchain_tools, named_tools
 from toolhub.layers import Handler, stack
 from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
@@ -30,6 +31,7 @@ from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
 from toolhub.model import Call, FairShareKey, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
 from toolhub.sessions.pool import HubResources, SessionPool
 from toolhub.sessions.slot import Slot
+from toolhub.tool_names import Prefix
 
 
 class HubTask:
@@ -219,6 +221,19 @@ class HubTask:
                 for name in self._servers:
                     asking.start_soon(ask, name)
         return found
+
+    async def to_openai(self, *, servers: Collection[str] | None = None, prefix: Prefix = "always") -> OpenAITools:
+        """Return the tools for OpenAI's API: `definitions` for a request, `call()` for the tool calls of its answer.
+
+        servers: only these; default: all. prefix: `always` names them `server__tool`, so that adding a server renames
+        none; `collision` only where two servers have one of that name; `never`. Raises the error of a server whose
+        tools cannot be listed, ToolNotFound for an unknown server, ConfigError for two tools of one name.
+        """
+        return OpenAITools(self, await named_tools(self, servers, prefix))
+
+    async def as_langchain(self, *, servers: Collection[str] | None = None, prefix: Prefix = "always") -> list[Any]:
+        """Return the tools as LangChain's; arguments and errors as in `to_openai()`. Needs `langchain-core`."""
+        return langchain_tools(self, await named_tools(self, servers, prefix))
 
     async def request(self, server: str, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send any MCP request to a server and return its wire result.

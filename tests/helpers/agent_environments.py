@@ -84,8 +84,12 @@ def agent_environment(name: str) -> Path:
 @contextmanager
 def copied_environment(name: str, folder: Path) -> Iterator[Path]:
     """A copy of the environment, for a test that installs something there. It ends with the block."""
-    copy = folder / name
-    shutil.copytree(agent_environment(name), copy, symlinks=True)
+    original, copy = agent_environment(name), folder / name
+    shutil.copytree(original, copy, symlinks=True)
+    # `pip` of the copy would else run the original's Python, and change the original.
+    for program in (copy / "bin").iterdir():
+        if not program.is_symlink() and (text := program.read_bytes()).startswith(b"#!"):
+            program.write_bytes(text.replace(bytes(original), bytes(copy)))
     yield copy
     shutil.rmtree(copy)
 

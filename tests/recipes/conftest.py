@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_environments import build_wheel
 from llm_stand_in.model_server import ModelServer, open_model_server
 
 
@@ -14,6 +15,12 @@ from llm_stand_in.model_server import ModelServer, open_model_server
 def hub_bin() -> Path:
     """The folder of `toolhub` and of the servers that come with it."""
     return Path(sys.executable).parent
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install toolhub-runtime` installs."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_environments import AGENTS, agent_environment
+from agent_environments import AGENTS, agent_environment, copied_environment
 from llm_stand_in.answers import called, said
 from llm_stand_in.model_server import ModelServer
 from printed_page import PrintedPage, printed_page
@@ -61,6 +61,25 @@ def test_one_session_is_one_task_that_ends_with_it(page: PrintedPage, hub: Serve
     assert "Otters" in page.run("python one_session.py", bin)
     with hub.client() as http:
         assert http.get("/v1/tasks").json()["tasks"] == []
+
+
+def test_toolhubs_client_gives_langchain_tools_that_a_model_may_call_wrongly(
+    page: PrintedPage, hub: ServedHub, bin: Path, model: ModelServer, tmp_path: Path, wheel: Path
+) -> None:
+    page.write("client.py")
+    model.script(
+        called(("notes__execute", {"sql": "CREATE TABLE found (title TEXT)"})),
+        called(("notes__query", {"sql": "SELECT * FROM lost"})),
+        called(("notes__execute", {"sql": "INSERT INTO found VALUES ('Otters')"})),
+        called(("notes__query", {"sql": "SELECT * FROM found"})),
+        said("There are otters."),
+    )
+    with copied_environment("langgraph", tmp_path) as copy:
+        page.run(page.command("pip install toolhub-runtime").replace("toolhub-runtime", str(wheel)), copy / "bin")
+        settings = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "none", "MODEL": model.model}
+        assert page.run("python client.py", copy / "bin", **settings) == "There are otters.\n"
+    answers = [str(chat.body["messages"][-1]["content"]) for chat in model.chats[1:]]
+    assert "no such table: lost" in answers[1] and "Otters" in answers[3]
 
 
 def test_the_measurement_prints_both_ways(page: PrintedPage, hub: ServedHub, bin: Path, hub_bin: Path) -> None:

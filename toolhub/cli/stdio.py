@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from toolhub.cli.shared import log_to_stderr, open_task
+from toolhub.cli.shared import log_to_stderr, open_task, read_config
 from toolhub.cli.shared import run as run_async
 from toolhub.serve.stdio import serve_stdio
 
@@ -16,5 +16,7 @@ def run(config: Path | None, hub: str | None, token: str | None) -> None:
 
 
 async def _serve(config: Path | None, hub: str | None, token: str | None) -> None:
+    # The config of a running hub is not known here.
+    prefix = read_config(config).hub.tool_prefix if hub is None else "collision"
     async with open_task(config, hub, token, None) as task:
-        await serve_stdio(task)
+        await serve_stdio(task, prefix=prefix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,7 +12,9 @@ from toolhub.client.errors import HubLost, HubTimeout, HubUnreachable
 from toolhub.client.lease_renewer import RenewedTask, lease_renewer
 from toolhub.client.transport import Transport
 from toolhub.errors import SessionLost, TaskClosed, ToolhubError
+from toolhub.function_tools import OpenAITools, langchain_tools, named_tools
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
+from toolhub.tool_names import Prefix
 from toolhub.wire import error_from_wire, tool_from_wire
 
 # The hub keeps the deadline itself, and needs time to clean up and to answer. Only a hub that hangs takes longer.
@@ -118,6 +120,19 @@ class RemoteTask:
     async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
         """Return each server's tools, or the error of that server."""
         return await self._listed(fresh=fresh)
+
+    async def to_openai(self, *, servers: Collection[str] | None = None, prefix: Prefix = "always") -> OpenAITools:
+        """Return the tools for OpenAI's API: `definitions` for a request, `call()` for the tool calls of its answer.
+
+        servers: only these; default: all. prefix: `always` names them `server__tool`, so that adding a server renames
+        none; `collision` only where two servers have one of that name; `never`. Raises the error of a server whose
+        tools cannot be listed, ToolNotFound for an unknown server, ConfigError for two tools of one name.
+        """
+        return OpenAITools(self, await named_tools(self, servers, prefix))
+
+    async def as_langchain(self, *, servers: Collection[str] | None = None, prefix: Prefix = "always") -> list[Any]:
+        """Return the tools as LangChain's; arguments and errors as in `to_openai()`. Needs `langchain-core`."""
+        return langchain_tools(self, await named_tools(self, servers, prefix))
 
     async def _listed(
         self, *, server: str | None = None, fresh: bool = False

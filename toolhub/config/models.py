@@ -16,6 +16,7 @@ from toolhub.config.rules import check_origin
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
 from toolhub.config.server import ServerSpec
+from toolhub.tool_names import Prefix
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 HomePath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]
@@ -63,6 +64,8 @@ class HubSettings(Section):
     """Let TCP clients bring their own servers, that is, start programs here. Unix sockets always may."""
     http: HttpLimits = Field(default_factory=HttpLimits)
     """Limits on what a client may send."""
+    tool_prefix: Prefix = "collision"
+    """When MCP clients see a tool as `server__tool`: `always`, where servers have tools of one name, or `never`."""
     drain_s: Pause = 5
     """Time for running calls to end when the hub stops."""
     log_level: LogLevel = "info"

@@ -60,7 +60,7 @@ class HubGateway:
     def __init__(self, hub: Hub, *, lease: float) -> None:
         self._hub = hub
         self._lease = lease
-        self.gateway = McpGateway(_task_of, version=__version__)
+        self.gateway = McpGateway(_task_of, version=__version__, prefix=hub.config.hub.tool_prefix)
         self.gateway.server.middleware.append(self._note_session)
         self._changes, self._changed = anyio.create_memory_object_stream[None](1)
         hub.on_tools_changed(self._note_change)

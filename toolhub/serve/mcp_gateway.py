@@ -1,17 +1,14 @@
 """The MCP gateway: the hub as one MCP server. Any MCP client sees the tools of all its servers.
 
-A tool keeps its name while the name is unique among the task's servers. Tools with equal names are listed as
-`server__tool`. Calls may always use that form.
+`hub.tool_prefix` decides which tools are listed as `server__tool`. Calls may always use that form.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import weakref
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
 import anyio
@@ -28,11 +25,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from toolhub.errors import ToolhubError
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
 from toolhub.sessions.session import ERROR_META
+from toolhub.tool_names import SEPARATOR, Prefix, exposed_names, qualified
 from toolhub.wire import error_to_wire
 
-SEPARATOR = "__"
-# The limit of several model APIs for a function's name.
-MAX_NAME = 64
 # A client that does not read its notifications must not delay those of the others.
 _ANNOUNCE_S = 5.0
 # At most this many notices of a call wait for a slow client. Further ones are dropped, which MCP allows.
@@ -59,26 +54,6 @@ class Tools(Protocol):
     ) -> Result: ...
 
 
-def exposed_names(tools: Iterable[ToolInfo]) -> dict[str, ToolInfo]:
-    """Map the names that a client sees to tools: `tool` if unique, else `server__tool`; never above MAX_NAME."""
-    listed = list(tools)
-    owners = Counter(tool.name for tool in listed)
-    qualified = {_qualified(tool) for tool in listed if owners[tool.name] > 1}
-    plain = {name for name, count in owners.items() if count == 1} - qualified
-    return {_shortened(tool.name if tool.name in plain else _qualified(tool)): tool for tool in listed}
-
-
-def _qualified(tool: ToolInfo) -> str:
-    return f"{tool.server}{SEPARATOR}{tool.name}"
-
-
-def _shortened(name: str) -> str:
-    if len(name) <= MAX_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name[: MAX_NAME - 9]}_{digest}"
-
-
 class GatewayServer(Server[Any]):
     """The SDK's low-level server, announcing that its tool list can change."""
 
@@ -93,10 +68,11 @@ class GatewayServer(Server[Any]):
 
 
 class McpGateway:
-    """Answers MCP's tool methods from a task. task_of: finds the task of a request."""
+    """Answers MCP's tool methods from a task. task_of: finds the task of a request. prefix: see `tool_names`."""
 
-    def __init__(self, task_of: Callable[[Context], Awaitable[Tools]], *, version: str) -> None:
+    def __init__(self, task_of: Callable[[Context], Awaitable[Tools]], *, version: str, prefix: Prefix) -> None:
         self._task_of = task_of
+        self._prefix = prefix
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._names: weakref.WeakKeyDictionary[Tools, dict[str, ToolInfo]] = weakref.WeakKeyDictionary()
         self._bus = InMemorySubscriptionBus()
@@ -153,8 +129,16 @@ class McpGateway:
                 logger.warning("the tools of server %r are not listed: %s", server, found)
             else:
                 tools += found
-        listed = exposed_names(tools)
-        self._names[task] = {_qualified(tool): tool for tool in tools} | listed
+        listed = exposed_names(tools, prefix=self._prefix)
+        if len(listed) < len(tools):
+            shown = {id(tool) for tool in listed.values()}
+            left_out = [f"{tool.server}/{tool.name}" for tool in tools if id(tool) not in shown]
+            logger.warning(
+                "several servers have tools of one name, and hub.tool_prefix is %r; not listed: %s",
+                self._prefix,
+                ", ".join(left_out),
+            )
+        self._names[task] = {qualified(tool): tool for tool in tools} | listed
         return listed
 
     async def _listing(self, context: Context) -> list[Json]:

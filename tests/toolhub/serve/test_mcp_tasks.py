@@ -15,9 +15,6 @@ from real_processes import FIXTURES
 from served_hub import ServedHub, eventually, open_task, served, stub, write_config
 from served_hub import text_of as text_of_answer
 
-from toolhub.model import ToolInfo
-from toolhub.serve.mcp_gateway import MAX_NAME, exposed_names
-
 pytestmark = pytest.mark.anyio
 
 RICH = """
@@ -51,36 +48,6 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
-
-
-def tool(server: str, name: str) -> ToolInfo:
-    return ToolInfo(server, name, None, {})
-
-
-@pytest.mark.quick
-def test_names_stay_plain_while_they_are_unique() -> None:
-    tools = [tool("a", "read"), tool("b", "write")]
-    assert exposed_names(tools) == {"read": tools[0], "write": tools[1]}
-
-
-@pytest.mark.quick
-def test_only_names_that_collide_are_qualified() -> None:
-    tools = [tool("a", "read"), tool("b", "read"), tool("b", "write")]
-    assert list(exposed_names(tools)) == ["a__read", "b__read", "write"]
-
-
-@pytest.mark.quick
-def test_long_names_are_shortened_and_stay_different() -> None:
-    tools = [tool("a", "x" * 70), tool("a", "x" * 71), tool("s" * 60, "read"), tool("s" * 61, "read")]
-    names = list(exposed_names(tools))
-    assert len(set(names)) == 4 and max(map(len, names)) == MAX_NAME
-
-
-@pytest.mark.quick
-def test_a_plain_name_never_hides_a_qualified_one() -> None:
-    tools = [tool("a", "read"), tool("b", "read"), tool("c", "a__read")]
-    exposed = exposed_names(tools)
-    assert len(exposed) == 3 and exposed["a__read"] is tools[0] and tools[2] in exposed.values()
 
 
 @pytest.mark.parametrize("mode", MODES)
