@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import importlib
 import inspect
 import json
 import re
-import textwrap
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -26,6 +23,7 @@ from typer.cli import get_docs_for_click
 from toolhub.cli.app import add_installed_commands, app
 from toolhub.config import Config, ServerSpec
 from toolhub.config.models import HubSettings
+from toolhub.config.schema import field_doc
 from toolhub.config.section import Section
 from toolhub.hub import Hub
 from toolhub.serve.api import TaskApi
@@ -40,31 +38,6 @@ PYTHON = {
     "toolhub_agent": "The agent loop and its parts (extra `agent`).",
 }
 """Packages whose `__all__` is public, in the order of the page."""
-
-
-# --- fields ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _field_docs(cls: type) -> dict[str, str]:
-    """The string after each annotated field of a class, by field."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                found[field.target.id] = " ".join(text.value.value.split())
-    return found
-
-
-def field_doc(cls: type, name: str) -> str:
-    """What a field means; "" where its class and its bases do not say."""
-    return next((docs[name] for base in cls.__mro__[:-1] if name in (docs := _own_docs(base))), "")
-
-
-def _own_docs(cls: type) -> dict[str, str]:
-    return _field_docs(cls) if cls.__module__.startswith("toolhub") else {}
 
 
 # --- config ---------------------------------------------------------------------------------------------------------
@@ -173,9 +146,17 @@ def command_line() -> str:
     if not any(command.name == "run" for command in app.registered_commands):
         add_installed_commands()
     command = typer.main.get_command(app)
+    _fence_examples(command)
     text = str(get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="toolhub"), name="toolhub"))
     _, _, rest = text.partition("\n")  # the page has a title of its own
     return re.sub(r"^\*\*(\w+)\*\*:$", r"*\1*:", rest, flags=re.MULTILINE)
+
+
+def _fence_examples(command: Any) -> None:
+    """Make the examples of a command, and of those in it, a block of code."""
+    command.epilog = f"```console\n{command.epilog}\n```" if command.epilog else None
+    for inner in getattr(command, "commands", {}).values():
+        _fence_examples(inner)
 
 
 # --- HTTP -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from toolhub import __version__
-from toolhub.cli.help import MEASURE, SERVE, START, USE, Group, command
+from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, Group, command
 from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
 from toolhub.extensions import find_extension
@@ -53,6 +53,10 @@ def toolhub(
     A hub starts the MCP servers of a config, keeps a session for each task, limits how many calls run at once, and
     restarts servers that die. Agents and MCP clients connect to it.
     """
+    _help_without_command(context)
+
+
+def _help_without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -118,6 +122,26 @@ def demo(
         _extension("demo-replay", "demo --replay")(as_json, replay_log, config)
     else:
         _work("demo").run(agents, as_json)
+
+
+config_app = typer.Typer(cls=Group, invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config", rich_help_panel=START, epilog="toolhub config schema > hub.schema.json")
+
+
+@config_app.callback()
+def config(context: typer.Context) -> None:
+    """Help an editor with configs."""
+    _help_without_command(context)
+
+
+@command(config_app, OTHER, "toolhub config schema > hub.schema.json")
+def schema() -> None:
+    """Print the JSON schema of a config.
+
+    With it an editor completes keys and shows their meaning, unit and default. For VS Code with the extension YAML,
+    make this the first line of the config: # yaml-language-server: $schema=hub.schema.json
+    """
+    _work("init").print_schema()
 
 
 @command(

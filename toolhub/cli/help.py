@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The width of output that goes to a pipe or a file. No line is so long, so none is wrapped there.
 UNBOUNDED = 100_000
 
-GROUPS = ("Start here", "Run a hub", "Use its tools", "Run agents", "Measure", "Other commands")
+GROUPS = ("Start here", "Run a hub", "Use its tools", "Run agents", "Measure", "Commands")
 START, SERVE, USE, AGENTS, MEASURE, OTHER = GROUPS
 
 

@@ -15,7 +15,7 @@ from toolhub.config.problems import Problem
 
 LONGEST_NAME = 64
 
-_SPELLINGS = dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http"), "http")
+SPELLINGS = dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http"), "http")
 _NEEDS = {"stdio": "command", "http": "url", "sse": "url", "builtin": "builtin"}
 _ONLY_WITH = {"args": "command", "headers": "url", "options": "builtin"}
 
@@ -24,7 +24,7 @@ def transport_of(entry: Mapping[str, Any]) -> Any:
     """Return the transport that an entry names, in its canonical form, or the one that its keys imply."""
     named = entry.get("transport")
     if named is not None:
-        return _SPELLINGS.get(named, named) if isinstance(named, str) else named
+        return SPELLINGS.get(named, named) if isinstance(named, str) else named
     if entry.get("builtin") is not None:
         return "builtin"
     if entry.get("url") is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
 
@@ -30,7 +30,9 @@ Pause = Annotated[float, _refuse_boolean("float_type"), Field(ge=0, allow_inf_na
 Count = Annotated[int, _refuse_boolean("int_type"), Field(ge=1)]
 Length = Annotated[int, _refuse_boolean("int_type"), Field(ge=0)]
 Weight = Annotated[float, _refuse_boolean("float_type"), Field(ge=0.01, le=100, allow_inf_nan=False)]
-Text = Annotated[str, BeforeValidator(_as_text)]
+Text = Annotated[
+    str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"]}, mode="validation")
+]
 """A string. Numbers and booleans become their text."""
 
 
