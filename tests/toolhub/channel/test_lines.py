@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode
+from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
 
 pytestmark = pytest.mark.quick
 
@@ -115,3 +115,9 @@ async def test_what_is_no_json_is_a_value_error(line: str, padding: str) -> None
 async def test_bottomless_nesting_is_an_error_and_no_crash(padding: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         await decode(b"[" * 100_000 + padding.encode())
+
+
+def test_decoding_keeps_no_string_values() -> None:
+    first, second = (decode_inline(b'{"key": "a value of a result"}') for _ in range(2))
+    assert first == second
+    assert first["key"] is not second["key"]

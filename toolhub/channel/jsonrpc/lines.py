@@ -73,7 +73,8 @@ async def decode(line: bytes) -> Any:
 def decode_inline(line: bytes) -> Any:
     """Like `decode`, in the caller's thread whatever the length."""
     try:
-        return from_json(line)
+        # By default pydantic keeps up to 16,384 strings of what it decoded; values hardly ever come again.
+        return from_json(line, cache_strings="keys")
     except ValueError:
         # jiter refuses invalid UTF-8 outright; a result with one bad byte is still a result.
         return json.loads(line.decode("utf-8", "replace"))
