@@ -9,18 +9,18 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from toolhub.cli import demo_session
-from toolhub.cli.demo_session import Agent, Outcome
 from toolhub.cli.shared import console, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.errors import MissingExtra
-from toolhub.hub import Hub
-from toolhub.spawn.supervisor import descendants
+
+if TYPE_CHECKING:
+    from toolhub.cli.demo_session import Agent, Outcome
 
 
 def run(tasks: int, as_json: bool) -> None:
@@ -29,6 +29,15 @@ def run(tasks: int, as_json: bool) -> None:
         raise MissingExtra("hub,servers", "the demo")
     log_to_stderr("error")
     out = console(stderr=as_json)
+    out.print(
+        f"[bold]toolhub demo[/]: {tasks} agents. Each has a SQLite server, a time server (from PyPI)\n"
+        "and a Python sandbox of its own; all share a clock and a file server.\n"
+        "Half-way two servers are killed with SIGKILL.\n"
+    )
+    # Importing a hub takes most of a second; until then there is something to read.
+    from toolhub.cli.demo_session import Agent
+    from toolhub.spawn.supervisor import descendants
+
     agents = [Agent(f"agent-{number}") for number in range(1, tasks + 1)]
     with tempfile.TemporaryDirectory(prefix="toolhub-demo-") as folder:
         outcome = run_async(functools.partial(_session, agents, Path(folder), out))
@@ -40,15 +49,14 @@ def run(tasks: int, as_json: bool) -> None:
 
 
 async def _session(agents: list[Agent], workdir: Path, out: Console) -> Outcome:
-    out.print(
-        f"[bold]toolhub demo[/]: {len(agents)} agents, each with its own file, SQLite and time servers (the last from "
-        "PyPI), a sandbox for Python, and one clock that all share.\nHalf-way two servers are killed with SIGKILL.\n"
-    )
+    from toolhub.cli import demo_session
+    from toolhub.hub import Hub
+
     async with Hub(demo_session.config(workdir)) as hub:
         with Live(_table(agents), console=out, refresh_per_second=8) as live:
             changed: Callable[[], None] = lambda: live.update(_table(agents))  # noqa: E731
             outcome = await demo_session.play(hub, agents, workdir, changed)
-        out.print("\nThe same tool with a process per call, as MiroFlow's ToolManager does today ...")
+        out.print("\nNow one tool alone: its server kept, then a process per call, as in MiroFlow ...")
         await demo_session.compare(hub, outcome)
     return outcome
 
@@ -68,7 +76,7 @@ def _remembered(outcome: Outcome) -> tuple[str, str]:
     if outcome.no_sandbox:
         return "-", f"no sandbox here: {outcome.no_sandbox}"
     least = min(agent.remembered for agent in outcome.agents)
-    return f"{least} of {demo_session.ROUNDS}", "variables stay in each agent's sandbox from call to call"
+    return f"{least} of {outcome.rounds}", "each agent's sandbox keeps them"
 
 
 def _print_outcome(out: Console, outcome: Outcome) -> None:
@@ -83,12 +91,16 @@ def _print_outcome(out: Console, outcome: Outcome) -> None:
         ("servers killed", str(len(outcome.kills)), "; ".join(outcome.kills)),
         ("calls sent again", str(outcome.retries), "only of tools declared read-only"),
         ("calls that noticed", str(told), "told once that state was lost"),
-        ("rounds that Python remembers", *_remembered(outcome)),
+        ("rounds Python remembers", *_remembered(outcome)),
         ("processes left over", str(outcome.leftovers), "after the hub closed"),
         ("", "", ""),
-        ("time/get_current_time, kept", f"{outcome.kept_ms:.1f} ms", "median of this run"),
-        ("... a process per call", f"{outcome.spawned_ms:.0f} ms", "median of this run"),
-        ("ratio", f"{ratio:.0f} x", "same tool, same run, this machine"),
+        ("a call, its server kept", f"{outcome.kept_ms:.2f} ms", f"time server, median of {outcome.kept_calls}"),
+        (
+            "a call, a process per call",
+            f"{outcome.spawned_ms:.0f} ms",
+            f"time server, median of {outcome.spawned_calls}",
+        ),
+        ("ratio", f"{ratio:,.0f} x", "one at a time, nothing else running"),
     ]
     for row in rows:
         table.add_row(*row)

@@ -22,7 +22,8 @@ from toolhub.task import HubTask
 ROUNDS = 12
 # The pace of an agent, so that a person can follow what happens.
 THINK_S = 0.15
-SPAWN_CALLS = 5
+# Of the comparison, after the agents are done. The first calls of a new server are slower than all others.
+WARM_UP_CALLS, KEPT_CALLS, SPAWN_CALLS = 10, 100, 3
 TIME_SERVER = {
     "command": sys.executable,
     "args": ["-m", "mcp_server_time"],
@@ -44,8 +45,6 @@ class Agent:
     """Its id; empty where no sandbox can be made."""
     remembered: int = 0
     """Rounds that the Python in its sandbox still knew of at the end."""
-    seconds: list[float] = field(default_factory=list)
-    """Durations of `time/get_current_time`, the call that is also made with a process per call."""
 
 
 @dataclass
@@ -57,8 +56,11 @@ class Outcome:
     starts: int = 0
     deaths: int = 0
     retries: int = 0
+    rounds: int = ROUNDS
     kept_ms: float = 0.0
+    kept_calls: int = KEPT_CALLS
     spawned_ms: float = 0.0
+    spawned_calls: int = SPAWN_CALLS
     leftovers: int = 0
     no_sandbox: str = ""
     """Why there were no sandboxes, if there were none."""
@@ -69,21 +71,24 @@ class Outcome:
 
 
 def config(workdir: Path) -> Config:
-    """Servers that need no key and no network: four of ours, one from PyPI, and that one again per call."""
+    """Servers that need no key and no network: four of ours, one from PyPI, and that one again per call.
+
+    What each agent has for itself is forked, so that all agents begin at once.
+    """
     return parse_config(
         {
             "hub": {"state_dir": str(workdir / "state")},
             "servers": {
                 "clock": {"builtin": "clock", "share": "hub"},
-                "files": {
+                "files": {"builtin": "files", "share": "hub", "options": {"root": str(workdir)}},
+                "sqlite": {
                     "command": sys.executable,
-                    "args": ["-m", "toolhub_servers", "files", "--root", "."],
-                    "cwd": str(workdir),
-                    "stateful": False,
+                    "args": ["-m", "toolhub_servers", "sqlite"],
+                    "spawn": "fork",
+                    "preload": ["toolhub_servers.sqlite.server"],
                 },
-                "sqlite": {"command": sys.executable, "args": ["-m", "toolhub_servers", "sqlite"]},
                 "python": {"builtin": "python"},
-                "time": TIME_SERVER,
+                "time": {**TIME_SERVER, "spawn": "fork", "preload": ["mcp_server_time"]},
                 "time-per-call": {**TIME_SERVER, "share": "call"},
             },
         }
@@ -99,7 +104,6 @@ async def play(hub: Hub, agents: list[Agent], workdir: Path, changed: Callable[[
             running.start_soon(_play_one, hub, agent, outcome, victims.get(agent.name), changed)
     counted = hub.statistics()
     outcome.starts, outcome.deaths, outcome.retries = counted.starts, counted.deaths, counted.retries
-    outcome.kept_ms = statistics.median(second for agent in agents for second in agent.seconds) * 1e3
     return outcome
 
 
@@ -184,8 +188,6 @@ async def _call(
     if result.is_error:
         raise ToolhubError(f"{server}/{tool}: {result.text}")
     agent.calls += 1
-    if server == "time":
-        agent.seconds.append(took)
     agent.last = f"{server}/{tool}  {took * 1e3:.1f} ms"
     changed()
     return result.text
@@ -200,11 +202,18 @@ def _kill(task: HubTask, agent: Agent, server: str, outcome: Outcome) -> None:
 
 
 async def compare(hub: Hub, outcome: Outcome) -> None:
-    """Measure the same tool with a process per call, as MiroFlow does today."""
+    """Measure one tool alone: on a server that is kept, and with a process per call, as MiroFlow does today."""
+    async with hub.task("alone", run="demo") as task:
+        await _median_ms(task, "time", WARM_UP_CALLS)
+        outcome.kept_ms = await _median_ms(task, "time", KEPT_CALLS)
+        outcome.spawned_ms = await _median_ms(task, "time-per-call", SPAWN_CALLS)
+
+
+async def _median_ms(task: HubTask, server: str, calls: int) -> float:
+    """Make calls one after another."""
     seconds = []
-    async with hub.task("per-call", run="demo") as task:
-        for _ in range(SPAWN_CALLS):
-            began = time.perf_counter()
-            await task.call("time-per-call", "get_current_time", {"timezone": "UTC"}, timeout=60)
-            seconds.append(time.perf_counter() - began)
-    outcome.spawned_ms = statistics.median(seconds) * 1e3
+    for _ in range(calls):
+        began = time.perf_counter()
+        await task.call(server, "get_current_time", {"timezone": "UTC"}, timeout=60)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds) * 1e3
