@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from toolhub_agent.profiles import LaunchCommand, command_lines, load_profile, profile_names
+from toolhub_agent.profiles import LaunchCommand, load_profile, profile_names
 
 from testbed.engine.install import VLLM, installed
 from testbed.engine.server import EngineOptions, EngineServer, open_engine
@@ -61,14 +61,10 @@ def serve_arguments(line: LaunchCommand) -> list[str]:
 
 def commands_of_vllm() -> dict[str, list[str]]:
     profiles = {name: load_profile(name) for name in profile_names()}
-    profiles["two nodes"] = load_profile("vllm-tp", ["nodes=[a, b]", "tensor_parallel=16"])
-    profiles["all of it"] = load_profile(
-        "vllm", ["pipeline_parallel=2", "priority=true", "metrics=false", "eager=true", "prefix_caching=false"]
-    )
     return {
-        f"{name}: {line.title}": serve_arguments(line)
+        f"{name}: {line.name}": serve_arguments(line)
         for name, profile in profiles.items()
-        for line in command_lines(profile)
+        for line in profile.commands
         if line.argv[:2] == ("vllm", "serve") or "dynamo.vllm" in line.argv
     }
 
@@ -83,7 +79,7 @@ def test_vllms_own_parser_reads_every_flag_of_every_profile() -> None:
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """An engine with the flags and variables of the profile `cpu`, but for its address and its model's place."""
-    (line,) = command_lines(load_profile("cpu", ["extra_args=[]"]))
+    (line,) = load_profile("cpu").commands
     flags = list(line.argv[3:])
     for name in ("--host", "--port"):
         del flags[flags.index(name) : flags.index(name) + 2]

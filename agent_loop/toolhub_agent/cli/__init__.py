@@ -89,13 +89,13 @@ def llm_command(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Such as model=..., tensor_parallel=4, router.port=9000."),
+        typer.Option("--set", metavar="KEY=VALUE", help="E.g. model=..., tensor-parallel-size=4, router.port=9000."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the command that starts a model server well suited to agents.
 
-    It has prefix caching, chunked prefill and metrics. With several servers, `--set prefill.port=9000` sets a key of
-    the one named prefill; a key without a name is set for all.
+    It has prefix caching, chunked prefill and metrics. `--set FLAG=VALUE` sets an engine's flag for every command that
+    has it, `--set prefill-a.port=9000` that of the command named prefill-a.
     """
     _work("llm_command").run(profile, overrides=overrides or [], as_json=as_json)

@@ -10,20 +10,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolhub.cli.shared import console, print_json
-from toolhub_agent.profiles import LaunchCommand, Profile, command_lines, front_url, load_profile, profile_names
+from toolhub_agent.profiles import Profile, is_loopback, load_profile, profile_names
 
 
 def run(name: str | None, *, overrides: list[str], as_json: bool) -> None:
-    """Print a profile's commands as a shell script with comments; without a name, which profiles there are."""
+    """Print a profile's commands as a shell script with comments; without a name, list the profiles."""
     if name is None:
         _list(as_json)
         return
     profile = load_profile(name, overrides)
-    lines = command_lines(profile)
     if as_json:
-        print_json(_as_data(name, profile, lines))
+        print_json(_as_data(name, profile))
     else:
-        sys.stdout.write(_script(profile, lines))
+        sys.stdout.write(_script(profile))
 
 
 def _list(as_json: bool) -> None:
@@ -39,9 +38,9 @@ def _list(as_json: bool) -> None:
     console().print(table)
 
 
-def _script(profile: Profile, lines: list[LaunchCommand]) -> str:
+def _script(profile: Profile) -> str:
     head = _comment(profile.description, f"Flags checked against: {profile.checked}")
-    commands = [f"{_comment(f'{line.title} (on {line.node})', *line.notes)}\n{line.pretty()}" for line in lines]
+    commands = [f"{_comment(f'{one.name} (on {one.node})', *one.notes)}\n{one.pretty()}" for one in profile.commands]
     return "\n\n".join([head, *commands, _comment(*_afterwards(profile))]) + "\n"
 
 
@@ -50,21 +49,23 @@ def _comment(*sentences: str) -> str:
 
 
 def _afterwards(profile: Profile) -> list[str]:
-    url = front_url(profile)
-    hints = ", hints: {use_pin_scheduler: true}" if any(server.pins for server in profile.servers.values()) else ""
-    said = [f"When it is up: toolhub doctor --llm {url}", f"In the hub's config: llm: {{endpoints: [{url}]{hints}}}"]
-    if any(not server.is_local for server in profile.servers.values()):
-        said.append("No key is asked for: let only your own machines reach these ports.")
-    return said
+    hints = ", hints: {use_pin_scheduler: true}" if any(one.has_pins for one in profile.commands) else ""
+    lines = [
+        f"When it is up: toolhub doctor --llm {profile.url}",
+        f"In the hub's config: llm: {{endpoints: [{profile.url}]{hints}}}",
+    ]
+    if not all(is_loopback(one.node) for one in profile.commands):
+        lines.append("The servers ask for no key: let only your own machines reach these ports.")
+    return lines
 
 
-def _as_data(name: str, profile: Profile, lines: list[LaunchCommand]) -> dict[str, Any]:
-    commands = [{**asdict(line), "env": dict(line.env), "shell": line.shell()} for line in lines]
+def _as_data(name: str, profile: Profile) -> dict[str, Any]:
+    commands = [{**asdict(one), "env": dict(one.env), "shell": one.shell()} for one in profile.commands]
     return {
         "profile": name,
         "description": profile.description,
         "checked": profile.checked,
         "model": profile.model,
-        "url": front_url(profile),
+        "url": profile.url,
         "commands": commands,
     }

@@ -14,7 +14,7 @@ def test_without_a_name_it_lists_what_there_is(shell: Shell) -> None:
 
 
 def test_what_it_prints_is_a_script_a_shell_can_read(shell: Shell) -> None:
-    done = shell("llm-command", "vllm", "--set", "model=/models/mine", "--set", "tensor_parallel=2")
+    done = shell("llm-command", "vllm", "--set", "model=/models/mine", "--set", "tensor-parallel-size=2")
     assert done.returncode == 0
     words = shlex.split(done.stdout, comments=True)
     assert words[:3] == ["vllm", "serve", "/models/mine"] and words[words.index("--tensor-parallel-size") + 1] == "2"
@@ -33,8 +33,8 @@ def test_programs_get_each_command_in_parts(shell: Shell) -> None:
 
 
 def test_who_lets_other_machines_in_is_told(shell: Shell) -> None:
-    local, remote = shell.together(["llm-command", "vllm"], ["llm-command", "vllm", "--set", "nodes=[gpu1]"])
-    assert "No key is asked for" in remote.stdout and "No key is asked for" not in local.stdout
+    local, remote = shell.together(["llm-command", "vllm"], ["llm-command", "vllm", "--set", "node=gpu1"])
+    assert "ask for no key" in remote.stdout and "ask for no key" not in local.stdout
 
 
 def test_an_unknown_profile_is_refused_with_near_names(shell: Shell) -> None:
