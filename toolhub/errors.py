@@ -1,7 +1,8 @@
 """Every error toolhub raises, one class per decision a caller can take.
 
 The one question a caller has after a failed call is "was it sent?"; `CallError.sent` answers it. Nothing with
-``sent == "maybe"`` may be repeated unless the tool is declared safe to repeat.
+``sent == "maybe"`` may be repeated unless the tool is declared safe to repeat. The page docs/errors.md explains every
+class and its messages: the cause and the fix.
 """
 
 from __future__ import annotations

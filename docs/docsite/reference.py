@@ -219,6 +219,8 @@ def _documented(package: str, name: str, thing: Any) -> Iterator[str]:
         kind = "exception" if issubclass(thing, BaseException) else "class"
         yield f":::::{{py:{kind}}} {package}.{name}{_signature(thing)}"
         yield _docstring(thing)
+        if kind == "exception":
+            yield f"\n[Causes and fixes](../errors.md#{name.lower()})."
         if not issubclass(thing, BaseModel | enum.Enum):
             for member in _members(thing):
                 yield from member
