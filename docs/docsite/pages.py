@@ -26,8 +26,11 @@ ELSEWHERE = {
 }
 """Pages outside docs/, and their places in the site."""
 NAVIGATION = {
-    "Start": ["tutorial", "concepts", "comparison"],
-    "How to": ["howto/*", "gateway", "recipes/*"],
+    "Start": ["install", "tutorial", "concepts", "comparison"],
+    "How to": [
+        "howto/use", "howto/miroflow", "recipes/*", "gateway", "howto/sandboxes", "howto/sweeps", "howto/agent",
+        "howto/kv-hints", "howto/deploy",
+    ],
     "Reference": ["reference/*", "errors"],
     "Project": [
         "benchmarks", "architecture", "decisions/*", "glossary", "miroflow_defects", "security", "contributing",

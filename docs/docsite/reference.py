@@ -206,11 +206,17 @@ def metrics() -> str:
 def python() -> str:
     """Everything public, from signatures and docstrings."""
     lines: list[str] = []
+    places: dict[int, str] = {}
     for package, about in PYTHON.items():
         module = importlib.import_module(package)
         lines += [f"## `{package}`", "", about, ""]
         for name in sorted(module.__all__, key=str.lower):
-            lines += [*_documented(package, name, getattr(module, name)), ""]
+            thing = getattr(module, name)
+            if place := places.get(id(thing)):
+                lines += [f"`{package}.{name}` is `{place}`, above.", ""]
+            else:
+                lines += [*_documented(package, name, thing), ""]
+                places[id(thing)] = f"{package}.{name}"
     return "\n".join(lines)
 
 
