@@ -24,8 +24,8 @@ MODEL_URL = "http://127.0.0.1:8000"
 # Importing an agent's framework takes seconds, and a busy machine multiplies them.
 PROGRAM_ENDS_WITHIN_S = 120
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n+ *```(?P<kind>\w*)\n(?P<text>.*?)\n *```", re.DOTALL)
-_NAME_IN_COMMENT = re.compile(r"(?:#|//) (\S+\.\w+)$")
-_NAME_BEFORE = re.compile(r"`([^`]+\.\w+)`:$")
+_NAME_IN_COMMENT = re.compile(r"(?:#|//) (\S*\.\w+)$")
+_NAME_BEFORE = re.compile(r"`([^`]*\.\w+)`:$")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ class PrintedPage:
         shown = "\n".join(block.text for block in self.blocks if block.kind == "sh").replace("\\\n", " ")
         (line,) = [line for line in shown.splitlines() if containing in line and not line.startswith("#")]
         return self._here(" ".join(line.split()))
+
+    def script(self, containing: str) -> str:
+        """The one shell block of the page with these words."""
+        (text,) = [block.text for block in self.blocks if block.kind == "sh" and containing in block.text]
+        return self._here(text)
 
     def _here(self, text: str) -> str:
         for printed, actual in self.addresses.items():
