@@ -18,7 +18,7 @@ from toolhub_servers.serving.server import make_server, make_tool
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
-# Those that were asked for: some hundred names at most, since others are no zones.
+# Zones that were asked for. There are some hundred names; others are refused.
 _ZONES: dict[str, ZoneInfo] = {}
 
 
@@ -63,7 +63,7 @@ def create_server(*, now: Callable[[], datetime] = utc_now) -> MCPServer:
 
 
 async def zone_named(name: str) -> ZoneInfo:
-    """Return the zone, or raise a ToolError that names similar ones. Only one that is new is looked for on the disk."""
+    """Return the zone, or raise a ToolError that names similar ones. Reads the disk only for a new name."""
     zone = _ZONES.get(name)
     if zone is None:
         zone = _ZONES[name] = await to_thread.run_sync(find_zone, name)

@@ -1,7 +1,7 @@
 """An MCP server for the files below one directory.
 
-Every path is resolved, links included, and must then still be below the root. That keeps a model inside; it
-does not keep out another process that swaps a directory for a link between the check and the use.
+Every path is resolved, links included, and must then still be below the root. That keeps a model inside. It does not
+stop another process that replaces a directory by a link between the check and the use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import Field
 from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.server import make_server, make_tool
 
-# Enough for source files and notes; what is bigger would not fit a model's context either.
+# Enough for source files and notes. A larger file would not fit into a model's context.
 MAX_WRITE_BYTES = 1 << 20
 MAX_READ_BYTES = 1 << 20
 MAX_ENTRIES = 1000
@@ -79,7 +79,7 @@ def create_server(root: str | Path = ".") -> MCPServer:
 
 
 class FileTree:
-    """The files below one directory. All methods block; ToolError carries a text for the model."""
+    """The files below one directory. Methods block. The text of a ToolError is for the model."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -180,7 +180,7 @@ async def _in_thread(method: Callable[[str, *Rest], str], path: str, *rest: *Res
 
 def _describe(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
-        return f"{entry.name} (link)"  # and no word about what it leads to, which may be outside
+        return f"{entry.name} (link)"  # its target may be outside, so nothing is said about it
     return f"{entry.name}/" if entry.is_dir() else f"{entry.name} ({entry.stat().st_size} bytes)"
 
 
@@ -191,7 +191,7 @@ def _read_part(file: Path, offset: int, limit: int) -> tuple[bytes, int]:
 
 
 def _decode(data: bytes, offset: int, size: int) -> tuple[str, int]:
-    """Return the text and the offset after it, leaving a character that the limit cut in two."""
+    """Return the text and the offset after it, without a character that the limit cut in two."""
     end = offset + len(data)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=end >= size)
@@ -214,7 +214,7 @@ def _replace(file: Path, data: bytes) -> None:
 def _matches(relative: str, pattern: str) -> bool:
     pattern = pattern.removeprefix("**/")
     subject = relative if "/" in pattern else os.path.basename(relative)
-    # The usual `**/` also means no directory at all.
+    # In the usual meaning, `**/` also matches no directory at all.
     return fnmatchcase(subject, pattern) or fnmatchcase(subject, pattern.replace("/**/", "/"))
 
 

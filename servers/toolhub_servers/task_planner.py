@@ -1,8 +1,8 @@
 """An MCP server that keeps a task's plan as a list of todos: MiroFlow's `task_planner`.
 
-The list is one file per task, replaced as a whole under a lock, so it survives a restart of the server and two servers
-of the same task. Against the original (D-33): a file that cannot be read is set aside and told, never taken for an
-empty plan, and the default folder does not depend on where the program was started.
+The list is one file per task. It is replaced as a whole under a lock, so it survives a restart of the server and is
+safe with two servers of one task. Unlike in the original (D-33), a file that cannot be read is set aside with a message
+and never taken for an empty plan, and the default folder does not depend on the working directory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.server import make_server, make_tool
 
 SHOWN_ID = 8
-# Of 255 bytes that a file name may have; drafts and locks have longer endings.
+# Of the 255 bytes of a file name; drafts and locks have longer endings.
 LONGEST_NAME, NAME_START = 200, 160
-# A plan that is longer is no plan; and each change writes the whole file.
+# A limit, because each change writes the whole file.
 MAX_TODOS, MAX_TITLE = 500, 2000
 
 
@@ -48,8 +48,8 @@ def create_server(
 ) -> MCPServer:
     """Return the server. Raises ValueError if the folder cannot be made.
 
-    data_dir: where the lists are kept; None: `todo_lists` in the user's state folder. task_id: whose list it is; None:
-    the task that the hub runs this for.
+    data_dir: where the lists are kept; None: `todo_lists` in the user's state folder. task_id: the task of the list;
+    None: the task that the hub runs this server for.
     """
     owner = task_id or (context.owner if context is not None else "default")
     plan = Plan(Path(data_dir) if data_dir else default_folder(), owner)
@@ -98,7 +98,7 @@ def create_server(
 
 
 class Plan:
-    """One task's todos in a file. All methods block and return the plan as markdown."""
+    """One task's todos in a file. Methods block and return the plan as Markdown."""
 
     def __init__(self, folder: Path, task_id: str) -> None:
         try:
@@ -142,7 +142,7 @@ class Plan:
         return self._changed(change)
 
     def _changed(self, change: Callable[[list[Todo]], str]) -> str:
-        """Apply a change to the list and save it if it did something; a failure changes nothing."""
+        """Apply a change to the list, and save the list if it changed. A failure changes nothing."""
         try:
             with self._locked():
                 todos = self._load()
@@ -213,11 +213,11 @@ def markdown(todos: list[Todo], message: str = "") -> str:
 
 
 def file_name(task_id: str) -> str:
-    """An id as a part of a file name: no separators, as they come from clients, and never longer than that may be."""
+    """Return an id as a part of a file name: without separators, and never too long. Clients choose the ids."""
     quoted = urllib.parse.quote(task_id, safe="").replace("~", "%7E")
     if len(quoted) <= LONGEST_NAME:
         return quoted
-    # A short name never has the sign in it, so this is no other task's.
+    # A short name never contains the sign, so this is not the name of another task.
     return f"{quoted[:NAME_START]}~{hashlib.sha256(quoted.encode()).hexdigest()[:32]}"
 
 

@@ -1,10 +1,10 @@
-"""An MCP server that lets a model use a browser: one Chromium for the whole hub, pages of its own for each task.
+"""An MCP server that lets a model use a browser: one Chromium for the whole hub, separate pages for each task.
 
-Tools have the names and arguments of @playwright/mcp, and none runs code of the model's in a page. A task's pages share
-cookies and storage with nobody, and end with the task. Pages reach public addresses only, unless `allow_private` says
-otherwise.
+Tools have the names and arguments of @playwright/mcp. None of them runs a model's code in a page. A task's pages share
+cookies and storage with no other task, and end with the task. Pages reach only public addresses, unless `allow_private`
+lists others.
 
-Playwright is imported when a server or a renderer is made, so that importing this costs nothing and needs no extra.
+Playwright is imported when a server or a renderer is made, so that importing this package is cheap and needs no extra.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
     """Return the server. options: those of `BrowserSettings`.
 
     context: what the hub gives the server; None: the server runs a Chromium of its own.
-    Raises ValueError for an option that cannot be used and where there is no Chromium, MissingExtra where there is no
-    Playwright.
+    Raises ValueError for an unusable option or if there is no Chromium, MissingExtra if there is no Playwright.
     """
     settings = BrowserSettings(**options)
     _check_playwright()
@@ -41,7 +40,7 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
 
 async def open_renderer(resources: SharedResources, settings: BrowserSettings | None = None) -> BrowserRenderer:
-    """Return what renders pages on the hub's browser. Raises MissingExtra where there is no Playwright."""
+    """Return a renderer of pages on the hub's browser. Raises MissingExtra if there is no Playwright."""
     _check_playwright()
     from toolhub_servers.browser.render import open_renderer
 

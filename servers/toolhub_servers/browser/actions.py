@@ -1,4 +1,4 @@
-"""What the tools do with the tabs of a task: each function is one action, and its answer one text."""
+"""The actions of the tools on a task's tabs. Each function is one action and returns one text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolhub_servers.browser.reading import cut, read_page, shortened
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.tabs import Tabs
 
-# After the document is there: most pages have shown what they have to show.
+# After the document is loaded. Most pages show everything by then.
 LOAD_S = 3.0
-# A snapshot waits for each frame, and some never come.
+# A snapshot waits for each frame, and some frames never load.
 FRAMES_S = 2.0
-# A file that is there by then is told at once, a larger one in a later result.
+# A file that is complete by then is in this result, a larger one in a later result.
 DOWNLOAD_WAIT_S = 5.0
 _REF = re.compile(r"(?:f\d+)?e\d+")
 NO_PAGE = "No page is open; open one with browser_navigate."
@@ -33,7 +33,7 @@ async def navigate(tabs: Tabs, url: str, settings: BrowserSettings) -> str:
     try:
         response = await page.goto(url, wait_until="domcontentloaded")
     except PlaywrightError as exc:
-        if "Download is starting" in exc.message:  # the event that tells of it comes a moment later
+        if "Download is starting" in exc.message:  # its event comes a moment later
             await tabs.downloads.wait_idle(DOWNLOAD_WAIT_S, ended=ended + 1)
             return await view(tabs, settings)
         _raise_refusal(tabs, page, url)
@@ -54,7 +54,7 @@ async def navigate_back(tabs: Tabs, settings: BrowserSettings) -> str:
 
 
 def _raise_refusal(tabs: Tabs, page: Page, url: str) -> None:
-    """Raise Refused if it was the page itself that was not to be reached, directly or by a redirect."""
+    """Raise Refused if the page itself must not be reached, directly or after a redirect."""
     for target in (target_of(url), target_of(page.url)):
         if target is not None and target in tabs.rules.refused:
             tabs.rules.take_refused()
@@ -62,16 +62,16 @@ def _raise_refusal(tabs: Tabs, page: Page, url: str) -> None:
 
 
 async def _wait_loaded(page: Page) -> None:
-    """Wait for what the document loads, for a moment at most."""
+    """Wait a moment for what the document loads."""
     with anyio.move_on_after(LOAD_S):
         try:
             await page.wait_for_load_state("load")
         except PlaywrightError:
-            pass  # it is gone, or has gone on to another page
+            pass  # it was closed, or has gone on to another page
 
 
 async def view(tabs: Tabs, settings: BrowserSettings, response: Response | None = None) -> str:
-    """The result of an action: where the page is now and, if the settings say so, what it shows."""
+    """Return the result of an action: where the page is now and, if the settings say so, a snapshot."""
     await tabs.downloads.wait_idle(DOWNLOAD_WAIT_S)
     if not tabs.pages:
         return told(tabs, NO_PAGE)
@@ -91,13 +91,13 @@ async def _head(page: Page) -> list[str]:
 
 
 def told(tabs: Tabs, text: str) -> str:
-    """The text, with what the pages did by themselves since the last result."""
+    """Return the text, with what the pages did by themselves since the last result."""
     news = tabs.take_news()
     return "\n".join([text, "### Events", *(f"- {line}" for line in news)]) if news else text
 
 
 async def _tree(page: Page) -> str:
-    """The elements of a page. Frames that do not come are left out; a page that is slow itself gets more time."""
+    """Return the elements of a page. Frames that do not load are left out; a slow page itself gets more time."""
     try:
         return await page.aria_snapshot(mode="ai", timeout=FRAMES_S * 1000)
     except PlaywrightTimeout:
@@ -122,7 +122,7 @@ async def element(tabs: Tabs, ref: str) -> tuple[Page, Locator]:
     """Return the element that a snapshot called `ref`. Raises BrowserError if the page has none."""
     page = tabs.current
     if not _REF.fullmatch(ref):
-        raise BrowserError(f"{ref[:100]!r} is no reference; take one from a snapshot, such as e12")
+        raise BrowserError(f"{ref[:100]!r} is not a reference; take one from a snapshot, such as e12")
     found = page.locator(f"aria-ref={ref}")
     try:
         is_there = await found.count() == 1
@@ -159,7 +159,7 @@ async def list_tabs(tabs: Tabs) -> str:
 
 
 async def _title(page: Page) -> str:
-    """The title, if the page is in a state to tell it."""
+    """Return the title, if the page can be asked for it."""
     with anyio.move_on_after(1):
         try:
             return shortened(await page.title())

@@ -1,4 +1,4 @@
-"""Starting Chromium, and noticing its end."""
+"""Start Chromium, and notice its end."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.confined import BROWSER_UID, uid_exists
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# A cold start takes some 3 s, and many times that on a machine that is busy with other things.
+# A cold start takes about 3 s, and many times that on a busy machine.
 START_S = 60.0
-# Closing takes some 100 ms. Whatever does not end in time ends with the pipe to it.
+# Closing takes about 100 ms. What has not ended by then ends when its pipe is closed.
 CLOSE_S = 10.0
-# It answers within milliseconds, but giving it up costs every task its pages: a busy machine is no reason to.
+# Chromium answers within milliseconds. Giving it up loses the pages of all tasks, so a busy machine gets time.
 PROBE_S = 30.0
-# Nothing listens there: what belongs to no context has no network.
+# Nothing listens there: pages outside all contexts have no network.
 NO_PROXY = "http://127.0.0.1:1"
 ARGUMENTS = (
     "--disable-dev-shm-usage",  # containers have 64 MB of it, and Chromium crashes when it is full
-    # Nothing may pass by the proxy: no name is resolved here, no packet sent outside of a connection.
+    # Nothing may bypass the proxy: Chromium resolves no name and sends no packet outside a connection to it.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     "--dns-prefetch-disable",
     "--disable-quic",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
-# What Chromium needs of the environment; the hub's has secrets that are nobody else's business.
+# What Chromium needs of the environment. The rest of the hub's may contain secrets.
 _ENVIRONMENT = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "FONTCONFIG_FILE")
 _ENVIRONMENT_PREFIXES = ("LC_", "XDG_", "FONTCONFIG_")
 
@@ -50,7 +50,7 @@ _AS_ROOT = f"; the hub is root, so Chromium runs as uid {BROWSER_UID}, which has
 
 
 def find_chromium(executable: str | None) -> str:
-    """Return the path of the Chromium to run. Raises ValueError that says what to do."""
+    """Return the path of the Chromium to run. Raises ValueError, which says what to do."""
     if executable is not None:
         if found := shutil.which(executable):
             return found
@@ -84,7 +84,7 @@ class Chromium:
         await self._gone.wait()
 
     async def check(self) -> bool:
-        """Return whether it answers; if not, it is gone from now on. The death of the driver is noticed only so."""
+        """Return whether Chromium answers; if not, it counts as gone. Only this notices the death of the driver."""
         if not self.is_gone:
             try:
                 with anyio.fail_after(PROBE_S):
@@ -97,10 +97,10 @@ class Chromium:
 
 @asynccontextmanager
 async def open_chromium(settings: BrowserSettings) -> AsyncIterator[Chromium]:
-    """Run a Chromium with a profile of its own as long as the block. Raises BrowserUnavailable.
+    """Run a Chromium with its own profile during the block. Raises BrowserUnavailable.
 
-    If this process is killed, the driver reads the end of its pipe and ends Chromium; if the driver is killed, Chromium
-    does the same. What they leave on the disk goes with the next start.
+    If this process is killed, the driver reads the end of its pipe and ends Chromium. If the driver is killed, Chromium
+    does the same. The next start removes their files.
     """
     try:
         path = find_chromium(settings.executable)
@@ -128,7 +128,7 @@ async def _open_launcher(path: str, settings: BrowserSettings) -> AsyncIterator[
         try:
             launcher = Launcher(scratch.path, path, uid=uid)
         except OSError as exc:
-            raise BrowserUnavailable(f"the folder of the browser was not filled: {exc}") from exc
+            raise BrowserUnavailable(f"the folder of the browser could not be filled: {exc}") from exc
         yield launcher
     finally:
         with anyio.CancelScope(shield=True):
@@ -137,7 +137,7 @@ async def _open_launcher(path: str, settings: BrowserSettings) -> AsyncIterator[
 
 @asynccontextmanager
 async def _running(path: str, launcher: Launcher, settings: BrowserSettings) -> AsyncIterator[Browser]:
-    # A cancellation in here would leak processes; the start has its own deadline.
+    # A cancellation in here would leak processes. The start has its own deadline.
     with anyio.CancelScope(shield=True):
         driver = await _start_driver()
         try:
@@ -163,7 +163,7 @@ async def _start_driver() -> Playwright:
 
 
 def _hear_of_its_end(starting: Any) -> None:
-    """Ask what nobody else does: why a driver ended. asyncio would report that as an error that got lost."""
+    """Fetch the reason why a driver ended. asyncio would otherwise report an exception that was never retrieved."""
     transport = getattr(getattr(starting, "_client", None), "_transport", None)
     if (end := getattr(transport, "on_error_future", None)) is not None:
         end.add_done_callback(lambda end: end.cancelled() or end.exception())
@@ -180,7 +180,7 @@ async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: B
             proxy={"server": NO_PROXY},
             env=environment(os.environ, launcher),
             timeout=START_S * 1000,
-            # The hub decides what a signal means.
+            # The hub handles signals itself.
             handle_sigint=False,
             handle_sigterm=False,
             handle_sighup=False,
@@ -191,9 +191,9 @@ async def _launch(driver: Playwright, path: str, launcher: Launcher, settings: B
 
 
 def account(settings: BrowserSettings) -> int | None:
-    """Whom Chromium is to run as: nobody else's uid under root, else None for the hub's own.
+    """Return the uid that Chromium runs as: an unused one if the hub is root, else None for the hub's own.
 
-    Raises BrowserUnavailable where root cannot be somebody else, unless the settings do without a sandbox.
+    Raises BrowserUnavailable if root cannot change its uid, unless the settings turn off Chromium's sandbox.
     """
     if os.geteuid() != 0:
         return None
@@ -208,7 +208,7 @@ def account(settings: BrowserSettings) -> int | None:
 
 
 def failure_reason(message: str) -> str:
-    """Why Chromium ended, of all that Playwright repeats of what it said."""
+    """Return why Chromium ended, out of the output that Playwright repeats."""
     said = [line.partition("[err] ")[2] for line in message.splitlines() if line.startswith("[pid=")]
     reasons = [line for line in said if ":FATAL:" in line or "sandbox" in line]
     return (reasons or message.splitlines() or ["no reason told"])[0][:300]
@@ -227,14 +227,14 @@ async def _stop(driver: Playwright, browser: Browser | None = None) -> None:
 
 
 def environment(of_hub: Mapping[str, str], launcher: Launcher) -> dict[str, str | float | bool]:
-    """What Chromium gets of the hub's environment."""
+    """Return the variables of the hub's environment that Chromium gets."""
     kept: dict[str, str | float | bool] = {
         name: value for name, value in of_hub.items() if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
     }
     kept["PATH"] = os.pathsep.join([launcher.programs, of_hub.get("PATH", os.defpath)])
     if launcher.tmpdir is not None:
         kept["TMPDIR"] = launcher.tmpdir
-    if launcher.uid is not None:  # the hub's are closed to it
+    if launcher.uid is not None:  # it cannot use the hub's folders
         kept = {name: value for name, value in kept.items() if not name.startswith("XDG_")}
         kept["HOME"] = launcher.home
     return kept

@@ -1,4 +1,4 @@
-"""Files that pages offer: saved to the task's folder, one by one, without the page's say in where."""
+"""Files that pages offer. They are saved to the task's folder, one by one; the page has no say in the path."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.scratch import Scratch
 from toolhub_servers.browser.settings import BrowserSettings
 
-# A page can offer one after the other.
+# A limit, because a page can offer one file after the other.
 FILES_PER_TASK = 200
-# A slow server may take its time, but not for ever: until then the file grows on the hub's disk.
+# A limit for slow servers: until then the file grows on the hub's disk.
 DOWNLOAD_S = 300.0
-# Ending one takes milliseconds.
+# Cancelling a download takes milliseconds.
 END_S = 1.0
-# A fast server fills some 100 MB in that time.
+# A fast server sends about 100 MB in that time.
 LOOK_S = 0.2
-# What else is on the disk needs some room, too.
+# Left free for everything else on the disk.
 LEAST_FREE_BYTES = 512 << 20
 _UNFIT = re.compile(r"[^\w .()+,=@-]")
 _LONGEST_NAME = 120
 
 
 class Downloads:
-    """The files of one task. tell: is called with a sentence on each. Use `aclose()` when the task ends."""
+    """The files of one task. tell: called with a sentence about each. Use `aclose()` when the task ends."""
 
     def __init__(self, settings: BrowserSettings, owner: str, tell: Callable[[str], None]) -> None:
         self._settings = settings
@@ -44,12 +44,12 @@ class Downloads:
         self._scratch: Scratch | None = None
         self._names: set[str] = set()
         self.ended = 0
-        """How many downloads have ended, well or badly."""
+        """How many downloads have ended, with or without success."""
         self._active = 0
         self._one_ended = anyio.Event()
 
     async def save(self, download: Download) -> None:
-        """Wait for the file and keep it, or tell why not."""
+        """Wait for the file and keep it, or tell why it was not kept."""
         self._active += 1
         try:
             await self._save(download, fit_name(download.suggested_filename))
@@ -76,7 +76,7 @@ class Downloads:
             self._tell(f"The download of {name} failed: {exc}")
 
     async def _keep(self, download: Download, target: Path) -> str:
-        """Return a sentence on the file that is there now."""
+        """Return a sentence about the file that was saved."""
         size = await self._arrived_bytes(download)
         await to_thread.run_sync(_copy, Path(await download.path()), target)
         return f"Downloaded {target.name} ({size} bytes) to {target}"
@@ -92,7 +92,7 @@ class Downloads:
                     await anyio.sleep(LOOK_S)
                 await download.cancel()
             except (PlaywrightError, OSError):
-                pass  # Chromium is gone with its folder, which the failure will tell
+                pass  # Chromium has ended and its folder is gone; the download fails with the reason
 
         async with anyio.create_task_group() as watching:
             if (growing := _path_of(download)) is not None:
@@ -110,7 +110,7 @@ class Downloads:
         return _size(path)
 
     def _excess(self, path: Path) -> str:
-        """Say what there is too much of, or nothing."""
+        """Return what is over a limit; empty if nothing is."""
         limit = self._settings.max_download_bytes
         if _size(path) > limit:
             return f"it has more than {limit} bytes (max_download_bytes)."
@@ -119,13 +119,13 @@ class Downloads:
         return ""
 
     async def wait_idle(self, limit: float, *, ended: int = 0) -> None:
-        """Wait until nothing is being downloaded and `ended` downloads have ended, for so many seconds at most."""
+        """Wait until no download is running and `ended` downloads have ended, for at most so many seconds."""
         with anyio.move_on_after(limit):
             while self._active or self.ended < ended:
                 await self._one_ended.wait()
 
     async def aclose(self) -> None:
-        """Remove the files, unless there is a folder where they stay."""
+        """Delete the files, unless they are in a folder that is to stay."""
         if self._scratch is not None:
             await to_thread.run_sync(self._scratch.remove)
             self._scratch = self._folder = None
@@ -141,11 +141,14 @@ class Downloads:
         return self._folder
 
     def _reserved(self, name: str) -> str:
-        """The name, or one like it that no other file has. Raises OSError where there is no folder for it."""
+        """Return a path with this name, or with a similar one that is free.
+
+        Raises OSError if there is no folder for it.
+        """
         folder = self._made_folder()
         stem, extension = os.path.splitext(name)
         number = 1
-        # Also no link: what is written would go where it leads.
+        # A link is not free either: what is written would go to its target.
         while name in self._names or os.path.lexists(folder / name):
             name = f"{stem} ({number}){extension}"
             number += 1
@@ -154,7 +157,7 @@ class Downloads:
 
 
 async def _end(download: Download) -> None:
-    """Load no more of it, and keep nothing where it grew."""
+    """Stop loading, and delete what was loaded."""
     with anyio.move_on_after(END_S, shield=True):
         try:
             await download.cancel()
@@ -164,25 +167,25 @@ async def _end(download: Download) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy the file that Chromium wrote; under root, what Chromium could not read must not come here by a link."""
+    """Copy the file that Chromium wrote. Under root, a link must not copy a file that Chromium could not read."""
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.stat(source.parent).st_uid:
-            raise PermissionError("it is not a file of the browser's")
+            raise PermissionError("it is not the browser's file")
         with target.open("xb") as copy:
             shutil.copyfileobj(stream, copy)
 
 
 def _path_of(download: Download) -> Path | None:
-    """Where the file grows; Playwright itself tells that only once it is whole. None: nobody knows."""
+    """Return the path of the growing file, which Playwright tells only when it is complete. None: unknown."""
     artifact = getattr(getattr(download, "_impl_obj", None), "_artifact", None)
     path = getattr(artifact, "_initializer", {}).get("absolutePath")
     return None if path is None else Path(path)
 
 
 def _size(path: Path) -> int:
-    """Of the file or, while it is not whole, of what Chromium calls it until then."""
+    """Return the size of the file, which has another name until it is complete."""
     for name in (path, path.with_name(f"{path.name}.crdownload")):
         try:
             return name.stat().st_size
@@ -192,12 +195,12 @@ def _size(path: Path) -> int:
 
 
 def folder_name(owner: str) -> str:
-    """Return a name for the folder of one task, which no other task has: a name that had to be changed gets a hash."""
+    """Return a unique folder name for a task. A name that had to be changed gets a hash."""
     name = fit_name(owner)
     return name if name == owner else f"{name}-{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
 
 
 def fit_name(name: str) -> str:
-    """Return a name for one file in a folder, whatever a server suggested."""
+    """Return a safe file name for the name that a server suggested."""
     stem, extension = os.path.splitext(_UNFIT.sub("_", name).strip(" ."))
     return (stem[: _LONGEST_NAME - len(extension[:20])] + extension[:20]) or "file"

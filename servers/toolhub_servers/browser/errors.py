@@ -1,4 +1,4 @@
-"""Why the browser gave no page. Each text is for the model, and ends with the way out."""
+"""Why the browser has no page. Each text is for the model, and ends with what to do."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from toolhub.errors import ToolhubError
 
 
 class BrowserError(ToolhubError):
-    """Root. The task's pages are as they were, unless the class says otherwise."""
+    """Root. The task's pages are unchanged, unless the class says otherwise."""
 
 
 class BrowserUnavailable(BrowserError):
-    """Chromium does not start here; somebody has to install or configure something."""
+    """Chromium cannot start here. Something has to be installed or configured."""
 
 
 class BrowserFull(BrowserError):
-    """As many tasks have pages open as may; worth another try later."""
+    """Too many tasks have pages open. Trying again later may help."""
 
 
 class PagesLost(BrowserError):
-    """The task's pages, cookies and storage are gone, through no act of the task. It is told once."""
+    """The task's pages, cookies and storage are lost, and not by an action of the task. Raised once."""
 
 
 class Refused(BrowserError):
-    """The address is none that may be reached: not http(s), or not public and not allowed."""
+    """The address must not be reached: it is not http(s), or not public and not allowed."""

@@ -1,9 +1,9 @@
-"""Where pages may go: every public address, and those private ones that are allowed.
+"""Limit pages to public addresses and to those private ones that are allowed.
 
-Chromium reaches the network through a proxy in the hub's process, one for each context, and through nothing else: names
-are resolved there, and the address that is judged is the address that is connected to. So a redirect, an image, a frame
-or a WebSocket is judged as a navigation is. One proxy for each context because Chromium holds up to 32 connections to a
-proxy for each context, and the proxy serves as many: no task waits for the connections of another.
+Chromium reaches the network only through a proxy in the hub's process. The proxy resolves names, and checks the very
+address that it connects to. So redirects, images, frames and WebSockets are checked like navigations. Each context has
+a proxy of its own: Chromium opens up to 32 connections to a proxy per context, so no task waits for connections of
+another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY = "the browser's option allow_private"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # A page can ask for any number of hosts.
 _REFUSALS_KEPT = 20
-# Browsers leave these out wherever they stand.
+# Browsers ignore these characters anywhere in a URL.
 _IGNORED = re.compile(r"[\t\r\n]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(?:/|$)")
@@ -33,9 +33,9 @@ _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class PublicRules(AllowRules):
-    """Admits what is public, and `rules` whatever they lead to.
+    """Admits public addresses, and the addresses that `rules` lead to.
 
-    refused: what had no address that is admitted, since the last `take_refused()`. reached: what had one.
+    refused: targets without an admitted address since the last `take_refused()`. reached: targets with one.
     """
 
     refused: dict[Target, None] = field(default_factory=dict, compare=False)
@@ -43,11 +43,11 @@ class PublicRules(AllowRules):
 
     @classmethod
     def allowing(cls, private: Sequence[str]) -> PublicRules:
-        """Read the list of private hosts. Raises ValueError, naming the entry that is no host."""
+        """Parse the list of private hosts. Raises ValueError, which names the entry that is not a host."""
         return cls(tuple(_read(text) for text in private), KEY)
 
     def admits(self, target: Target) -> bool:
-        """Whether to look the target up; a name may lead anywhere, so it is judged by its addresses."""
+        """Whether to look the target up. A name may lead anywhere, so its addresses are checked."""
         return target.address is None or self.admits_address(target, target.address)
 
     def admits_address(self, target: Target, address: IPAddress) -> bool:
@@ -63,7 +63,7 @@ class PublicRules(AllowRules):
         return any(rule.admits(target) for rule in self.rules)
 
     def take_refused(self) -> list[Target]:
-        """Return what was refused since the last time."""
+        """Return the targets that were refused since the last call."""
         refused = list(self.refused)
         self.refused.clear()
         self.reached.clear()
@@ -78,7 +78,7 @@ def _read(text: str) -> Rule:
 
 
 def target_of(url: str) -> Target | None:
-    """The host and port of an http(s) address; None where there is none that could be told."""
+    """Return the host and port of an http(s) address; None if it has none."""
     try:
         parts = urlsplit(url)
         return parse_authority(parts.netloc.rpartition("@")[2], default_port=_DEFAULT_PORTS[parts.scheme])
@@ -87,7 +87,7 @@ def target_of(url: str) -> Target | None:
 
 
 def checked_url(url: str, rules: AllowRules) -> str:
-    """Return the address to navigate to, with a scheme. Raises Refused for what cannot be reached by any lookup."""
+    """Return the address to navigate to, with a scheme. Raises Refused if it can be refused without a lookup."""
     url = _IGNORED.sub("", url).strip()
     if url == "about:blank":
         return url
@@ -108,11 +108,11 @@ def refusal(target: Target) -> Refused:
 
 @asynccontextmanager
 async def open_guard(rules: AllowRules) -> AsyncIterator[str]:
-    """Serve a proxy with these rules on the loopback interface and give its address."""
+    """Run a proxy with these rules on the loopback interface during the block; yield its address."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = listener.getsockname()[1]
         async with anyio.create_task_group() as tasks:
-            # What `allow_private` lists was chosen for browsers, wherever it runs.
+            # The operator chose the hosts of `allow_private` for browsers, whichever machine they are on.
             tasks.start_soon(lambda: run_proxy(listener, rules, hub_ports=frozenset))
             try:
                 yield f"http://127.0.0.1:{port}"

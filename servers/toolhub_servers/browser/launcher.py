@@ -1,10 +1,10 @@
-"""The program that Playwright starts in place of Chromium: it changes two of the arguments, and becomes Chromium.
+"""The program that Playwright starts in place of Chromium. It changes two arguments and then executes Chromium.
 
-Under root it becomes an ordinary user before that: Chromium's own sandbox does not work for root, and what breaks out
-of it shall not be root.
+Under root it first becomes an ordinary user. Chromium's own sandbox does not work for root, and code that escapes from
+the sandbox must not be root.
 
-Playwright passes lists of its own, and of an argument that is given twice Chromium heeds the last. So what is to be
-added to a list of Playwright's has to be added there, where its list is known.
+Playwright passes lists of its own, and Chromium uses the last of equal arguments. So an addition to such a list must be
+made here, where Playwright's list is known.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-# Chromium opens these as hidden pages in every window, for suggestions below the address bar that nobody types into:
-# two processes with some 20 MB each for every task.
+# Chromium opens these as hidden pages in every window, for suggestions below the address bar, which is not used here.
+# They take two processes of about 20 MB each for every task.
 NEEDLESS = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")
-# A link such as mailto: makes Chromium start one of these without asking.
+# A link such as mailto: makes Chromium start one of these programs without asking.
 _OPENERS = ("xdg-open", "xdg-email", "gio", "kde-open", "gnome-open")
-# A socket's path has 108 bytes at most on Linux and 104 elsewhere, and Chromium adds some 45.
+# A socket's path has at most 108 bytes on Linux and 104 elsewhere, and Chromium adds about 45.
 _LONGEST_TMPDIR = 58
 
 _SCRIPT = """\
@@ -54,26 +54,26 @@ except OSError as exc:
 
 
 class Launcher:
-    """How to start one Chromium, so that all it writes is in `folder`, which has to be there and empty."""
+    """How to start one Chromium so that it writes only into `folder`, which must exist and be empty."""
 
     def __init__(self, folder: Path, chromium: str, *, uid: int | None = None) -> None:
-        """uid: whom Chromium runs as; None: as the hub. Raises OSError."""
+        """uid: the user that Chromium runs as; None: the hub's. Raises OSError."""
         self.uid = uid
         self.artifacts = _made(folder / "artifacts", uid)
-        """Where downloads are while they grow."""
+        """The folder of downloads that are not complete."""
         self.home = str(folder / "profile")
-        """For its HOME, if it is not the hub's."""
+        """Its HOME, if that is not the hub's."""
         if uid is not None:
             _made(folder / "profile", uid)
-            # The folder stays root's: whoever could write there could replace the script, which root runs.
+            # The folder stays root's: a user who can write there could replace the script that root runs.
             folder.chmod(0o711)
         self.path = _written(folder, chromium, uid)
-        """What to run."""
+        """The program to run."""
         self.programs = _without_openers(folder)
-        """A folder to be first on its PATH."""
+        """A folder to put first on its PATH."""
         own = folder if uid is None else _made(folder / "t", uid)
         self.tmpdir = str(own) if len(str(own)) <= _LONGEST_TMPDIR else None
-        """For its TMPDIR; None: the path is too long for the sockets in there."""
+        """Its TMPDIR; None: the path is too long for sockets."""
 
 
 def _made(folder: Path, uid: int | None = None) -> Path:
@@ -100,7 +100,7 @@ def _written(folder: Path, chromium: str, uid: int | None) -> str:
 
 
 def _without_openers(folder: Path) -> str:
-    """Make a folder of programs that do nothing, to be found before those that would open a desktop's programs."""
+    """Make a folder of programs that do nothing. They are found before those that would start a desktop's programs."""
     programs = _made(folder / "programs")
     programs.chmod(0o755)
     nothing = shutil.which("true") or "/bin/true"

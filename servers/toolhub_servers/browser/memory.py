@@ -1,7 +1,7 @@
-"""How much memory pages take: the process of one that takes too much is ended, and its task is told why.
+"""Limit the memory of pages: the process of a page that takes too much is killed, and its task is told why.
 
-Chromium's own limit is on the heap of scripts alone. So the processes are looked at from outside, which works also
-while a page is too busy to answer. A page shares its process with pages and frames of its own task at most.
+Chromium's own limit covers only the heap of scripts. So the processes are watched from outside, which works even while
+a page is busy. A page shares its process only with pages and frames of its own task.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from playwright.async_api import Error as PlaywrightError
 
 logger = logging.getLogger(__name__)
 
-# A page fills some 1 GB/s, so it may get by that much beyond the limit before it is seen.
+# A page fills about 1 GB/s, so it may exceed the limit by that much before it is seen.
 LOOK_S = 0.5
-# Chromium tells of the end of a process within milliseconds; the rest is for a busy machine.
+# Chromium reports the end of a process within milliseconds. The rest is for a busy machine.
 TOLD_WITHIN_S = 5.0
 _LINES = ("RssAnon", "RssShmem")
 _CAN_LOOK = sys.platform == "linux"
 
 
 def memory_arguments(limit: int) -> list[str]:
-    """What to tell Chromium: nothing where there is a watch, which bounds more and can say what happened."""
+    """Return Chromium's own memory limit, for machines where there is no watch."""
     return [] if _CAN_LOOK else [f"--js-flags=--max-old-space-size={max(limit >> 20, 1)}"]
 
 
 class MemoryWatch:
-    """The watch over one Chromium. limit: bytes of one process. Without /proc it sees nothing."""
+    """The watch over one Chromium. limit: bytes per process. Without /proc it does nothing."""
 
     def __init__(self, browser: Browser, limit: int) -> None:
         self._browser = browser
@@ -44,7 +44,7 @@ class MemoryWatch:
         return f"<MemoryWatch of {self._limit} bytes a page>"
 
     def reason(self) -> str | None:
-        """Return why a page that has just crashed did so, if it was for this."""
+        """Return why a page crashed, if the watch killed it just now."""
         if anyio.current_time() - self._ended_at > TOLD_WITHIN_S:
             return None
         return f"used more than {self._limit} bytes of memory, the limit of a page (max_page_bytes)"
@@ -74,13 +74,13 @@ class MemoryWatch:
 
 
 def memory_bytes(pid: int) -> int:
-    """What a process has in memory, without the files that it maps; 0 if it is gone."""
+    """Return the memory of a process without the files that it maps; 0 if it is gone."""
     status = _status(pid)
     return sum(int(status.get(line, "0").split()[0]) for line in _LINES) * 1024
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether this process started it. Chromium in a container may know its processes by other numbers."""
+    """Whether this process started it. Chromium in a container may report other process ids."""
     while pid > 1:
         pid = int(_status(pid).get("PPid", "0"))
         if pid == os.getpid():

@@ -1,4 +1,4 @@
-"""What a page says, as text for a model."""
+"""The text of a page, for a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from toolhub_servers.scrape.conversion import NoText, main_text
 from toolhub_servers.web.errors import ConfinementUnavailable, ResourceLimitExceeded
 from toolhub_servers.web.workers import offload
 
-# What a page holds beyond that is no text to read; extracting it would take seconds.
+# A longer page is not a text to read, and extracting its text would take seconds.
 MAX_HTML_CHARS = 4 << 20
 MAX_TEXT_CHARS = 1 << 20
-# For a page as large as that; all its text is there already.
+# For extracting from a page of that size; its visible text is known already.
 EXTRACT_S = 20.0
 EXTRACT_BYTES = 1 << 30
 LONGEST_LINE = 1000
-# An extract that is shorter than this share of the visible text has left out what the page is about.
+# If the extract is shorter than this share of the visible text, it has left out what the page is about.
 LEAST_SHARE = 0.25
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _TEXT = "n => (document.body ? document.body.innerText : '').slice(0, n)"
 
 
 async def read_page(page: Page) -> str:
-    """The main content as Markdown where that can be told, else all the visible text."""
+    """Return the main content as Markdown if it is found, else all the visible text."""
     text = str(await page.evaluate(_TEXT, MAX_TEXT_CHARS)).strip()
     if not text:
         return ""
@@ -36,16 +36,16 @@ async def read_page(page: Page) -> str:
         markdown = await offload(
             main_text, html, page.url, returns=str, raises=(NoText,), timeout=EXTRACT_S, memory_bytes=EXTRACT_BYTES
         )
-    except NoText:  # there is no trafilatura
+    except NoText:  # trafilatura is missing
         return text
     except (ConfinementUnavailable, ResourceLimitExceeded, RuntimeError) as exc:
-        logger.warning("the main text of a page was not looked for: %s", exc)
+        logger.warning("the main text of a page was not extracted: %s", exc)
         return text
     return markdown if len(markdown) >= LEAST_SHARE * len(text) else text
 
 
 def cut(text: str, limit: int, start: int = 0) -> str:
-    """At most `limit` characters from `start` on, with a note of what was left out."""
+    """Return at most `limit` characters from `start` on, with a note about what was left out."""
     part = text[max(start, 0) : max(start, 0) + limit]
     end = max(start, 0) + len(part)
     if end >= len(text):
@@ -54,6 +54,6 @@ def cut(text: str, limit: int, start: int = 0) -> str:
 
 
 def shortened(text: str) -> str:
-    """A title, an address or a message on one line, no longer than anybody reads; pages make them of any length."""
+    """Return a title, an address or a message on one line and not too long; pages make them of any length."""
     line = " ".join(text[: 2 * LONGEST_LINE].split())
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."

@@ -1,4 +1,4 @@
-"""The HTML of a page after its scripts ran, for readers of pages; each in a context that nothing else has seen."""
+"""Render pages for readers: the HTML after scripts ran. Each page has a context of its own."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.shared import Lent, SharedBrowser, open_shared
 from toolhub_servers.web.errors import Forbidden, Unreachable, WebTimeout
 
-# Pages that go on loading (advertisements, long polls) have shown their text by then.
+# Pages that go on loading (advertisements, long polls) have their text by then.
 QUIET_S = 5.0
 MAX_HTML_CHARS = 20 << 20
 
 
 class BrowserRenderer:
-    """Get one from `open_renderer()`; any number of tasks may use it at once."""
+    """Use `open_renderer()`. Any number of tasks may use it at once."""
 
     def __init__(self, shared: SharedBrowser, settings: BrowserSettings) -> None:
         self._shared = shared
         self._settings = settings
 
     async def render(self, url: str, *, timeout: float) -> str:
-        """Return the HTML of a page as its scripts left it, whatever its status.
+        """Return the HTML of a page after its scripts, whatever its status.
 
-        timeout: seconds for everything, waiting for a place included. Raises Forbidden, Unreachable (also where there
+        timeout: seconds for everything, with waiting for a free context. Raises Forbidden, Unreachable (also if there
         is no browser, or the address is a download), WebTimeout.
         """
         rules = PublicRules.allowing(self._settings.allow_private)
@@ -86,7 +86,7 @@ async def _close(page: Page) -> None:
     try:
         await page.close()
     except PlaywrightError:
-        pass  # it has closed with its context
+        pass  # it was closed with its context
 
 
 def _raise_refusal(page: Page, url: str, rules: PublicRules) -> None:

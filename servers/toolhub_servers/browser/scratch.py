@@ -1,8 +1,8 @@
-"""Temporary folders that do not outlive a killed process for long.
+"""Temporary folders that are removed even if the process that made them was killed.
 
-Each folder is locked by the process that made it, and the lock ends with that process, however it ends. Whoever starts
-a browser removes the folders that nobody holds. A lock on the folder itself, not a process id in its name: ids are used
-again, and mean something else in another container that shares the temporary directory.
+Each folder is locked by the process that made it, and the lock ends with that process, however it ends. Each start of a
+browser removes the folders that are not locked. A process id in the name would not do: ids are used again, and differ
+between containers that share the temporary directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIX = "toolhub-scratch-"
 
 
 class Scratch:
-    """A folder for one purpose. Use `remove()` when it has ended; both it and `sweep()` block on the disk."""
+    """A folder for one purpose. `remove()` it at the end. It and `sweep()` block on the disk."""
 
     def __init__(self, purpose: str) -> None:
         self.path, self._lock = _make(f"{PREFIX}{purpose}-")
@@ -26,7 +26,7 @@ class Scratch:
         return f"<Scratch {self.path}>"
 
     def remove(self) -> None:
-        """Idempotent. What cannot be removed now is left to a later sweep."""
+        """Remove the folder. Idempotent. What cannot be removed now is left to a later sweep."""
         if self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -34,12 +34,12 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove the folders of processes that have ended; those of other users are their own business."""
+    """Remove the folders of processes that have ended, except those of other users."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             lock = _lock(folder)
         except OSError:
-            continue  # somebody's, or gone by now
+            continue  # locked, or gone by now
         try:
             if os.fstat(lock).st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -53,14 +53,14 @@ def _make(prefix: str) -> tuple[Path, int | None]:
         try:
             lock = _lock(folder)
         except OSError:
-            continue  # a sweep was faster
+            continue  # a sweep removed it first
         if folder.exists():
             return folder, lock
         os.close(lock)
 
 
 def _lock(folder: Path) -> int:
-    """Return the descriptor that holds the folder. Raises OSError if another one does, and for what is no folder."""
+    """Return a descriptor that locks the folder. Raises OSError if it is locked already or not a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

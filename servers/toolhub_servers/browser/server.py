@@ -19,7 +19,7 @@ from toolhub_servers.serving.server import make_server
 
 
 def build(context: BuiltinContext | None, settings: BrowserSettings) -> MCPServer:
-    """Return the server. Raises ValueError for options that cannot be used, and where there is no Chromium."""
+    """Return the server. Raises ValueError for unusable options, or if there is no Chromium."""
     find_chromium(settings.executable)
     PublicRules.allowing(settings.allow_private)
     browser = TaskBrowser(context, settings)

@@ -1,4 +1,4 @@
-"""Waiting for what a click or a key sets off."""
+"""Wait for the effects of a click or a key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import anyio
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, Request
 
-# A navigation starts a few milliseconds after the click, and so does a script that fetches.
+# A navigation, or a script that fetches, starts a few milliseconds after the click.
 QUIET_S = 0.15
-# What takes longer is found by the next snapshot.
+# The next snapshot shows what takes longer.
 SETTLE_S = 4.0
 _AWAITED = frozenset({"document", "fetch", "xhr"})
 
 
 @asynccontextmanager
 async def settled(page: Page) -> AsyncIterator[None]:
-    """After the block, wait until what it made the page load is there, for a moment at most."""
+    """After the block, wait a moment for what it made the page load."""
     loads = _Loads()
     page.on("request", loads.started)
     page.on("requestfinished", loads.ended)
@@ -36,7 +36,7 @@ async def settled(page: Page) -> AsyncIterator[None]:
 
 
 class _Loads:
-    """What a page is loading."""
+    """The requests that a page is waiting for."""
 
     def __init__(self) -> None:
         self._running: set[Request] = set()
@@ -65,4 +65,4 @@ class _Loads:
             try:
                 await page.wait_for_load_state("domcontentloaded")
             except PlaywrightError:
-                pass  # it has gone on to another page, or closed
+                pass  # it has gone on to another page, or was closed

@@ -1,4 +1,4 @@
-"""The one Chromium of a hub: started with the first page, started again after a crash, and its contexts counted."""
+"""The one Chromium of a hub. It starts with the first page and again after a crash; its contexts are counted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolhub_servers.browser.errors import BrowserFull, BrowserUnavailable
 from toolhub_servers.browser.guard import PublicRules, open_guard
 from toolhub_servers.browser.settings import BrowserSettings
 
-# Rendering is short; more at a time would only make each slower.
+# Rendering is short. More at a time would only make each slower.
 RENDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserStatistics:
-    """contexts: of tasks; renders: contexts that live for one page; starts: of Chromium, since the hub's start."""
+    """contexts: of tasks; renders: contexts that exist for one page; starts: of Chromium, since the hub's start."""
 
     contexts: int
     renders: int
@@ -35,14 +35,14 @@ class BrowserStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A context and the Chromium that it lives in."""
+    """A context and its Chromium."""
 
     context: BrowserContext
     chromium: Chromium
 
 
 class SharedBrowser:
-    """Get one from `open_shared()`; any number of tasks may use it at once."""
+    """Use `open_shared()`. Any number of tasks may use it at once."""
 
     def __init__(self, owners: anyio.abc.TaskGroup, settings: BrowserSettings) -> None:
         self.render_places = anyio.Semaphore(RENDERS)
@@ -65,7 +65,7 @@ class SharedBrowser:
         return self._running is not None and not self._running.is_closed and not self._running.value.is_gone
 
     async def lend(self, rules: PublicRules, *, is_render: bool = False, **options: Any) -> Held[Lent]:
-        """Return a new context, empty and apart from all others, to be closed by `aclose()`; it may die before.
+        """Return a new empty context, separate from all others. Close it with `aclose()`; it may die before.
 
         options: those of Playwright's `new_context`. Raises BrowserFull, BrowserUnavailable.
         """
@@ -100,14 +100,14 @@ class SharedBrowser:
                     pass  # it ended with Chromium
 
     async def _new_context(self, proxy: str, options: dict[str, Any]) -> Lent:
-        """Try twice: that Chromium has died may show only now."""
+        """Try twice, because the death of Chromium may be noticed only now."""
         for _ in range(2):
             chromium = await self._chromium()
             try:
                 # A cancellation in here would leak the context.
                 with anyio.fail_after(START_S, shield=True):
                     context = await chromium.browser.new_context(
-                        # Without the bypass rule Chromium would reach the hub's own machine without the proxy.
+                        # Without the bypass rule Chromium would reach the loopback interface without the proxy.
                         proxy={"server": proxy, "bypass": "<-loopback>"},
                         **options,
                     )
@@ -116,10 +116,10 @@ class SharedBrowser:
                 failure = exc
                 if await chromium.check():
                     break
-        raise BrowserUnavailable(f"the browser gave no context: {failure}") from failure
+        raise BrowserUnavailable(f"the browser did not make a context: {failure}") from failure
 
     async def _chromium(self) -> Chromium:
-        """The running one, started if there is none."""
+        """Return the running Chromium. Start it if there is none."""
         async with self._starting:
             if self._running is None or not self._is_running:
                 self._running = await hold(
@@ -135,7 +135,7 @@ class SharedBrowser:
 
 
 async def open_shared(resources: SharedResources, settings: BrowserSettings) -> SharedBrowser:
-    """Return the hub's browser for these settings. Chromium itself starts with the first context."""
+    """Return the hub's browser for these settings. Chromium starts with the first context."""
     return await resources.get_or_open(f"browser {settings.key}", lambda: _open(settings))
 
 

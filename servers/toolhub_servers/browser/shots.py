@@ -1,4 +1,4 @@
-"""Pictures of pages, no larger than a model's message should be."""
+"""Screenshots that are small enough for a model's message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.async_api import Page
 from toolhub_servers.browser.errors import BrowserError
 from toolhub_servers.browser.settings import BrowserSettings
 
-# Taller pictures are scaled down by those who look at them until nothing can be read.
+# Models scale taller pictures down until the text cannot be read.
 MAX_HEIGHT = 6000
 _JPEG_QUALITIES = (80, 50, 20)
 
@@ -17,7 +17,7 @@ Format = Literal["png", "jpeg"]
 
 
 async def take_screenshot(page: Page, settings: BrowserSettings, *, full_page: bool) -> tuple[bytes, Format]:
-    """The picture as PNG, or as JPEG where that is too large. Raises BrowserError if it is too large all the same."""
+    """Return a PNG, or a JPEG if the PNG is too large. Raises BrowserError if that is too large too."""
     height = MAX_HEIGHT if full_page else settings.viewport_height
     picture = await _shoot(page, settings.viewport_width, height, full_page=full_page)
     if len(picture) <= settings.max_image_bytes:

@@ -1,4 +1,4 @@
-"""The pages of one task, and what they did that nobody asked for."""
+"""The pages of one task, and what the pages did by themselves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from toolhub_servers.browser.reading import shortened
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.browser.shared import Lent
 
-# In one call: a page that opens more is in a loop.
+# In one call. A page that opens more is in a loop.
 DIALOGS = 10
-# A page that is alive answers within milliseconds, one on a busy machine within a second.
+# A page answers within milliseconds, on a busy machine within a second.
 ANSWER_S = 2.0
 CLOSE_PAGE_S = 5.0
 _NEWS_KEPT = 20
@@ -25,7 +25,7 @@ _LONGEST_MESSAGE = 300
 
 
 class Tabs:
-    """Tabs by number, as the model sees them; one is the current one. They live as long as their context."""
+    """Tabs by number, as the model sees them. One is the current tab. They end with their context."""
 
     def __init__(self, lent: Lent, rules: PublicRules, settings: BrowserSettings, owner: str) -> None:
         context = lent.context
@@ -89,16 +89,16 @@ class Tabs:
         return self._pages[number]
 
     async def close(self, page: Page) -> None:
-        """Close a tab, without asking the page; the last one that is left becomes the current one."""
+        """Close a tab without asking the page. The last remaining tab becomes the current one."""
         with anyio.move_on_after(CLOSE_PAGE_S):
             try:
                 await page.close()
             except PlaywrightError:
-                pass  # it has closed already
+                pass  # it was closed already
         self._forget(page)
 
     async def calm(self) -> str:
-        """Stop what the current tab is doing, after a timeout; return a sentence on what became of it."""
+        """Stop what the current tab is doing after a timeout; return a sentence about the result."""
         page = self._current
         if page is None:
             return ""
@@ -111,7 +111,7 @@ class Tabs:
             return "The page did not respond any more, so its tab was closed."
 
     async def _interrupt(self, page: Page) -> None:
-        """Stop loading, and wait until the page answers. Playwright's own calls would wait for what it loads."""
+        """Stop loading, and wait until the page answers. Playwright's own calls would wait until it has loaded."""
         session = await self._context.new_cdp_session(page)
         await session.send("Page.stopLoading")
         await session.send("Runtime.evaluate", {"expression": "0"})
@@ -128,13 +128,13 @@ class Tabs:
         self._dialogs = 0
 
     def take_news(self) -> list[str]:
-        """Return what happened since the last time."""
+        """Return the sentences since the last call."""
         refused = [f"Not loaded: {target}, which is not a public address." for target in self.rules.take_refused()]
         news, self._news = self._news, []
         return news + refused
 
     def _on_page(self, page: Page) -> Awaitable[None] | None:
-        # The handlers of Playwright are called at once, and what they return is awaited in a task of its own.
+        # Playwright calls handlers at once, and awaits what they return in a task of its own.
         if not self._expected:
             if len(self._pages) >= self._limit:
                 self.tell(f"A new tab was closed at once: there may be {self._limit} (max_tabs).")
@@ -174,4 +174,4 @@ class Tabs:
                 self.tell(f"The page showed more than {DIALOGS} dialogs, so its tab was closed.")
                 await self.close(dialog.page)
         except PlaywrightError:
-            pass  # it went with its page
+            pass  # it was closed with its page

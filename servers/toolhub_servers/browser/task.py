@@ -1,4 +1,4 @@
-"""A task's use of the browser: opened with its first page, closed with the task, told once when its pages are lost."""
+"""A task's use of the browser: opened with its first page, closed with the task. Lost pages are told once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskBrowser:
     def __init__(self, context: BuiltinContext | None, settings: BrowserSettings) -> None:
         self.settings = settings
         self.turn = anyio.Lock()
-        """One call at a time: two would act on one page at once."""
+        """For one call at a time: two calls would act on the same page."""
         self._context = ServerContext(context)
         self._lent: Held[Lent] | None = None
         self._tabs: Tabs | None = None
@@ -41,7 +41,7 @@ class TaskBrowser:
 
     @asynccontextmanager
     async def lifespan(self, server: Any) -> AsyncIterator[None]:
-        """What the server runs in. The browser starts with the first page, so this costs nothing."""
+        """The lifespan of the server. The browser starts with the first page, so this costs nothing."""
         async with self._context.lifespan(server), anyio.create_task_group() as self._tasks:
             try:
                 yield
@@ -51,9 +51,9 @@ class TaskBrowser:
                 self._tasks.cancel_scope.cancel()
 
     async def tabs(self) -> Tabs:
-        """The owner's tabs, opened if there are none.
+        """Return the owner's tabs. Open them if there are none.
 
-        Raises PagesLost once when they were lost, BrowserFull, BrowserUnavailable.
+        Raises PagesLost once after they were lost, BrowserFull, BrowserUnavailable.
         """
         self._used_at = anyio.current_time()
         if self._lent is not None and self._is_lost:
@@ -71,7 +71,7 @@ class TaskBrowser:
         return self._lent is not None and (self._lent.is_closed or self._lent.value.chromium.is_gone)
 
     async def check(self) -> None:
-        """Raise PagesLost, for the one time, if the browser has died."""
+        """Raise PagesLost, once, if the browser has died."""
         if self._lent is not None and not await self._lent.value.chromium.check():
             await self.close()
             raise PagesLost(CRASHED)
@@ -86,7 +86,7 @@ class TaskBrowser:
             locale=settings.locale,
             user_agent=settings.user_agent,
             accept_downloads=True,
-            service_workers="block",  # a page's worker would go on when the page is gone
+            service_workers="block",  # a page's worker would outlive the page
         )
         if self._tasks is not None:
             self._tasks.start_soon(self._close_when_idle, self._lent)
@@ -102,7 +102,7 @@ class TaskBrowser:
                     await self.close()
 
     async def close(self) -> None:
-        """Close the pages and forget cookies, storage and files."""
+        """Close the pages. Delete cookies, storage and temporary files."""
         lent, self._lent = self._lent, None
         tabs, self._tabs = self._tabs, None
         if tabs is not None:

@@ -1,4 +1,4 @@
-"""The tools, named as those of @playwright/mcp, and the one way in which each of them runs."""
+"""The tools, with the names of @playwright/mcp, and the one way in which each of them runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Content = list[TextContent | ImageContent]
 Action = Callable[[Tabs], Awaitable[str | Content]]
 Method = Callable[..., Awaitable[str | Content]]
 
-# Beyond the time that the action itself may take: what it sets off, downloads, and the snapshot.
+# In addition to the time of the action itself: for its effects, downloads, and the snapshot.
 REPORT_S = actions.LOAD_S + SETTLE_S + actions.DOWNLOAD_WAIT_S + 5
 _LONGEST_REASON = 600
-# What Chromium says whatever kept its proxy from connecting.
+# Chromium reports this whatever kept its proxy from connecting.
 _NO_TUNNEL = "ERR_TUNNEL_CONNECTION_FAILED"
 _UNREACHABLE = " (the host was not found, or did not answer)"
 
@@ -37,7 +37,7 @@ _ACTS = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 
 
 class BrowserTools:
-    """They answer every foreseeable failure with a text, as models expect it, not with an error."""
+    """The tools. Every expected failure is a text, as models know it, and not an error."""
 
     def __init__(self, browser: TaskBrowser) -> None:
         self._browser = browser
@@ -253,7 +253,7 @@ class BrowserTools:
         return "The browser is closed."
 
     async def _do(self, action: Action, *, within: float | None = None) -> str | Content:
-        """Run an action on the task's tabs, when its turn has come; tell every failure with the way out."""
+        """Run an action on the task's tabs, one call at a time. Every failure becomes a text that says what to do."""
         limit = (within or self._settings.action_s) + REPORT_S
         async with self._browser.turn:
             try:
@@ -270,7 +270,7 @@ class BrowserTools:
                 return await self._told_failure(tabs, exc, limit)
 
     async def _told_failure(self, tabs: Tabs, exc: Exception, limit: float) -> str:
-        """Find out whether it was the browser, the page or the action."""
+        """Find out whether the browser, the page or the action failed."""
         try:
             await self._browser.check()
         except BrowserError as lost:
@@ -283,7 +283,7 @@ class BrowserTools:
 
 
 def _reason(exc: Exception) -> str:
-    """What Playwright says, without its own names of methods."""
+    """Return Playwright's message without its own method names."""
     if not isinstance(exc, PlaywrightError):
         return str(exc)
     _, colon, rest = exc.message.partition(": ")

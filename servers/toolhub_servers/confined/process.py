@@ -1,9 +1,9 @@
-"""A process of our own code for hostile input: parsers of pages and documents, and SQLite.
+"""A process that runs our own code on untrusted input: parsers of pages and documents, and SQLite.
 
-A memory bug in a C library must not reach the hub. So such work runs in a process that has an empty environment, no
-network, no other programs, no files of the host but the Python installation, bounded memory, and another uid if the
-hub is root. It answers in JSON, never in pickles, and each answer is bounded in size and in time. `_confined_process`
-is the other side.
+A memory bug in a C library must not reach the hub. So this work runs in a process that has an empty environment, no
+network, no other programs, no files of the host except the Python installation, bounded memory, and another uid if the
+hub is root. It answers in JSON, never in pickles, and each answer is bounded in size and in time. `worker.py` is the
+code inside the process.
 
 A confined process ends with the hub, however the hub ends: its launcher, which never sees the input, waits for that.
 """
@@ -28,11 +28,11 @@ from toolhub_sandbox.inside.frames import RECEIVE_BYTES, BadFrame, FrameBuffer, 
 
 import toolhub_servers
 
-# An interpreter starts within 100 ms; the rest is for a busy machine.
+# An interpreter starts within 100 ms. The rest is for a busy machine.
 START_S = 60.0
 # The launcher has only to kill the process.
 END_S = 10.0
-# The launcher ends a call that is late if the hub has not done so by then.
+# If the hub does not end a late call, the launcher does so after this time.
 GRACE_S = 1.0
 LARGEST_ANSWER = 64 << 20
 _OWN = ("toolhub", "toolhub_runtime", "toolhub_servers", "toolhub_sandbox")
@@ -44,19 +44,19 @@ class ConfinedError(Exception):
 
 
 class NotConfined(ConfinedError):
-    """No process could be started that is confined enough. The text says why and what to do."""
+    """This machine cannot start a process that is confined enough. The text says why and what to do."""
 
 
 class ProcessDied(ConfinedError):
-    """The process ended during the work, and with it what it had in memory. The text says how."""
+    """The process ended during the work and lost its memory. The text says how."""
 
 
 class CallTimeout(ConfinedError):
-    """There was no answer in time; the process was killed."""
+    """There was no answer in time. The process was killed."""
 
 
 class FunctionRaised(ConfinedError):
-    """The function raised an exception; the process goes on. kind: the name of its class."""
+    """The function raised an exception. The process goes on. kind: the name of the exception's class."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}" if message else kind)
@@ -65,13 +65,13 @@ class FunctionRaised(ConfinedError):
 
 
 class ConfinedProcess:
-    """One process. Methods block; `call` must not overlap, `kill` may be called from anywhere at any time."""
+    """One process. Methods block. Calls must not overlap. `kill` may be called from any thread at any time."""
 
     def __init__(self, *, code: str | None = None, writable: str | None = None, file_bytes: int = 0) -> None:
-        """Start it. Raises NotConfined.
+        """Start the process. Raises NotConfined.
 
-        code: a folder or file of Python code that it shall see beside ours. writable: a folder that it may change.
-        file_bytes: the largest file that it may write.
+        code: a folder or file of Python code that the process may read besides ours. writable: a folder that it may
+        change. file_bytes: the largest file that it may write.
         """
         self._buffer = FrameBuffer(LARGEST_ANSWER)
         self._channel, theirs = socket.socketpair()
@@ -104,14 +104,14 @@ class ConfinedProcess:
             self.close()
             raise NotConfined(f"no confined process can be started: {head['failed']}")
         self.isolation: frozenset[str] = frozenset(str(name) for name in head.get("isolation", ()))
-        """How it is confined: some of `namespaces`, `uid`, `seccomp`."""
+        """How the process is confined: some of `namespaces`, `uid`, `seccomp`."""
 
     def __repr__(self) -> str:
         return f"<ConfinedProcess {self._process.pid}, {'ended' if self.has_ended else 'running'}>"
 
     @property
     def pid(self) -> int:
-        """Of the launcher, whose only child does the work."""
+        """The id of the launcher, whose only child does the work."""
         return self._process.pid
 
     @property
@@ -119,10 +119,10 @@ class ConfinedProcess:
         return self._channel.fileno() < 0
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float, memory_bytes: int) -> Any:
-        """Return `function(*args)`, which comes and goes as JSON; arguments may be bytes, too.
+        """Return `function(*args)`. Arguments and result are JSON values; arguments may also be bytes.
 
-        function: of a module. timeout: seconds. memory_bytes: address space that it may add to an idle process's.
-        Raises ProcessDied, CallTimeout, FunctionRaised.
+        function: of a module. timeout: seconds. memory_bytes: address space that the call may add to that of an idle
+        process. Raises ProcessDied, CallTimeout, FunctionRaised.
         """
         if self.has_ended:
             raise ProcessDied("it has ended before")
@@ -145,14 +145,14 @@ class ConfinedProcess:
             raise ProcessDied("it was killed: its answer cannot be read") from exc
 
     def kill(self) -> None:
-        """End the process without waiting for it; a call that runs raises ProcessDied."""
+        """End the process without waiting for it. A running call raises ProcessDied."""
         try:
             self._channel.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it has ended already
 
     def close(self) -> int:
-        """End the process, wait until it has gone, and return its exit status. Idempotent."""
+        """End the process, wait for its end, and return its exit status. Idempotent."""
         self._channel.close()
         try:
             return self._process.wait(END_S)
@@ -183,7 +183,7 @@ class ConfinedProcess:
 
 
 def folder_of_code(function: Callable[..., Any]) -> str | None:
-    """Where the package of a function lies that is not one of ours; None for one of ours."""
+    """Return the folder of a function's package if it is not one of ours, else None."""
     name = function.__module__.partition(".")[0]
     if name == toolhub_servers.__name__:
         return None
@@ -192,7 +192,7 @@ def folder_of_code(function: Callable[..., Any]) -> str | None:
 
 
 def _code_folders() -> list[str]:
-    """The interpreter, installed packages and our own; not the folder of the program, where secrets may be."""
+    """The interpreter, installed packages and our own. Not the folder of the program, which may contain secrets."""
     installed = [entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")]
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     own = [folder for name in _OWN if (spec := find_spec(name)) for folder in spec.submodule_search_locations or ()]

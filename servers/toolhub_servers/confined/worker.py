@@ -1,7 +1,7 @@
-"""Inside a confined process; see `_confined`.
+"""The code inside a confined process; see `process.py`.
 
-The launcher reads the settings, forks, and waits until the process ends or the hub does. The fork gives up what it
-does not need, says how far it got, and answers one call after the other.
+The launcher reads the settings, forks, and waits until the process or the hub ends. The fork gives up what it does not
+need, reports the result, and answers one call after the other.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from toolhub_servers.confined import CONFINED_UID, uid_exists
 
 LARGEST_CALL = 256 << 20
 MAX_FILES = 128
-_HUB = 0  # the socket that the hub gave it as stdin
+_HUB = 0  # the socket to the hub, which is stdin
 _IS_LINUX = sys.platform == "linux"
 _MS_REMOUNT = 32
 _NOTE = struct.Struct("<i")
-"""Milliseconds that a call may take from now on; -1 when it has ended."""
+"""How many milliseconds a call may take from now on; -1 when it has ended."""
 
 
 def main() -> NoReturn:
-    """Be the launcher."""
+    """Run the launcher."""
     hub = socket.socket(fileno=_HUB)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = receive(hub, FrameBuffer(LARGEST_CALL))[0]["settings"]
@@ -67,10 +67,10 @@ def _fail(hub: socket.socket, exc: Exception) -> NoReturn:
 
 
 def _guard(pid: int, alive: int) -> NoReturn:
-    """Kill the process when the hub's end of the socket is closed, and when a call takes longer than it may.
+    """Kill the process when the hub closes its end of the socket, or when a call takes too long.
 
-    The hub keeps the time, too, but it may be too busy. Not RLIMIT_CPU: the first process of a pid namespace ignores
-    signals. When the process has ended, exit as a shell does.
+    The hub also measures the time, but it may be too busy. RLIMIT_CPU does not work: the first process of a pid
+    namespace ignores signals. When the process has ended, exit with its status as a shell does.
     """
     poll = select.poll()
     poll.register(_HUB, 0)
@@ -78,7 +78,7 @@ def _guard(pid: int, alive: int) -> NoReturn:
     left_ms: int | None = None
     while (ready := dict(poll.poll(left_ms))) and _HUB not in ready and (note := os.read(alive, _NOTE.size)):
         (left_ms,) = _NOTE.unpack(note)
-    os.kill(pid, signal.SIGKILL)  # it is a child that nobody has waited for, so the id is still its own
+    os.kill(pid, signal.SIGKILL)  # the child has not been waited for, so the pid is still its own
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(128 - code if code < 0 else code)
@@ -88,7 +88,10 @@ def _guard(pid: int, alive: int) -> NoReturn:
 
 
 def _unshare_pids() -> bool:
-    """Make the next fork process 1 of a new pid namespace, whose end the kernel makes the end of all in it."""
+    """Make the next fork process 1 of a new pid namespace.
+
+    When it ends, the kernel ends all processes in the namespace.
+    """
     if not _IS_LINUX:
         return False
     try:
@@ -97,7 +100,7 @@ def _unshare_pids() -> bool:
                 syscalls.unshare(syscalls.CLONE_NEWPID)
                 return True
             except PermissionError:
-                pass  # root of a container: it needs a user namespace, like any user
+                pass  # root of a container needs a user namespace, like any user
         uid, gid = os.geteuid(), os.getegid()
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWPID)
         map_ids({uid: uid}, {gid: gid})
@@ -107,7 +110,7 @@ def _unshare_pids() -> bool:
 
 
 def _confine(settings: dict[str, Any], isolation: list[str]) -> None:
-    """Raises OSError for what must not be left out."""
+    """Give up everything that the work does not need. Raises OSError if a necessary step fails."""
     sys.path[:] = settings["path"]
     sys.dont_write_bytecode = True
     if _IS_LINUX:
@@ -129,7 +132,7 @@ def _confine(settings: dict[str, Any], isolation: list[str]) -> None:
     if not _IS_LINUX:
         return
     syscalls.drop_capabilities()
-    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid cleared it
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of uid cleared it
     if seccomp.is_supported():
         syscalls.install_filter(seccomp.build(has_cgroup=False, has_own_uid=False, is_alone=True))
         isolation.append("seccomp")
@@ -141,15 +144,15 @@ def _enter_own_tree(folders: list[str], writable: str | None) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
     enter_new_root([*folders, *([writable] if writable else [])], host_network=False)
     if writable is not None:
-        # A remount sets the flags anew, so that it is no longer read-only.
+        # The mount is read-only. A remount sets all flags anew, here without MS_RDONLY.
         flags = syscalls.MS_BIND | _MS_REMOUNT | syscalls.MS_NOSUID | syscalls.MS_NODEV
         syscalls.mount("", writable, flags=flags)
 
 
 def _account(writable: str | None) -> tuple[int, int]:
-    """Whom to be in place of root: whoever owns the folder that it may change, else nobody else's uid.
+    """Return the user to become in place of root: the owner of the writable folder, or a uid that is not in use.
 
-    In a user namespace it may be that only root exists; that root has no more rights than an ordinary user.
+    A user namespace may have only root. That root has no more rights than an ordinary user.
     """
     if writable is not None:
         owner = os.stat(writable)
@@ -166,7 +169,7 @@ def _become(uid: int, gid: int) -> None:
     if not os.access(importlib.__file__, os.R_OK) or not os.access(__file__, os.R_OK):
         raise PermissionError(
             f"uid {uid} cannot read {Path(__file__).parent}, and this machine does not let the hub make namespaces; "
-            "install toolhub where everybody can read it, run the hub as an ordinary user, or allow namespaces"
+            "install toolhub where all users can read it, run the hub as an ordinary user, or allow namespaces"
         )
 
 
@@ -202,7 +205,7 @@ def _answer(head: dict[str, Any], parts: list[bytes], empty_bytes: int) -> bytes
 
 @contextmanager
 def _limited(most_bytes: int) -> Iterator[None]:
-    """Bound the address space for one call; the next one and its arguments come with their own bound."""
+    """Bound the address space for one call. The next call comes with its own bound."""
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -215,5 +218,5 @@ def _limited(most_bytes: int) -> Iterator[None]:
 def _address_space_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:  # not Linux, where this bound does not hold anyway
+    except OSError:  # not Linux, where this bound does not work anyway
         return 0

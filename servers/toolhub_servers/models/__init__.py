@@ -1,4 +1,1 @@
-"""The servers that ask a model:
-
-about images and videos (vqa), recordings (transcribe) and hard questions (reasoning).
-"""
+"""Servers that ask a model: about images and videos (vqa), recordings (transcribe), hard questions (reasoning)."""

@@ -1,7 +1,8 @@
-"""Asking a model behind an HTTP API, OpenAI's or a compatible one, or Anthropic's.
+"""A client for models behind an HTTP API: OpenAI's or a compatible one, or Anthropic's.
 
-Asking changes nothing, so the hub's client asks again by itself: after a broken connection, 429 (as Retry-After says)
-and 5xx. One deadline lies round all tries. The address is the operator's own, so it may be in a private network.
+A request changes nothing, so the hub's client repeats it after a broken connection, after 429 (at the time that
+Retry-After gives) and after 5xx. One deadline holds for all tries. The operator gives the address, so it may be in a
+private network.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ from toolhub_servers.web.errors import BadStatus, Forbidden, WebError
 from toolhub_servers.web.request import authority_of
 from toolhub_servers.web.settings import WebSettings
 
-# 0.25 to 8 s apart, about a quarter of a minute in all; a Retry-After is kept instead.
+# The pauses are 0.25 to 8 s, about 15 s together, unless the service gives a Retry-After.
 RETRIES = 6
-# An answer has kilobytes; this keeps a wrong address from filling the memory.
+# An answer has some kilobytes. The limit keeps a wrong address from filling the memory.
 MAX_BYTES = 8 << 20
-# Of an answer that is not understood, and of a service's own words for what is wrong.
+# How much an error shows of an answer that cannot be used, or of the service's own error text.
 SHOWN = 300
-# Encoded between two chances for other threads to run. A multiple of 3: then the pieces are one whole base64 text.
+# Encoded at a time, so that other threads can run in between. A multiple of 3, so that the pieces join to one base64
+# text.
 _STEP_BYTES = 3 << 18
 _LOSS = "there is no model to ask, and every call fails"
 _END_OF_THINKING = "</think>"
 
 
 class ModelSettings(ServiceSettings):
-    """One model. timeout_s: for its answer with all that is repeated for it. concurrency: requests, over all tasks."""
+    """One model. timeout_s: for its answer, with all tries. concurrency: requests at a time, over all tasks."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("base_url", "model")
 
     api_key: Text = Field(default="", repr=False)
     base_url: Text = ""
     model: Text = ""
-    # With the longest download less than the 300 s that a hub gives a call (`call_timeout_s`).
+    # Together with the longest download it is less than the 300 s that a hub gives a call (`call_timeout_s`).
     timeout_s: Seconds = 200
     concurrency: Count = 64
 
@@ -62,13 +64,13 @@ class ModelSettings(ServiceSettings):
 
     @property
     def missing(self) -> str:
-        """A sentence about an option that has to be set; empty if a request can be made."""
+        """A sentence about a required option that is not set; empty if a request can be made."""
         for lack in self.missing_options():
             return f"{lack.variable} is not set (option '{lack.option}' of this server)"
         return ""
 
     def missing_options(self) -> list[MissingOption]:
-        """The options that have to be set before a request can be made."""
+        """The required options that are not set."""
         return [
             MissingOption(option, self.VARIABLES.get(option, option), _LOSS, is_needed=True) for option in self.unset
         ]
@@ -86,15 +88,15 @@ class ModelSettings(ServiceSettings):
 
 
 class ModelError(Exception):
-    """There is no answer. The text is for the model that asked; it never has the key in it."""
+    """There is no answer. The text is for the model that called the tool, and never contains the key."""
 
 
 class InvalidResponse(ModelError):
-    """There is one, of a shape that nobody knows."""
+    """The service answered, but the answer has an unknown shape."""
 
 
 class ModelApi:
-    """One service. headers: those that say who asks, made of the key."""
+    """One service. headers: makes the headers that carry the key."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class ModelApi:
     async def post(self, path: str, content: bytes, content_type: str = "application/json") -> dict[str, Any]:
         """Return the JSON object that the service answers. Raises ModelError.
 
-        path: what follows the base URL, which for some servers is the whole address.
+        path: appended to the base URL; empty for servers whose base URL is the whole address.
         """
         settings = self._settings
         if settings.missing:
@@ -133,8 +135,8 @@ class ModelApi:
         except ValueError as exc:
             raise InvalidResponse(self._public(f"it is not JSON ({_start(reply.body)!r})")) from exc
         if not isinstance(answer, dict):
-            raise InvalidResponse(self._public(f"it is no JSON object ({_start(reply.body)!r})"))
-        if answer.get("error"):  # some gateways say 200 all the same
+            raise InvalidResponse(self._public(f"it is not a JSON object ({_start(reply.body)!r})"))
+        if answer.get("error"):  # some gateways send errors with status 200
             raise ModelError(self._public(_words(json.dumps(answer))))
         return answer
 
@@ -143,7 +145,7 @@ class ModelApi:
     ) -> dict[str, Any]:
         """Return the first choice's message; an empty one if there is no choice. Raises ModelError.
 
-        messages: given a text that stands for `data` in base64, returns the messages that have it in them.
+        messages: gets a mark that stands for `data` in base64, and returns messages that contain the mark.
         """
 
         def payload(mark: str) -> dict[str, Any]:
@@ -155,11 +157,11 @@ class ModelApi:
         except (KeyError, IndexError, TypeError) as exc:
             raise InvalidResponse(f"it has no choices ({_start(json.dumps(answer).encode())!r})") from exc
         if not isinstance(message, dict):
-            raise InvalidResponse("its message is no object")
+            raise InvalidResponse("its message is not an object")
         return message
 
     async def transcribe(self, media: Media) -> str:
-        """Return what is said in a recording. Raises ModelError."""
+        """Return the words that are spoken in a recording. Raises ModelError."""
         content, content_type = await to_thread.run_sync(_form, {"model": self._settings.model}, media)
         text = (await self.post("/audio/transcriptions", content, content_type)).get("text")
         if not isinstance(text, str):
@@ -167,7 +169,7 @@ class ModelApi:
         return text
 
     def _public(self, text: str) -> str:
-        """Without the key, which some services repeat."""
+        """Return the text without the key, which some services repeat in errors."""
         key = self._settings.api_key
         return text.replace(key, "***") if key else text
 
@@ -181,12 +183,12 @@ def part_of_text(text: str) -> dict[str, Any]:
 
 
 def part_of_image(url: str) -> dict[str, Any]:
-    """Of a video, too: services that take one take it here."""
+    """A part for an image or a video; services that accept videos accept them in this form."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 
 def text_of(message: Mapping[str, Any], field: str = "content") -> str:
-    """The text of a message, which some services give in parts; empty if it has none."""
+    """Return the text of a message, which some services send in parts; empty if there is none."""
     content = message.get(field)
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
@@ -194,15 +196,15 @@ def text_of(message: Mapping[str, Any], field: str = "content") -> str:
 
 
 def without_thinking(text: str) -> str:
-    """What follows the thinking of a model, where that is part of its answer."""
+    """Return an answer without the thinking that some models put before it."""
     _, end, rest = text.partition(_END_OF_THINKING)
     return rest.strip() if end else text
 
 
 def _json_with(payload: Callable[[str], Any], data: bytes) -> bytes:
-    """`payload` as JSON, with `data` in base64 where it has the mark.
+    """Return `payload` as JSON, with `data` in base64 in place of the mark. Blocks.
 
-    For 50 MB, `json.dumps` of the whole would keep all threads waiting for a quarter of a second. Blocks.
+    For 50 MB, `json.dumps` of everything would stop all other threads for a quarter of a second.
     """
     mark = secrets.token_hex(16)
     start, _, end = json.dumps(payload(mark), ensure_ascii=True).encode().partition(mark.encode())
@@ -215,7 +217,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
 
 
 def _form(fields: Mapping[str, str], media: Media) -> tuple[bytes, str]:
-    """A multipart/form-data body (RFC 7578) and its content type. The file is called as its content is."""
+    """Return a multipart/form-data body (RFC 7578) and its content type. The file's name fits its content."""
     boundary = secrets.token_hex(16)
     head = "".join(
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
@@ -230,7 +232,7 @@ def _form(fields: Mapping[str, str], media: Media) -> tuple[bytes, str]:
 
 
 def _words(text: str) -> str:
-    """A service's own words for what is wrong: `error.message`, `error`, `message` or `detail` of its JSON, or all."""
+    """Return a service's own error text: `error.message`, `error`, `message` or `detail` of its JSON, or the body."""
     try:
         answer = json.loads(text)
     except ValueError:

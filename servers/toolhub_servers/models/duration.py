@@ -1,4 +1,4 @@
-"""How long a recording is: WAVE by the standard library, MPEG audio by its frame headers. Pure, and blocking."""
+"""The length of a recording: WAVE by the standard library, MPEG audio by its frame headers. Pure and blocking."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HERTZ = (44100, 48000, 32000)
 _RATE_DIVISORS = {0: 4, 2: 2, 3: 1}
 _ID3_HEADER = 10
 _HEADER = 4
-# Between frames there may be tags and damage; a file that has more of it is not one that this can measure.
+# Between frames there may be tags and damaged bytes. A file with a longer gap cannot be measured.
 _LONGEST_GAP = 64 << 10
 
 
 def duration_s(data: bytes) -> float | None:
-    """The duration to a millisecond; None where it cannot be told."""
+    """Return the duration in seconds, to a millisecond; None if it is unknown."""
     seconds = _wave_seconds(data) if data.startswith(b"RIFF") else _mpeg_seconds(data)
     return round(seconds, 3) if seconds else None
 
@@ -35,7 +35,7 @@ def _wave_seconds(data: bytes) -> float | None:
     try:
         with wave.open(io.BytesIO(data)) as recording:
             frame_bytes = recording.getsampwidth() * recording.getnchannels()
-            # Written into a pipe, the header says 4 GiB.
+            # A recorder that writes into a pipe puts 4 GiB into the header.
             frames = min(recording.getnframes(), len(data) // frame_bytes)
             return float(frames / recording.getframerate())
     except (wave.Error, EOFError, ZeroDivisionError):
@@ -51,12 +51,12 @@ def _mpeg_seconds(data: bytes) -> float | None:
             continue
         size, lasts = frame
         at, seconds, gap, frames = at + size, seconds + lasts, 0, frames + 1
-    # One header may be an accident in other data.
+    # A single header may occur by chance in other data.
     return seconds if frames > 1 else None
 
 
 def _after_id3(data: bytes) -> int:
-    """Where the sound begins: an ID3v2 tag says its size in 7 bits per byte."""
+    """Return where the sound begins. An ID3v2 tag gives its size in 7 bits per byte."""
     if not data.startswith(b"ID3") or len(data) < _ID3_HEADER:
         return 0
     size = 0
@@ -66,7 +66,7 @@ def _after_id3(data: bytes) -> int:
 
 
 def _frame(data: bytes, at: int) -> tuple[int, float] | None:
-    """Size in bytes and duration of the frame whose header is here; None if there is none."""
+    """Return size in bytes and duration of the frame that begins at `at`; None if none does."""
     first, second, third = data[at : at + 3]
     divisor, layer = _RATE_DIVISORS.get(second >> 3 & 3), 4 - (second >> 1 & 3)
     bits, rate = third >> 4, third >> 2 & 3

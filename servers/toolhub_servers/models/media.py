@@ -1,8 +1,8 @@
 """Images, videos and recordings that a model names: from configured folders of the host, or from the web.
 
-A local file is found as `_python_files` finds it: below a configured folder, without following a link out of it, and
-only if it is a regular file. A URL is read by the hub's client, which connects to public addresses only. Both are
-bounded in size and in time, and nothing is written to a disk.
+A local file must be a regular file below a configured folder; links out of the folder are not followed. A URL is read
+by the hub's client, which connects to public addresses only. Both are bounded in size and in time. Nothing is written
+to a disk.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ from toolhub_servers.web.settings import WebSettings
 
 MIB = 1 << 20
 VISION = Accepted("image or video", "image/jpeg", {"image": 20 * MIB, "video": 50 * MIB})
-# The services take 25 MB; an .mp4 or .webm may well be sound alone.
+# The services take 25 MB. A file .mp4 or .webm may have sound alone.
 AUDIO = Accepted("audio", "audio/mpeg", {"audio": 25 * MIB, "video": 25 * MIB})
-# For 50 MB, from a slow network file system.
+# Long enough for 50 MB from a slow network file system.
 READ_TIMEOUT = 20.0
-# What sandboxes call their home; a model that names it means a file that only its sandbox has.
+# The home of sandboxes. A model that gives such a path means a file in its sandbox.
 _OF_A_SANDBOX = "home/user"
-# Content types that say nothing about what is inside.
+# Content types that do not tell the kind of the content.
 _VAGUE = ("application/octet-stream", "binary/octet-stream", "application/ogg", "application/mp4")
 
 
 class MediaSettings(Section):
-    """local_dirs: folders of the host whose files may be read; none: no local files. web: how URLs are read."""
+    """local_dirs: folders of the host whose files may be read; without any, no local file is read.
+
+    web: how URLs are read.
+    """
 
     local_dirs: list[str] = Field(default_factory=list)
     web: WebSettings = WebSettings()
@@ -51,15 +54,15 @@ class MediaSettings(Section):
 
 
 class MediaError(Exception):
-    """It cannot be had. The text is for the model."""
+    """The file or page cannot be read. The text is for the model."""
 
 
 class SandboxFile(MediaError):
-    """It is a path in a sandbox, which other servers cannot see."""
+    """The path is in a sandbox, whose files other servers cannot see."""
 
 
 class UnusableMedia(MediaError):
-    """It is there, and empty, too big or of another kind."""
+    """The content is empty, too big or of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Media:
 
 
 class MediaReader:
-    """Reads what `accepted` describes."""
+    """Reads media of the kinds in `accepted`."""
 
     def __init__(self, server_context: ServerContext, settings: MediaSettings, accepted: Accepted) -> None:
         self._context = server_context
@@ -78,11 +81,17 @@ class MediaReader:
         self._accepted = accepted
 
     async def read(self, path_or_url: str) -> Media:
-        """Raises MediaError, OSError for a file that breaks under the reader, WebError for a URL."""
+        """Return the content.
+
+        Raises MediaError, OSError for a file that cannot be read to its end, WebError for a URL.
+        """
         return await (self._fetch(path_or_url) if is_url(path_or_url) else self._read_local(path_or_url))
 
     async def check_public(self, url: str) -> None:
-        """For a URL that somebody else is to fetch. Raises Forbidden if it leads, or may lead, to a private address."""
+        """Check a URL that another service will fetch.
+
+        Raises Forbidden if it leads, or may lead, to a private address.
+        """
         await check_all_public(url, self._web.allow_private)
 
     async def _read_local(self, path: str) -> Media:
@@ -114,7 +123,7 @@ class MediaReader:
         return Media(reply.body, mime)
 
     def _kind(self, head: bytes, name: str, content_type: str) -> str:
-        """By what it is, by what it is called, by what its host says it is, in this order."""
+        """Return the MIME type: by the content, then by the name, then by what the host says."""
         accepted = self._accepted
         if found := sniff(head):
             if not accepted.takes(found):
@@ -143,7 +152,7 @@ def is_url(text: str) -> bool:
 
 
 def _up_to(stream: BinaryIO, head: bytes, limit: int) -> bytes:
-    """The file from its beginning, which has been read already. One that grows under the reader ends at the limit."""
+    """Return the file up to `limit` bytes. head: its beginning, which was read already."""
     pieces, size = [head], len(head)
     while size < limit and (piece := stream.read(min(PIECE_BYTES, limit - size))):
         pieces.append(piece)
@@ -152,7 +161,7 @@ def _up_to(stream: BinaryIO, head: bytes, limit: int) -> bytes:
 
 
 def _size(reply: Response) -> int:
-    """Of a body that was not read to its end: what was announced, or at least one byte more than was read."""
+    """Return the size of a body. If it was cut: the announced size, or at least one byte more than was read."""
     announced = reply.headers.get("content-length", "")
     told = int(announced[:15]) if reply.is_cut and announced.isascii() and announced.isdigit() else 0
     return max(told, len(reply.body) + reply.is_cut)
@@ -165,7 +174,7 @@ def _told(path: str, exc: OSError) -> MediaError:
         return MediaError(f"Path is not a file: {path}")
     if isinstance(exc, PermissionError) and exc.errno:
         return MediaError(f"Permission denied when reading file: {path}")
-    if not path.startswith(("/", ".", "~")):  # more likely an address without its scheme than a file
+    if not path.startswith(("/", ".", "~")):  # probably an address without its scheme
         return MediaError("Invalid URL format. URLs must start with http:// or https://")
     if isinstance(exc, PermissionError):  # our own, with a reason
         return MediaError(f"Permission denied when reading file: {path}\nNote: {exc}")

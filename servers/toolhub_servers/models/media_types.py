@@ -1,4 +1,4 @@
-"""What kind of image, video or audio bytes are: by their beginning first, by a name second. Pure rules."""
+"""The kind of an image, video or recording: by its first bytes, or by its name. Pure rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# As much as `sniff` looks at.
+# `sniff` needs no more than this.
 HEAD_BYTES = 4096
 
 _EXTENSIONS = {
@@ -58,7 +58,10 @@ _SUFFIXES = {mime: suffix for suffix, mime in reversed(_EXTENSIONS.items())}
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a tool takes. limits: bytes, by the first half of the MIME type. default: what the unknown passes for."""
+    """What a tool takes.
+
+    limits: bytes, by the first half of the MIME type. default: the MIME type of unknown content.
+    """
 
     words: str
     default: str
@@ -77,7 +80,7 @@ def family(mime: str) -> str:
 
 
 def sniff(head: bytes) -> str | None:
-    """The MIME type that the first bytes of a file show; None if they show none that is known."""
+    """Return the MIME type that the first bytes of a file show; None if it is not a known one."""
     for start, mime in _STARTS.items():
         if head.startswith(start):
             return mime
@@ -87,7 +90,7 @@ def sniff(head: bytes) -> str | None:
         return _BRANDS.get(head[8:12], "video/mp4")
     if head.startswith(b"\x1a\x45\xdf\xa3"):
         return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
-    # BMP: two letters would be any text that begins with them; the header's reserved fields are zero.
+    # BMP: a text may begin with these two letters too, so the header's reserved fields must be zero.
     if head.startswith(b"BM") and len(head) >= 10 and head[6:10] == bytes(4):
         return "image/bmp"
     return _mpeg_frame(head)
@@ -108,5 +111,5 @@ def by_extension(name: str) -> str | None:
 
 
 def suffix_of(mime: str) -> str:
-    """The extension that files of this type usually have; `.mp3` if there is none."""
+    """Return the usual extension of a MIME type; `.mp3` if it has none."""
     return _SUFFIXES.get(mime, ".mp3")

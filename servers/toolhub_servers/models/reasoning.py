@@ -3,20 +3,21 @@
 Tool and parameter are those that the models know; the model is asked by Anthropic's Messages API, over plain HTTPS.
 What differs, on purpose:
 
-- The loop is never blocked (D-30), and one deadline lies round all tries (`timeout_s`).
+- The event loop is never blocked (D-30), and one deadline holds for all tries (`timeout_s`).
 - A missing key and every other failure are texts, not exceptions (D-32).
 
-Thinking takes minutes. In a hub the default leaves a call of 300 seconds in time: raise `timeout_s` together with the
-server's `call_timeout_s`. As a program it waits for as long as MiroFlow does.
+Thinking takes minutes. The default of `timeout_s` ends before a hub ends the call after 300 seconds; raise it together
+with the server's `call_timeout_s`. A server that runs alone waits as long as MiroFlow does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver.tools import Tool
 from pydantic import model_validator
 
 from toolhub.config.section import Count, Seconds, Text
@@ -32,7 +33,7 @@ ALONE_TIMEOUT_S = 1100.0
 
 
 class ReasoningSettings(ModelSettings):
-    """thinking_tokens: of the max_tokens, how many may go into thinking."""
+    """thinking_tokens: how many of `max_tokens` the model may spend on thinking."""
 
     VARIABLES: ClassVar[Mapping[str, str]] = {"api_key": "ANTHROPIC_API_KEY", "base_url": "ANTHROPIC_BASE_URL"}
     REQUIRED: ClassVar[tuple[str, ...]] = ("api_key", "base_url", "model")
@@ -46,7 +47,7 @@ class ReasoningSettings(ModelSettings):
     @model_validator(mode="after")
     def _leaves_tokens(self) -> Self:
         if self.thinking_tokens >= self.max_tokens:
-            raise ValueError("thinking_tokens has to be less than max_tokens, or none are left for the answer")
+            raise ValueError("thinking_tokens has to be less than max_tokens, or no tokens are left for the answer")
         return self
 
 
@@ -60,17 +61,7 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
     server_context = ServerContext(context)
     api = ModelApi(server_context, settings, lambda key: {"x-api-key": key, "anthropic-version": _VERSION})
 
-    async def reasoning(question: str) -> str:
-        """Have a reasoning model think about a hard question: a math problem, puzzle, riddle or IQ test question.
-
-        It needs a long chain of thought and takes long: do NOT use it for questions that are simple or obvious.
-
-        Args:
-            question: The hard question, with all that is needed to answer it.
-
-        Returns:
-            The answer to the question.
-        """
+    async def answer(question: str) -> str:
         payload = {
             "model": settings.model,
             "max_tokens": settings.max_tokens,
@@ -84,12 +75,30 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
         except ModelError as exc:
             return f"[ERROR]: Reasoning failed: {exc}"
 
-    tools = [read_only_tool(reasoning, is_titled=False)]
-    return make_server("toolhub-reasoning", tools=tools, lifespan=server_context.lifespan)
+    return make_server("toolhub-reasoning", tools=[reasoning_tool(answer)], lifespan=server_context.lifespan)
+
+
+def reasoning_tool(answer: Callable[[str], Awaitable[str]]) -> Tool:
+    """The tool `reasoning`, which both servers have."""
+
+    async def reasoning(question: str) -> str:
+        """Have a reasoning model think about a hard question: a math problem, puzzle, riddle or IQ test question.
+
+        It needs a long chain of thought and takes long: do NOT use it for questions that are simple or obvious.
+
+        Args:
+            question: The hard question, with all that is needed to answer it.
+
+        Returns:
+            The answer to the question.
+        """
+        return await answer(question)
+
+    return read_only_tool(reasoning, is_titled=False)
 
 
 def answer_text(answer: Mapping[str, Any]) -> str:
-    """The text of the last block, or its thinking if that is all there is. Raises ModelError."""
+    """Return the text of the last block, or its thinking if it has no text. Raises ModelError."""
     blocks = answer.get("content")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise InvalidResponse("it has no content")

@@ -3,10 +3,10 @@
 Tool, parameter and result texts are those that the models know. `base_url` is the whole address of the endpoint, such
 as http://127.0.0.1:8000/v1/chat/completions. What differs, on purpose:
 
-- Nothing sleeps in the loop, and all tries together end before the call does (D-31): the original could wait for ten
-  times 600 seconds. See `reasoning` for `timeout_s`.
-- A missing address or model name and an answer of another shape are texts, too (D-32). An endpoint may need no key.
-- A second line tells why the service is unavailable: waiting does not help against a wrong key.
+- The event loop is never blocked, and all tries together end before the call does (D-31). The original could wait for
+  ten times 600 seconds. See `reasoning` for `timeout_s`.
+- A missing address or model name, and an answer of another shape, give texts too (D-32). An endpoint may need no key.
+- A second line says why the service is unavailable, because waiting does not help with a wrong key.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mcp.server import MCPServer
 from toolhub.config.section import Seconds
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.models.api import ModelApi, ModelError, ModelSettings, text_of, without_thinking
-from toolhub_servers.models.reasoning import ALONE_TIMEOUT_S
+from toolhub_servers.models.reasoning import ALONE_TIMEOUT_S, reasoning_tool
 from toolhub_servers.serving.options import missing_options_of, validated
 from toolhub_servers.serving.program import run
-from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
+from toolhub_servers.serving.server import ServerContext, make_server
 
 UNAVAILABLE = "Reasoning service unavailable. Please try again later."
 
@@ -46,29 +46,18 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
     server_context = ServerContext(context)
     api = ModelApi(server_context, validated(ReasoningOsSettings, options))
 
-    async def reasoning(question: str) -> str:
-        """Have a reasoning model think about a hard question: a math problem, puzzle, riddle or IQ test question.
-
-        It needs a long chain of thought and takes long: do NOT use it for questions that are simple or obvious.
-
-        Args:
-            question: The hard question, with all that is needed to answer it.
-
-        Returns:
-            The answer to the question.
-        """
+    async def answer(question: str) -> str:
         try:
             message = await api.chat("", lambda _: [{"role": "user", "content": question}], temperature=0.6, top_p=0.95)
         except ModelError as exc:
             return f"{UNAVAILABLE}\nReason: {exc}"
         return conclusion(message) or f"{UNAVAILABLE}\nReason: Received empty response from API"
 
-    tools = [read_only_tool(reasoning, is_titled=False)]
-    return make_server("toolhub-reasoning-os", tools=tools, lifespan=server_context.lifespan)
+    return make_server("toolhub-reasoning-os", tools=[reasoning_tool(answer)], lifespan=server_context.lifespan)
 
 
 def conclusion(message: Mapping[str, Any]) -> str:
-    """What a message says after the thinking; the thinking if that is all there is, under either of its two names."""
+    """Return what a message says after its thinking. If it says nothing, return the thinking, which has two names."""
     answer = without_thinking(text_of(message))
     return answer or text_of(message, "reasoning_content") or text_of(message, "reasoning")
 

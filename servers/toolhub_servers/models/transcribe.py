@@ -2,14 +2,13 @@
 
 Tools, parameters and result texts are those that the models know. What differs, on purpose:
 
-- The loop is never blocked and every request has a deadline (D-30): recordings are downloaded and the models asked
-  through the hub's pooled clients, with one deadline round all tries (`timeout_s`). Nothing is written to a temporary
-  file that could stay behind.
-- A missing key is the tool's text for a failed call, not a traceback (D-32).
-- Files of the host are read only below `local_dirs`, URLs only in the public internet, both up to the 25 MB that the
-  service takes. A page that is no recording is refused before anything is paid.
-- What a recording is, its content tells first, its name second; it is uploaded under a name that fits.
-- `Audio duration: ... seconds` is said of WAVE and MPEG audio. Of other formats the line is left out, where the
+- The event loop is never blocked and every request has a deadline (D-30). Recordings are downloaded and models are
+  asked through the hub's pooled clients, with one deadline for all tries (`timeout_s`). No temporary file is written.
+- A missing key gives the tool's text for a failed call, not a traceback (D-32).
+- Files of the host are read only below `local_dirs`, and URLs only in the public internet, both up to the 25 MB that
+  the service takes. A page that is not a recording is refused before anything is paid.
+- The kind of a recording is told by its content, then by its name. It is uploaded under a name of that kind.
+- `Audio duration: ... seconds` is given for WAVE and MPEG audio. For other formats the line is left out, where the
   original could say `0.0`.
 """
 
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 
 from anyio import to_thread
 from mcp.server import MCPServer
+from mcp.server.mcpserver.tools import Tool
 
 from toolhub.config.section import Text
 from toolhub.extensions import BuiltinContext
@@ -60,7 +60,7 @@ class TranscribeSettings(ModelSettings, MediaSettings):
 
 
 class TranscriptionFailed(Exception):
-    """The text is for the model."""
+    """There is no transcription. The text is the tool's answer."""
 
 
 OPTIONS = TranscribeSettings
@@ -73,18 +73,6 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, AUDIO), ModelApi(server_context, settings)
     answering = ModelApi(server_context, settings.model_copy(update={"model": settings.question_model}))
-
-    async def audio_transcription(audio_path_or_url: str) -> str:
-        """Transcribe a recording: get the words that are spoken in it.
-
-        Args:
-            audio_path_or_url: The path of a local audio file or its URL. Paths in a sandbox and YouTube URLs do not
-                work.
-
-        Returns:
-            The transcription.
-        """
-        return await transcription(reader, api, audio_path_or_url)
 
     async def audio_question_answering(audio_path_or_url: str, question: str) -> str:
         """Have a model listen to a recording and answer a question about it.
@@ -102,7 +90,7 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
             media = await recording(reader, "audio_question_answering", failed, audio_path_or_url)
         except TranscriptionFailed as exc:
             return str(exc)
-        # The service takes these two; the rest is sent as what it most often passes for.
+        # The service knows only these two. It accepts most other formats under the name mp3.
         sound = "wav" if media.mime == "audio/wav" else "mp3"
 
         def asked(data: str) -> list[Any]:
@@ -119,23 +107,33 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
         seconds = await to_thread.run_sync(duration_s, media.data)
         return answer if seconds is None else f"{answer}\n\nAudio duration: {seconds} seconds"
 
-    tools = [
-        read_only_tool(audio_transcription, is_titled=False),
-        read_only_tool(audio_question_answering, is_titled=False),
-    ]
+    tools = [transcription_tool(reader, api), read_only_tool(audio_question_answering, is_titled=False)]
     return make_server("toolhub-transcribe", tools=tools, lifespan=server_context.lifespan)
 
 
-async def transcription(reader: MediaReader, api: ModelApi, path_or_url: str) -> str:
-    """The answer of `audio_transcription`."""
-    failed = "[ERROR]: Audio transcription failed"
-    try:
-        text = await api.transcribe(await recording(reader, "audio_transcription", failed, path_or_url))
-    except TranscriptionFailed as exc:
-        return str(exc)
-    except ModelError as exc:
-        return f"{failed}: {exc}\n{_NOTE.format(urls='')}"
-    return text or f"{failed}: {EMPTY_ANSWER}\n{_NOTE.format(urls='')}"
+def transcription_tool(reader: MediaReader, api: ModelApi) -> Tool:
+    """The tool `audio_transcription`, which both servers have."""
+
+    async def audio_transcription(audio_path_or_url: str) -> str:
+        """Transcribe a recording: get the words that are spoken in it.
+
+        Args:
+            audio_path_or_url: The path of a local audio file or its URL. Paths in a sandbox and YouTube URLs do not
+                work.
+
+        Returns:
+            The transcription.
+        """
+        failed = "[ERROR]: Audio transcription failed"
+        try:
+            text = await api.transcribe(await recording(reader, "audio_transcription", failed, audio_path_or_url))
+        except TranscriptionFailed as exc:
+            return str(exc)
+        except ModelError as exc:
+            return f"{failed}: {exc}\n{_NOTE.format(urls='')}"
+        return text or f"{failed}: {EMPTY_ANSWER}\n{_NOTE.format(urls='')}"
+
+    return read_only_tool(audio_transcription, is_titled=False)
 
 
 async def recording(reader: MediaReader, tool: str, failed: str, path_or_url: str) -> Media:

@@ -1,7 +1,8 @@
 """An MCP server that transcribes recordings with an open model, such as Whisper: MiroFlow's `tool-transcribe-os`.
 
-`base_url` is that of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1. For tool and texts, and for what
-differs on purpose (D-30, D-32), see `transcribe`. A missing address or model name is told; a service may need no key.
+`base_url` is that of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1. Tool, texts and what differs on
+purpose (D-30, D-32) are as in `transcribe`. The tool says when the address or the model's name is missing. A service
+may need no key.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from mcp.server import MCPServer
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.models.api import ModelApi, ModelSettings
 from toolhub_servers.models.media import AUDIO, MediaReader, MediaSettings
-from toolhub_servers.models.transcribe import transcription
+from toolhub_servers.models.transcribe import transcription_tool
 from toolhub_servers.serving.options import missing_options_of, validated
 from toolhub_servers.serving.program import run
-from toolhub_servers.serving.server import ServerContext, make_server, read_only_tool
+from toolhub_servers.serving.server import ServerContext, make_server
 
 
 class TranscribeOsSettings(ModelSettings, MediaSettings):
@@ -38,19 +39,7 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
     server_context = ServerContext(context)
     reader, api = MediaReader(server_context, settings, AUDIO), ModelApi(server_context, settings)
 
-    async def audio_transcription(audio_path_or_url: str) -> str:
-        """Transcribe a recording: get the words that are spoken in it.
-
-        Args:
-            audio_path_or_url: The path of a local audio file or its URL. Paths in a sandbox and YouTube URLs do not
-                work.
-
-        Returns:
-            The transcription.
-        """
-        return await transcription(reader, api, audio_path_or_url)
-
-    tools = [read_only_tool(audio_transcription, is_titled=False)]
+    tools = [transcription_tool(reader, api)]
     return make_server("toolhub-transcribe-os", tools=tools, lifespan=server_context.lifespan)
 
 

@@ -3,12 +3,12 @@
 Tool, parameters and result texts are those that the models know. `base_url` is the whole address of the endpoint, such
 as http://127.0.0.1:8000/v1/chat/completions. What differs, on purpose:
 
-- The loop is never blocked, and every request has a deadline (D-30): the original's had none.
-- A missing address or model name and an answer of another shape are texts, not a KeyError (D-32). An endpoint may need
-  no key.
-- Files of the host are read only below `local_dirs`, URLs only in the public internet, and both up to 20 MB (videos
-  50 MB). What a file is, its content tells first, its name second, the host third.
-- Of other texts only `data:` URLs are passed on to the endpoint; a path that cannot be read is told as such.
+- The event loop is never blocked, and every request has a deadline (D-30); the original's had none.
+- A missing address or model name, and an answer of another shape, give texts, not a KeyError (D-32). An endpoint may
+  need no key.
+- Files of the host are read only below `local_dirs`, and URLs only in the public internet, both up to 20 MB (videos
+  50 MB). The kind of a file is told by its content, then by its name, then by its host.
+- `data:` URLs are passed on to the endpoint. Other texts are paths, and an error says why one cannot be read.
 """
 
 from __future__ import annotations

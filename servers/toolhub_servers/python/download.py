@@ -1,4 +1,4 @@
-"""Downloading from the internet, inside a sandbox: with its wget, its curl or its Python, whatever it has."""
+"""Download from the internet inside a sandbox, with its wget, its curl or its Python."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from toolhub_sandbox import HOME, CommandResult, Sandbox
 
-# For files of some 100 MB over a slow line; the agent's own timeouts are longer.
+# For files of about 100 MB over a slow line. Agents have longer timeouts.
 FETCH_TIMEOUT = 300.0
 DEFAULT_NAME = "downloaded_file"
 LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 
-# The file appears under its name when it is complete: a failed download leaves what was there before.
+# The file gets its name when it is complete: a failed download leaves the old file.
 _SCRIPT = """\
 url={url} target={target} part={part}
 if [ -d "$target" ]; then echo "$target is a directory" >&2; exit 1; fi
@@ -40,7 +40,7 @@ _PROXY = re.compile(r"^(https?|all)_proxy=.", re.MULTILINE | re.IGNORECASE)
 
 
 def check_url(url: str) -> None:
-    """Raises ValueError with the reason if this cannot be downloaded."""
+    """Check a URL. Raises ValueError with the reason if it cannot be downloaded."""
     try:
         parts = urlsplit(url)
         scheme, host, _ = parts.scheme, parts.hostname, parts.port
@@ -48,13 +48,13 @@ def check_url(url: str) -> None:
         raise ValueError(f"it is not a valid URL: {exc}") from None
     if scheme not in ("http", "https") or not host:
         raise ValueError("only URLs that start with http:// or https:// can be downloaded")
-    # urlsplit passes over tabs, newlines and what surrounds the URL; the program that downloads might not.
+    # urlsplit ignores tabs, newlines and white space around the URL. The program that downloads may not.
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("it has white space or control characters in it")
 
 
 def target_of(url: str, path: str) -> str:
-    """Where to put the file: `path` with the URL's last part, or `path` itself if that has an extension."""
+    """Return the path of the file: `path` with the URL's last part, or `path` itself if that has an extension."""
     target = posixpath.join(HOME, path)
     if path.endswith("/") or not posixpath.splitext(posixpath.normpath(target))[1]:
         name = posixpath.basename(urlsplit(url).path)
@@ -63,12 +63,12 @@ def target_of(url: str, path: str) -> str:
 
 
 async def fetch(sandbox: Sandbox, url: str, target: str) -> CommandResult:
-    """Download into the sandbox; the folder of `target` must be there. Raises SandboxError."""
+    """Download into the sandbox. The folder of `target` must exist. Raises SandboxError."""
     return await sandbox.run_command(script(url, target), timeout=FETCH_TIMEOUT)
 
 
 def script(url: str, target: str) -> str:
-    """The bash script that downloads."""
+    """Return the bash script that downloads."""
     return _SCRIPT.format(
         url=shlex.quote(url),
         target=shlex.quote(target),
@@ -78,13 +78,13 @@ def script(url: str, target: str) -> str:
 
 
 async def is_cut_off(sandbox: Sandbox, url: str) -> bool:
-    """Whether the sandbox has no network that could lead to `url`. Asked after a failure; raises SandboxError."""
+    """Whether the sandbox has no network that could lead to `url`. Called after a failure. Raises SandboxError."""
     if LOOPBACK.fullmatch(urlsplit(url).hostname or ""):
         return False
     return is_offline((await sandbox.run_command(_PROBE)).stdout)
 
 
 def is_offline(probe: str) -> bool:
-    """Whether the probe's output shows no interface but the loopback, and no proxy."""
+    """Whether the probe's output shows only the loopback interface, and no proxy."""
     interfaces = set(_INTERFACE.findall(probe))
     return interfaces <= {"lo"} and "lo" in interfaces and not _PROXY.search(probe)

@@ -1,4 +1,4 @@
-"""Where a Python server gets its sandboxes: from the hub that runs it or, when it runs alone, from its own backend."""
+"""Where a Python server gets its sandboxes: from its hub or, when it runs alone, from its own backend."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from toolhub.config import SandboxSettings, load_config
 from toolhub.errors import ConfigError
 from toolhub.extensions import BuiltinContext
 
-# Killing takes some 10 to 100 ms; a sandbox that resists for longer is left to its backend.
+# Killing takes about 10 to 100 ms. A sandbox that takes longer is left to its backend.
 KILL_TIMEOUT = 10.0
 
 
 class TaskSandboxes:
     """One owner's sandboxes.
 
-    In a hub they are the task's, and the hub ends them. Alone, `lifespan` opens them for one session at a time and
-    ends them with it.
+    In a hub they belong to the task, and the hub ends them. In a server that runs alone, `lifespan` opens them for one
+    session at a time and ends them with it.
     """
 
     def __init__(self, context: BuiltinContext | None, profile: str | None, settings: SandboxSettings | None) -> None:
@@ -43,7 +43,7 @@ class TaskSandboxes:
 
     @asynccontextmanager
     async def lifespan(self, _server: Any) -> AsyncIterator[None]:
-        """What the server runs in. The backend starts with the first sandbox, so this costs nothing."""
+        """The lifespan of the server. The backend starts with the first sandbox, so this costs nothing."""
         if self._is_hosted:
             yield
             return
@@ -57,15 +57,18 @@ class TaskSandboxes:
                     await scope.aclose()
 
     async def create(self) -> Sandbox:
-        """Raises SandboxLimit, SandboxUnavailable; ToolError if there are no sandboxes here at all."""
+        """Create a sandbox. Raises SandboxLimit, SandboxUnavailable; ToolError if there are no sandboxes here."""
         return await self._require_scope().create(self._profile)
 
     def get(self, sandbox_id: str) -> Sandbox:
-        """Raises SandboxNotFound, also for another owner's sandbox; ToolError if there are no sandboxes here."""
+        """Find a sandbox.
+
+        Raises SandboxNotFound, also for another owner's; ToolError if there are no sandboxes here.
+        """
         return self._require_scope().get(sandbox_id)
 
     async def run_once(self, code: str) -> Execution:
-        """Run code in a new sandbox, which is gone afterwards whatever happened. Raises SandboxError."""
+        """Run code in a new sandbox, which ends afterwards in any case. Raises SandboxError."""
         sandbox = await self.create()
         try:
             return await sandbox.exec_code(code)
@@ -90,7 +93,7 @@ def add_sandbox_arguments(parser: ArgumentParser) -> None:
 
 
 def read_settings(config: str | None) -> SandboxSettings | None:
-    """The `sandbox` section of a config file. Raises ValueError if that cannot be used."""
+    """Return the `sandbox` section of a config file. Raises ValueError if it cannot be used."""
     try:
         return load_config(config).sandbox if config else None
     except ConfigError as exc:

@@ -4,9 +4,9 @@ Tools, parameters and result texts are those that the models know. What differs,
 
 - Code and commands run once. The texts still say "after 3 attempts", but nothing is ever repeated.
 - A command that exits with a non-zero status is a result like any other, with its stdout, stderr and exit code.
-- Code that runs too long is interrupted and keeps its state; if it ignores that, the state is lost. The result tells.
-- A sandbox lives as long as the task; the `timeout` of `create_sandbox` is accepted and has no effect. One that is
-  gone all the same is told as such: the answer is that of a failed connection, with the reason.
+- Code that runs too long is interrupted and keeps its state. If it ignores that, the state is lost. The result says so.
+- A sandbox lives as long as the task. The `timeout` of `create_sandbox` is accepted and has no effect. If a sandbox is
+  gone nevertheless, the answer is that of a failed connection, with the reason.
 - Files of the host are read only below `local_dirs` and written only to `tmpfiles` below `logs_dir`.
 - A download from the internet needs a profile with network (`sandbox.profiles.<name>.network`) and says so.
 """
@@ -47,9 +47,9 @@ def create_server(
 ) -> MCPServer:
     """Return the server. Raises ValueError for a folder or a profile that does not exist.
 
-    context: what the hub gives the server; None: the server opens sandboxes of its own, as `settings` say.
-    profile: which sandboxes; None: the default of the config.
-    local_dirs: folders of the host that files may be uploaded from; none: no uploads.
+    context: what the hub gives the server; None: the server opens its own sandboxes according to `settings`.
+    profile: the kind of sandboxes; None: the default of the config.
+    local_dirs: folders of the host whose files may be uploaded; none: no uploads.
     logs_dir: files from sandboxes are saved to its folder `tmpfiles`; None: no downloads to the host.
     """
     sandboxes = TaskSandboxes(context, profile, settings)
@@ -59,7 +59,7 @@ def create_server(
 
 
 class PythonTools:
-    """The six tools. They answer every foreseeable failure with a text, as models expect it, not with an error."""
+    """The six tools. Every expected failure is a text, as models know it, and not an error."""
 
     def __init__(self, sandboxes: TaskSandboxes, *, readable: ReadableFolders, output_dir: OutputDir | None) -> None:
         self._sandboxes = sandboxes
@@ -70,7 +70,7 @@ class PythonTools:
         return [
             make_tool(self.create_sandbox, is_titled=False),
             make_tool(self.run_command, is_titled=False),
-            # Models are told to give a sandbox_id; one that does not gets its code run all the same.
+            # Models are told to give a sandbox_id. If one gives none, its code runs nevertheless.
             make_tool(self.run_python_code, is_titled=False, needed=("sandbox_id",)),
             make_tool(self.upload_file_from_local_to_sandbox, is_titled=False),
             make_tool(self.download_file_from_internet_to_sandbox, is_titled=False),
@@ -108,7 +108,7 @@ class PythonTools:
         """
         try:
             return text.format_command(await self._sandboxes.get(sandbox_id).run_command(command))
-        except (SandboxError, ValueError) as exc:  # ValueError: a null character, which no command can have
+        except (SandboxError, ValueError) as exc:  # ValueError: a null character in the command
             return text.not_reached(sandbox_id, exc) or text.command_failed(exc)
 
     async def run_python_code(self, code_block: str, sandbox_id: MaybeText = None) -> str:
@@ -244,7 +244,7 @@ async def _make_folder(sandbox: Sandbox, folder: str) -> CommandResult:
 
 
 async def _read(sandbox: Sandbox, path: str) -> AsyncGenerator[bytes, None]:
-    """The pieces of a file, with an end that can be awaited if they are not all taken."""
+    """The pieces of a file. They can be closed, and awaited, before all of them are taken."""
     pieces = sandbox.read(path)
     try:
         async for piece in pieces:
@@ -255,7 +255,7 @@ async def _read(sandbox: Sandbox, path: str) -> AsyncGenerator[bytes, None]:
 
 
 def create_from_options(config: str | None, **options: Any) -> MCPServer:
-    """`create_server` with the sandboxes of a config file. Raises ValueError also if that cannot be used."""
+    """`create_server` with the sandboxes of a config file. Raises ValueError also for an unusable config."""
     return create_server(settings=read_settings(config), **options)
 
 

@@ -44,7 +44,7 @@ def create_server(
 
 
 def create_from_options(config: str | None, profile: str | None) -> MCPServer:
-    """`create_server` with the sandboxes of a config file. Raises ValueError also if that cannot be used."""
+    """`create_server` with the sandboxes of a config file. Raises ValueError also for an unusable config."""
     return create_server(profile=profile, settings=read_settings(config))
 
 

@@ -1,7 +1,7 @@
-"""What the model reads: results printed as the E2B SDK prints them, and the sentences for what went wrong.
+"""What the model reads: results in the form of the E2B SDK, and the sentences for failures.
 
 Models were trained on these texts and log parsers search for them, so they stay as they were, even "after 3 attempts":
-nothing here is ever run a second time. What the SDK has no words for follows the result as a line of its own.
+nothing is ever run twice. What the SDK has no words for is a line of its own after the result.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ MAX_RESULT_LEN = 20_000
 MAX_ERROR_LEN = 4_000
 CUT = " [Result truncated due to length limit]"
 
-# Names that models invent instead of creating a sandbox.
+# Ids that models invent instead of creating a sandbox.
 INVALID_IDS = frozenset(
     "default sandbox1 sandbox some_id new_sandbox python create_sandbox sandbox123 temp sandbox-0 sandbox-1 sandbox_0 "
     "sandbox_1 new 0 auto default_sandbox none sandbox_12345 dummy sandbox_01".split()
 )
 
-# In the order in which the SDK lists them; any other MIME type comes after these under its own name.
+# In the SDK's order. Other MIME types follow under their own names.
 FORMATS = {
     "text/plain": "text",
     "text/html": "html",
@@ -36,9 +36,9 @@ FORMATS = {
 
 
 def format_execution(execution: Execution, sandbox_id: str | None = None) -> str:
-    """`str()` of the SDK's Execution, cut, and a line for each thing it cannot say.
+    """Return `str()` of the SDK's Execution, cut, and a line for each thing that it cannot say.
 
-    sandbox_id: None for a sandbox that ends with this execution, where there is no state to speak of.
+    sandbox_id: None for a sandbox that ends with this execution and so has no state to report.
     """
     results = ", ".join(map(_result, execution.displays))
     logs = f"Logs(stdout: {_stream(execution.stdout)}, stderr: {_stream(execution.stderr)})"
@@ -47,7 +47,7 @@ def format_execution(execution: Execution, sandbox_id: str | None = None) -> str
 
 
 def format_command(result: CommandResult) -> str:
-    """`str()` of the SDK's CommandResult, cut. A command that failed is a result, too, with all that it printed."""
+    """Return `str()` of the SDK's CommandResult, cut. A failed command is a result too, with all its output."""
     error = f"exit status {result.exit_code}" if result.exit_code else ""
     if result.timed_out:
         error = "timed out; the command was ended with everything it had started"
@@ -63,7 +63,7 @@ def cut(text: str) -> str:
 
 
 def error_details(exc: Exception) -> str:
-    """What an exception says, not too long; of a limit, which one."""
+    """Return the text of an exception, cut; for a limit also its name."""
     text = str(exc)
     if isinstance(exc, SandboxLimit) and exc.limit not in text:
         text = f"{exc.limit}: {text}"
@@ -71,7 +71,7 @@ def error_details(exc: Exception) -> str:
 
 
 def not_reached(sandbox_id: str, exc: Exception) -> str | None:
-    """The answer when there is no such sandbox (any more); None if `exc` says something else."""
+    """Return the answer if there is no such sandbox (any more); None if `exc` is about something else."""
     connect = (
         f"[ERROR]: Failed to connect to sandbox {sandbox_id}. "
         "Make sure the sandbox is created and the sandbox_id is correct."

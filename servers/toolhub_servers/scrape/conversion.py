@@ -1,7 +1,7 @@
-"""Making text of what a server sent. Everything here blocks and may take long: it runs in worker processes.
+"""Convert what a server sent to text. Everything here blocks and may take long: it runs in worker processes.
 
-HTML goes through trafilatura, which finds the main text; where it finds nothing, or next to nothing, all text of the
-page is taken. PDF, Office files and the like go through MarkItDown. What is text already stays as it is.
+trafilatura finds the main text of HTML. If it finds little or nothing, all text of the page is taken. MarkItDown
+converts PDF, Office files and similar documents. Text stays as it is.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from toolhub_servers.web.charset import decode_text
 NOT_INSTALLED = f"not installed; {install_command('pages')}"
 NO_TEXT = "the page has no text"
 PDF = b"%PDF-"
-# A page whose main text is shorter than this, or than this share of all its text, is given whole.
+# If the main text of a page is shorter than this, or than this share of all its text, all its text is given.
 LEAST_CHARS = 200
 LEAST_SHARE = 0.05
-# Beyond this, looking for the main text could take minutes; all text is found in seconds.
+# In a longer page the search for the main text could take minutes. All its text is found in seconds.
 LARGEST_HTML = 5 << 20
 _SNIFFED = 4096
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -48,7 +48,7 @@ _LINES = re.compile(r"\s*\n\s*")
 
 
 class NoText(Exception):
-    """There is no text to be had from this; the message is the reason."""
+    """This has no text; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Converted:
     is_cut: bool
 
 
-# What these write about a page is of no use to whoever reads the log of a server.
+# Their messages about a page are useless in the log of a server.
 for _name in ("pdfminer", "trafilatura", "htmldate", "charset_normalizer"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
@@ -80,18 +80,18 @@ def convert(body: bytes, content_type: str, url: str, max_chars: int) -> Convert
 
 
 def decoded(body: bytes, content_type: str) -> str:
-    """The text. A header that says Latin-1 is what servers send who know nothing: the page itself is asked first."""
+    """Decode a text. Latin-1 in the header is ignored, because servers send it by default; the page itself decides."""
     return decode_text(body, _LATIN_1.sub("", content_type))
 
 
 def kind_of(body: bytes, media_type: str, url: str) -> str:
-    """`html`, `text`, `document` or `binary`, by what the body looks like first and by what it is called second."""
+    """Return `html`, `text`, `document` or `binary`: by the first bytes, then by the content type and the name."""
     start = body[:_SNIFFED]
     if PDF in start[:1024] or start.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")):
         return "document"
     if media_type.startswith(_MEDIA) and media_type != "image/svg+xml":
         return "binary"
-    if _HTML_START.match(start):  # before what it is called: errors come under the name of what was asked for
+    if _HTML_START.match(start):  # before the name: errors are sent under the name of the requested file
         return "html"
     if media_type in ("application/pdf", "application/x-ipynb+json") or urlsplit(url).path.endswith(".ipynb"):
         return "document"
@@ -105,7 +105,7 @@ def kind_of(body: bytes, media_type: str, url: str) -> str:
 
 
 def _is_textual(start: bytes) -> bool:
-    """Few control characters: true for every character set that pages use."""
+    """Whether there are few control characters, as in every character set of pages."""
     controls = sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in start)
     return controls <= len(start) // 50 or start.startswith(_UTF_16)
 
@@ -123,36 +123,36 @@ def from_html(html: str, url: str) -> tuple[str, str]:
 
 
 def _parsed(html: str) -> Any:
-    """The tree, or None if there is no element in it."""
+    """Return the tree, or None if it has no element."""
     lxml_html = _module("lxml.html")
     parser = lxml_html.HTMLParser(encoding="utf-8", huge_tree=True)
     try:
-        # As bytes: text with an XML declaration of another encoding is refused.
+        # As bytes: lxml refuses text that declares another encoding.
         return lxml_html.document_fromstring(html.encode(errors="replace"), parser=parser)
     except (ValueError, _module("lxml.etree").LxmlError):
         return None
 
 
 def main_text(html: str, url: str, *, favor_recall: bool = False) -> str:
-    """The main content as Markdown; nothing if there is none. Raises NoText where there is no trafilatura."""
+    """Return the main content as Markdown; empty if there is none. Raises NoText if trafilatura is missing."""
     trafilatura = _module("trafilatura")
     try:
         found = trafilatura.extract(
             html, url=url, output_format="markdown", include_links=True, include_tables=True, favor_recall=favor_recall
         )
-    except Exception:  # whatever odd page it stumbles over: there is a second way
+    except Exception:  # it may fail on unusual pages; then all text is taken
         return ""
     return (found or "").strip()
 
 
 def visible_text(tree: Any) -> str:
-    """All text of a page, a line for each block."""
+    """Return all text of a page, a line for each block."""
     text = _SPACE.sub(" ", "".join(_pieces(tree)))
     return _LINES.sub("\n", text).strip()
 
 
 def _pieces(tree: Any) -> Iterator[str]:
-    """Not recursive: pages nest as deep as they like."""
+    """Yield pieces of text. Not recursive, because pages may nest very deep."""
     unseen = 0
     for event, element in _module("lxml.etree").iterwalk(tree, events=("start", "end", "comment", "pi")):
         if event in ("comment", "pi"):
@@ -187,7 +187,7 @@ def from_document(body: bytes, media_type: str, url: str) -> tuple[str, str]:
 
 
 def _reason(exc: Exception) -> str:
-    """The first sentence of the deepest cause; converters give whole tracebacks."""
+    """Return the first sentence of the deepest cause; converters put whole tracebacks into their errors."""
     attempts = getattr(exc, "attempts", None)
     if attempts and attempts[-1].exc_info:
         exc = attempts[-1].exc_info[1]
@@ -197,9 +197,9 @@ def _reason(exc: Exception) -> str:
 
 @cache
 def _converter() -> Any:
-    """MarkItDown for documents and archives of them.
+    """A MarkItDown for documents and archives of them.
 
-    It takes nothing for plain text, which damaged documents look like, and has none of the converters that use the
+    It does not convert plain text, which damaged documents look like. It has none of the converters that use the
     network or start programs (YouTube, speech, EXIF).
     """
     markitdown = _module("markitdown")
@@ -209,7 +209,7 @@ def _converter() -> Any:
     for general in (converters.PlainTextConverter(), converters.HtmlConverter(), converters.CsvConverter()):
         inside.register_converter(general, priority=markitdown.PRIORITY_GENERIC_FILE_FORMAT)
     made = _registered(markitdown, *(getattr(converters, f"{name}Converter")() for name in documents))
-    # Archives in archives are left out: they are how a small file becomes an endless one.
+    # No archives in archives: that is how a small file expands without end.
     archives = converters.ZipConverter(markitdown=inside)
     made.register_converter(archives, priority=markitdown.PRIORITY_GENERIC_FILE_FORMAT)
     return made

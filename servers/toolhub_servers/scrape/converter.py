@@ -1,4 +1,4 @@
-"""Making pages out of bodies, away from the event loop."""
+"""Convert the body of an answer to a page, away from the event loop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from toolhub_servers.web.workers import offload
 
 
 class Converter:
-    """Bounded by `convert_s` and `convert_bytes` of the settings."""
+    """Converts bodies within `convert_s` and `convert_bytes` of the settings."""
 
     def __init__(self, settings: PageSettings) -> None:
         self._settings = settings
 
     async def page(self, body: bytes, content_type: str, url: str, *, is_cut: bool = False) -> Page:
-        """Return the page. is_cut: whether `body` is only the start of what there was. Raises PageUnreadable."""
+        """Return the page. is_cut: `body` is only the beginning. Raises PageUnreadable."""
         cut_short = f"only its first {len(body)} bytes were read" if is_cut else ""
         try:
             done = await offload(
@@ -32,7 +32,7 @@ class Converter:
             )
         except (NoText, ResourceLimitExceeded) as exc:
             raise PageUnreadable(f"{exc}; {cut_short}" if is_cut else str(exc)) from exc
-        except RuntimeError as exc:  # a parser that stumbles, on what was made for that or not
+        except RuntimeError as exc:  # a parser failed, perhaps on a page that was made for that
             raise PageUnreadable(f"the page could not be converted: {exc}") from exc
         notes = []
         if is_cut:

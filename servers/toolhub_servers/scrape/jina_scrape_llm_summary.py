@@ -1,13 +1,13 @@
-"""An MCP server that reads a page and has a model find in it what is asked for: MiroFlow's `jina_scrape_llm_summary`.
+"""An MCP server that reads a page and has a model extract what is asked for: MiroFlow's `jina_scrape_llm_summary`.
 
 Tool, parameters, keys and sentences are those that the models know. What differs, on purpose:
 
-- The model gets text, never raw HTML or the bytes of a PDF: what Jina Reader has not is converted here.
-- A page that several tasks want is fetched once, and kept for a while. A dataset is refused before anything is paid.
-- Nothing that timed out is tried again. `summary_s` bounds everything that is tried for one answer.
-- What a model puts between `<think>` and `</think>` is left out of `extracted_info`.
-- Content is cut to what the model takes (`summary_context_tokens`); `scrape_stats.all_content_displayed` tells.
-- A missing option is an error object like any other, and is found before a page is paid for.
+- The model gets text, never raw HTML or the bytes of a PDF. Pages that Jina Reader does not deliver are converted here.
+- A page that several tasks want is fetched once and kept for a while. A dataset is refused before anything is paid.
+- A request that timed out is not tried again. `summary_s` bounds all tries for one answer.
+- What a model writes between `<think>` and `</think>` is not in `extracted_info`.
+- Content is cut to what the model takes (`summary_context_tokens`); `scrape_stats.all_content_displayed` says so.
+- A missing option gives an error object like any other failure, before a page is paid for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolhub_servers.serving.server import ServerContext, make_server, read_only
 from toolhub_servers.web.client import open_web
 from toolhub_servers.web.errors import WebError
 
-# Reasons that are sentences of their own and get nothing put before them.
+# These reasons are whole sentences, to which nothing is added.
 _WHOLE = frozenset({NO_KEY, NO_URL, NO_CONTENT_FROM_JINA, NO_BALANCE, NO_CONTENT})
 _NAMES = {"jina": "Jina Scrape", "direct": "Python Scrape", "browser": "Browser Scrape"}
 
@@ -42,7 +42,7 @@ missing_options = missing_options_of(SummarySettings)
 def create_server(
     *, context: BuiltinContext | None = None, renderer: PageRenderer | None = None, **options: Any
 ) -> MCPServer:
-    """Return the server. Raises ValueError for an option that is unknown or makes no sense.
+    """Return the server. Raises ValueError for an option that is unknown or wrong.
 
     context: what the hub gives the server. renderer: a browser for pages that need one. options: see `SummarySettings`.
     """
@@ -109,7 +109,7 @@ def _stats(page: Page, shown: int) -> dict[str, Any]:
 def _reason(exc: PageUnreadable | WebError, readers: Sequence[str]) -> str:
     if str(exc) in _WHOLE:
         return str(exc)
-    # A browser is not asked where there is no page, so it is another reader's failure that is left.
+    # The browser is skipped if there is no page; the failure is then that of another reader.
     asked = readers if isinstance(exc, PageUnreadable) else [name for name in readers if name != "browser"] or readers
     return f"{_NAMES[asked[-1]]}: Unexpected error occurred: {exc}"
 

@@ -1,4 +1,4 @@
-"""What reading a page gives, what may read it, and the two ways in which that fails."""
+"""Pages, readers of pages, and the errors of reading."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DATASET_REFUSAL = (
 class Page:
     """One page as text that a model can read.
 
-    url: the one that answered, after redirects. kind: `html`, `text`, `document`, or `jina` for what Jina Reader made
-    of whatever it was. note: a sentence about what is missing, empty when nothing is.
+    url: of the page that answered, after redirects. kind: `html`, `text`, `document`, or `jina` for text from Jina
+    Reader. note: a sentence about what is missing; empty if nothing is.
     """
 
     url: str
@@ -27,25 +27,25 @@ class Page:
     text: str
     kind: str
     is_cut: bool = False
-    """Whether there was more than is in `text`."""
+    """Whether the page had more text than `text`."""
     note: str = ""
 
     @property
     def noted_text(self) -> str:
-        """The text and, if something is missing, a last line that says so."""
+        """The text, with the note as its last line if there is one."""
         return f"{self.text}\n\n[{self.note}]" if self.note else self.text
 
 
 class PageUnreadable(ToolhubError):
-    """This reader has no text for that page; another one may. The message is the reason, for a model to read."""
+    """This reader has no text for the page; another one may. The message is the reason, for a model to read."""
 
 
 class ReaderBusy(BadStatus):
-    """It is the service that reads pages that has too many requests, not the page's own server."""
+    """The service that reads pages has too many requests. It is not the page's own server."""
 
 
 class DatasetRefused(ToolhubError):
-    """A Hugging Face dataset or space: no reader was asked, and none may be."""
+    """The URL is a Hugging Face dataset or space, which must not be read. No reader was asked."""
 
     def __init__(self) -> None:
         super().__init__(DATASET_REFUSAL)
@@ -58,12 +58,12 @@ class Reader(Protocol):
     def name(self) -> str: ...
 
     async def read(self, url: str, headers: Mapping[str, str]) -> Page:
-        """Raises PageUnreadable, or a WebError for what went wrong on the way."""
+        """Return the page. Raises PageUnreadable, or a WebError if the request failed."""
         ...
 
 
 class PageRenderer(Protocol):
-    """A browser, as far as reading needs one."""
+    """What reading needs of a browser."""
 
     async def render(self, url: str, *, timeout: float) -> str:
         """Return the HTML of a page after its scripts ran, within `timeout` seconds. Raises WebError."""

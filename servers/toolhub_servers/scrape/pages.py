@@ -1,4 +1,4 @@
-"""Reading a page by whatever reader has text for it, once for all who ask."""
+"""Read a page with the first reader that has text for it, once for all tasks that want it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from toolhub_servers.web.errors import Forbidden, WebError, WebTimeout
 
 logger = logging.getLogger(__name__)
 
-# They say how a message is framed and where it goes; a model has no business with them.
+# They frame a message and say where it goes. A model must not set them.
 _OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect"})
 
-# What only some programs read as an address: 2130706433, 0x7f.1, 127.1.
+# Forms that only some programs accept as an address: 2130706433, 0x7f.1, 127.1.
 _ODD_ADDRESS = re.compile(r"\w+://(?:[^/?#]*[@.])?(?:[0-9]+|0x[0-9a-f]*)(?:[:/?#]|$)", re.IGNORECASE)
 
 
 class Pages:
-    """All that a hub reads under one set of options. Get it from `open_pages()`."""
+    """The pages that a hub reads with one set of options. Use `open_pages()`."""
 
     def __init__(self, readers: Sequence[Reader], settings: PageSettings, cache: Cache) -> None:
         self.settings = settings
@@ -49,14 +49,14 @@ class Pages:
 
     @property
     def needs_key(self) -> bool:
-        """Whether nothing can be read because the only reader is Jina's and there is no key."""
+        """Whether no page can be read because Jina Reader is the only reader and has no key."""
         return all(reader.name == "jina" for reader in self._readers) and not self.settings.jina_api_key
 
     async def read(self, url: str, headers: Mapping[str, str] | None = None) -> Page:
-        """Return the page; the same page is read once, however many tasks ask for it within `cache_s`.
+        """Return the page. The same page is read once, however many tasks want it within `cache_s`.
 
-        headers: sent to the page or to Jina Reader, in addition to ours. Raises DatasetRefused, or Forbidden for a URL
-        that is a private address, before anything is sent; otherwise what the last reader raised: PageUnreadable or a
+        headers: sent to the page or to Jina Reader in addition to ours. Raises DatasetRefused, or Forbidden for a
+        private address, before anything is sent. Otherwise raises the error of the last reader: PageUnreadable or a
         WebError.
         """
         url = unwrapped(url.strip(), self.settings.jina_base_url)
@@ -72,7 +72,7 @@ class Pages:
             raise
 
     def statistics(self) -> Mapping[str, int]:
-        """Counts of the cache, and of pages by the reader that had them."""
+        """Counts of the cache, and of pages by reader."""
         by_reader = {f"read_by_{reader.name}": self._read_by[reader.name] for reader in self._readers}
         return {**asdict(self._cache.statistics()), **by_reader}
 
@@ -81,12 +81,12 @@ class Pages:
         failure: PageUnreadable | WebError | None = None
         for reader in self._readers:
             if reader.name == "browser" and failure is not None and not isinstance(failure, PageUnreadable):
-                continue  # there is no page to show
+                continue  # there is no page to render
             try:
                 page = await self._ask(reader, url, headers, deadline)
             except (PageUnreadable, WebError) as exc:
                 failure = exc
-                logger.info("reader %s has nothing of %s: %s", reader.name, _host(url), exc)
+                logger.info("reader %s has no text of %s: %s", reader.name, _host(url), exc)
             else:
                 if is_dataset_url(page.url):
                     raise DatasetRefused
@@ -103,11 +103,11 @@ class Pages:
             with anyio.fail_after(left):
                 return await reader.read(url, headers)
         except TimeoutError as exc:
-            raise WebTimeout(f"reader {reader.name} had nothing of {_host(url)} within {left:.0f} seconds") from exc
+            raise WebTimeout(f"reader {reader.name} did not read {_host(url)} within {left:.0f} seconds") from exc
 
 
 async def open_pages(resources: SharedResources, settings: PageSettings, renderer: PageRenderer | None = None) -> Pages:
-    """Return the hub's pages under these settings, opening them if nobody has. renderer: a browser, if there is one."""
+    """Return the hub's pages under these settings. Open them if they are not open yet. renderer: a browser."""
     print_ = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
     key = f"pages {print_}{'' if renderer is None else f' {id(renderer)}'}"
     return await resources.get_or_open(key, lambda: _open(resources, settings, renderer))
@@ -145,14 +145,14 @@ async def _open(
 
 
 def _size(page: Page) -> int:
-    """About what it takes in memory: two bytes a character, and the rest."""
+    """Return about the size in memory: two bytes per character, and the rest."""
     return 2 * len(page.text) + 1000
 
 
 def check_public(url: str, allow_private: Sequence[str]) -> None:
-    """Keep a reader elsewhere from being sent into the network that it is in. Names are the readers' own business.
+    """Check that a URL does not lead a reader elsewhere into its own private network. Raises Forbidden.
 
-    Raises Forbidden.
+    Names are not resolved: the reader does that.
     """
     try:
         parts = urlsplit(url)
@@ -160,8 +160,8 @@ def check_public(url: str, allow_private: Sequence[str]) -> None:
         target = parse_authority(f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}")
     except ValueError:
         if _ODD_ADDRESS.match(url):
-            raise Forbidden("an IPv4 address is written as four numbers with dots between them") from None
-        return  # a name outside ASCII, or what the reader will say
+            raise Forbidden("an IPv4 address must be written as four numbers with dots between them") from None
+        return  # a name outside ASCII, or something that the reader refuses
     is_local = target.host == "localhost" or target.host.endswith(".localhost")
     if is_local or (target.address is not None and not is_public(target.address)):
         if not any(Rule.of(rule).admits(target) for rule in allow_private):
@@ -169,7 +169,7 @@ def check_public(url: str, allow_private: Sequence[str]) -> None:
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that may be sent, names in lower case. Raises PageUnreadable for one that is none."""
+    """Return the headers that may be sent, with lower-case names. Raises PageUnreadable for an invalid header."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise PageUnreadable(f"custom_headers: {name!r} is not the name of a header")
@@ -179,7 +179,7 @@ def _checked(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host(url: str) -> str:
-    """The host alone, for messages: the rest of a URL may hold secrets."""
+    """Return only the host, for messages: the rest of a URL may contain secrets."""
     try:
         return urlsplit(url).hostname or "an empty URL"
     except ValueError:

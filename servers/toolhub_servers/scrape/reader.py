@@ -1,6 +1,6 @@
 """An MCP server that makes Markdown of pages, documents and files: MiroFlow's `tool-reader`, which is `markitdown_mcp`.
 
-It converts what `reading` converts. A failure is an error of the tool and not a text; a URI that makes no sense, too.
+It converts what `reading` converts. A failure and an invalid URI are errors of the tool, not texts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TITLE = "Title: "
 
 
 class JinaReader:
-    """Give it a client of its own: all its requests go to one host."""
+    """The `jina` reader. Give it a client of its own, because all its requests go to one host."""
 
     name = "jina"
 
@@ -35,7 +35,7 @@ class JinaReader:
         return f"<JinaReader {self._base_url}>"
 
     async def read(self, url: str, headers: Mapping[str, str]) -> Page:
-        """Raises PageUnreadable, also without a key; WebError."""
+        """Read a page. Raises PageUnreadable, also without a key; WebError."""
         if not url:
             raise PageUnreadable(NO_URL)
         if not self._api_key:
@@ -46,7 +46,9 @@ class JinaReader:
         except BadStatus as exc:
             if is_out_of_balance(exc.text):
                 raise PageUnreadable(NO_BALANCE) from exc
-            if exc.status == 429 or (exc.status == 503 and exc.retry_after is not None):  # else 503 may be the page's
+            if exc.status == 429 or (
+                exc.status == 503 and exc.retry_after is not None
+            ):  # another 503 may be the page's
                 raise ReaderBusy(str(exc), status=exc.status, text=exc.text, retry_after=exc.retry_after) from exc
             raise
         text = decode_text(reply.body, reply.headers.get("content-type", ""))
@@ -64,7 +66,7 @@ class JinaReader:
 
 
 def unwrapped(url: str, base_url: str) -> str:
-    """The page's own URL, if a model has put Jina Reader's before it."""
+    """Return the page's own URL, if a model has put Jina Reader's before it."""
     for prefix in (JINA, base_url):
         if url.startswith(f"{prefix}/http"):
             return url.removeprefix(f"{prefix}/")
@@ -72,7 +74,7 @@ def unwrapped(url: str, base_url: str) -> str:
 
 
 def is_out_of_balance(text: str) -> bool:
-    """Whether the answer is the JSON object that says so, and not a page about it."""
+    """Whether the answer is the JSON object of this error, and not a page about it."""
     if len(text) > 4096 or not text.lstrip().startswith("{"):
         return False
     try:
@@ -83,7 +85,7 @@ def is_out_of_balance(text: str) -> bool:
 
 
 def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
-    """Without what would stand in for our key."""
+    """Return the headers without one that would replace our key."""
     return {name: value for name, value in headers.items() if name.lower() != "authorization"}
 
 
@@ -92,7 +94,7 @@ ACCEPT = "text/html,application/xhtml+xml,application/pdf;q=0.9,*/*;q=0.8"
 
 
 class DirectReader:
-    """The `direct` reader; private addresses are out of its reach unless the settings allow them."""
+    """The `direct` reader. It reaches private addresses only if the settings allow them."""
 
     name = "direct"
 
@@ -105,7 +107,7 @@ class DirectReader:
         return "<DirectReader>"
 
     async def read(self, url: str, headers: Mapping[str, str]) -> Page:
-        """Raises PageUnreadable for an answer without text, WebError."""
+        """Read a page. Raises PageUnreadable for an answer without text, WebError."""
         if not url:
             raise PageUnreadable(NO_URL)
         reply = await self._web.get(url, headers={**self._headers, **headers})
@@ -116,9 +118,9 @@ class DirectReader:
 
 
 class BrowserReader:
-    """The `browser` reader: HTML from a browser, made into text like any other. It sends no headers of a caller.
+    """The `browser` reader: text of the HTML that a browser has after running scripts. It sends no caller's headers.
 
-    find: gives the browser, each time a page is read; raises a ToolhubError where there is none.
+    find: called for each page; returns the browser, or raises a ToolhubError if there is none.
     """
 
     name = "browser"
@@ -132,7 +134,7 @@ class BrowserReader:
         return "<BrowserReader>"
 
     async def read(self, url: str, headers: Mapping[str, str]) -> Page:
-        """Raises PageUnreadable without a browser and for a page that has no text even so; WebError."""
+        """Read a page. Raises PageUnreadable if there is no browser or no text; WebError."""
         try:
             renderer = await self._find()
             html = await renderer.render(url, timeout=self._timeout)

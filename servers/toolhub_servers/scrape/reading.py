@@ -1,7 +1,7 @@
 """An MCP server that makes Markdown of pages, documents and files: MiroFlow's `tool-reading`.
 
-Its tool and its sentences are those that the models know. What differs, on purpose: no process is started for a call,
-local files are read only below `local_dirs`, private addresses and datasets are not read at all.
+Tool and texts are those that the models know. What differs, on purpose: no process is started for a call, local files
+are read only below `local_dirs`, private addresses and datasets are not read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ missing_options = missing_options_of(UriSettings)
 def create_server(
     *, context: BuiltinContext | None = None, renderer: PageRenderer | None = None, **options: Any
 ) -> MCPServer:
-    """Return the server. Raises ValueError for an option that is unknown or makes no sense.
+    """Return the server. Raises ValueError for an option that is unknown or wrong.
 
     context: what the hub gives the server. renderer: a browser for pages that need one. options: see `UriSettings`.
     """

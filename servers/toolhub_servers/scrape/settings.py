@@ -20,40 +20,43 @@ ReaderName = Literal["jina", "direct", "browser"]
 
 
 class PageSettings(ServiceSettings):
-    """Equal settings share one cache and one pool of connections in the whole hub."""
+    """Servers with equal settings share one cache and one connection pool in the whole hub."""
 
     VARIABLES: ClassVar[Mapping[str, str]] = {"jina_api_key": "JINA_API_KEY", "jina_base_url": "JINA_BASE_URL"}
 
     readers: list[ReaderName] = Field(default=["jina", "direct"], min_length=1)
-    """Asked in this order until one has text; `browser` only where a page was there but had none."""
+    """Asked in this order until one has text; `browser` only for a page that was there but had no text."""
     jina_api_key: Text = Field(default="", repr=False)
     jina_base_url: Text = JINA
     jina_concurrency: Count = 50
     """Requests to Jina Reader at a time, over all tasks."""
     user_agent: Text = ""
-    """What the `direct` reader calls itself; empty: toolhub and its version. Some sites answer browsers only."""
+    """The user agent of the `direct` reader; empty: toolhub and its version. Some sites answer only browsers."""
     total_s: Seconds = 120
-    """For one page with everything that is tried."""
+    """For one page, with all tries."""
     reader_s: Seconds = 60
     """For one reader, so that a slow one leaves time for the next."""
     convert_s: Seconds = 30
-    """For making text of HTML or of a document, in a process of its own."""
+    """For converting HTML or a document to text, in a process of its own."""
     convert_bytes: Count = 2 << 30
-    """Memory that this process may take."""
+    """Memory of that process."""
     max_chars: Count = 2_000_000
     """Of one page's text; the rest is dropped and a note says so."""
     cache_s: Pause = 600
-    """For how long a page that was read is given again; 0: only to those who asked while it was read."""
+    """How long a page is given again after it was read; 0: only to callers who waited while it was read."""
     cache_bytes: Count = 256 << 20
     web: WebSettings = WebSettings()
-    """How pages are fetched by the `direct` reader. What is in its `allow_private` holds for all readers."""
+    """How the `direct` reader fetches pages. Its `allow_private` holds for all readers."""
     browser: BrowserSettings = BrowserSettings()
-    """The browser of the `browser` reader; equal ones are one in the whole hub. It has the `allow_private` of `web`."""
+    """The browser of the `browser` reader.
+
+    Equal settings share one browser in the hub. `web` has its `allow_private`.
+    """
 
     def missing_options(self, tool: str = "", prefix: str = "") -> list[MissingOption]:
-        """What readers were asked for but not given their key.
+        """The keys that chosen readers need and do not have.
 
-        tool: the one that reads pages, where others do not. prefix: of the option's name.
+        tool: the tool that reads pages, if the server has others. prefix: of the option's name.
         """
         if self.jina_api_key or "jina" not in self.readers:
             return []
@@ -71,12 +74,12 @@ class PageSettings(ServiceSettings):
     @classmethod
     def _reaches_what_web_does(cls, browser: BrowserSettings) -> BrowserSettings:
         if "allow_private" in browser.model_fields_set:
-            raise ValueError("allow_private is not said of one reader; web.allow_private holds for all of them")
+            raise ValueError("set web.allow_private instead of allow_private here; it holds for all readers")
         return browser
 
 
 def service_address(url: str) -> str:
-    """`host:port` of a service that the operator named. Raises ValueError."""
+    """Return `host:port` of a service that the operator gives. Raises ValueError."""
     try:
         return authority_of(url)
     except Forbidden as exc:
@@ -84,7 +87,7 @@ def service_address(url: str) -> str:
 
 
 def service_settings(url: str, concurrency: int, *, total_s: float = 60) -> WebSettings:
-    """Of a client for that service alone, which may well be in a private network. Raises ValueError."""
+    """Return settings of a client for that service alone, which may be in a private network. Raises ValueError."""
     return WebSettings(
         connections=concurrency, per_host=concurrency, total_s=total_s, allow_private=[service_address(url)]
     )

@@ -1,4 +1,4 @@
-"""Getting what was asked for out of a page, with a model behind an OpenAI-compatible endpoint."""
+"""Have a model behind an OpenAI-compatible endpoint extract what is asked for from a page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from toolhub_servers.web.errors import BadStatus, WebError
 from toolhub_servers.web.response import Response
 
 MAX_TOKENS = 8192
-# Requests for one page: shorter content, no service tier, an answer that goes in circles.
+# The tries for one page: with shorter content, without a service tier, or after an answer that repeats itself.
 ATTEMPTS = 4
-# Characters dropped from the end when a model says that it was too much; twice, three times as many the next times.
+# So many characters are dropped from the end when a model says that the content is too long; then twice, three times.
 SHRINK_CHARS = 40_960
 TRUNCATED = "[...truncated]"
-# Instructions, question and the wrapping of a chat template, in tokens.
+# For instructions, question and chat template, in tokens.
 OVERHEAD_TOKENS = 2048
 TAIL_CHARS = 50
 TAIL_REPEATS = 5
@@ -74,11 +74,11 @@ class SummarySettings(PageSettings):
     summary_llm_model_name: Text = ""
     summary_llm_api_key: Text = Field(default="", repr=False)
     summary_context_tokens: Count = 112_640
-    """What the model takes, question and answer included; content is cut to the rest (about 409,600 characters)."""
+    """The model's context, with question and answer. Content is cut to the rest (about 409,600 characters)."""
     summary_concurrency: Count = 32
     """Requests to the model at a time, over all tasks."""
     summary_s: Seconds = 300
-    """For one page's answer with everything that is repeated for it."""
+    """For the answer to one page, with all tries."""
 
     @field_validator("summary_llm_base_url")
     @classmethod
@@ -89,11 +89,11 @@ class SummarySettings(PageSettings):
 
     @property
     def pages(self) -> PageSettings:
-        """Those of reading alone: servers that share them share what was read."""
+        """The settings for reading alone. Servers with equal ones share the pages."""
         return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
 
     def missing_options(self, tool: str = "", prefix: str = "") -> list[MissingOption]:
-        """What has to be set before the model can be asked, and what readers were not given."""
+        """The options without which the model cannot be asked, and the keys that readers lack."""
         loss = "there is no model to ask, and every call fails"
         return [
             *(MissingOption(name, self.VARIABLES[name], loss, is_needed=True) for name in self.unset),
@@ -102,7 +102,7 @@ class SummarySettings(PageSettings):
 
     @property
     def missing(self) -> str:
-        """The sentence for what is not set; empty if the model can be asked."""
+        """The tool's sentence about an option that is not set; empty if the model can be asked."""
         if not self.summary_llm_base_url:
             return NO_URL
         return "" if self.summary_llm_model_name else NO_MODEL
@@ -110,7 +110,7 @@ class SummarySettings(PageSettings):
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """What a model found; `error` is empty if it answered."""
+    """What a model found. `error` is empty if it answered."""
 
     text: str = ""
     error: str = ""
@@ -118,14 +118,14 @@ class Extract:
 
 
 class Extractor:
-    """Asks the model. Give it a client of its own: all its requests go to one host."""
+    """Asks the model. Give it a client of its own, because all its requests go to one host."""
 
     def __init__(self, web: Web, settings: SummarySettings) -> None:
         self._web = web
         self._settings = settings
 
     async def extract(self, content: str, info: str) -> Extract:
-        """Return what the content says about `info`, or why not; never raises for what the endpoint does."""
+        """Return what the content says about `info`, or the reason why not. Never raises for what the endpoint does."""
         if not content.strip():
             return Extract(error=NO_CONTENT)
         try:
@@ -136,7 +136,7 @@ class Extractor:
             return _failed(f"no answer within {self._settings.summary_s:g} seconds")
 
     def fitting(self, content: str) -> str:
-        """The start of the content that the model can take."""
+        """Return the beginning of the content that fits into the model's context."""
         return first_tokens(content, self._settings.summary_context_tokens - MAX_TOKENS - OVERHEAD_TOKENS)
 
     async def _attempts(self, content: str, info: str) -> Extract:
@@ -154,7 +154,7 @@ class Extractor:
                     report_overload(overload_in(exc))
                     return extract
                 continue
-            except WebError as exc:  # the client has tried again what is worth it
+            except WebError as exc:  # the client has already tried again
                 return _failed(str(exc))
             extract = read_answer(reply)
             if is_overflow(extract.error):
@@ -165,7 +165,7 @@ class Extractor:
 
     async def _post(self, payload: Mapping[str, Any]) -> Response:
         key = self._settings.summary_llm_api_key
-        # An answer is worth no more than its price: asking again is safe.
+        # The request changes nothing, so it may be sent again.
         return await self._web.request(
             "POST",
             self._settings.summary_llm_base_url,
@@ -177,7 +177,7 @@ class Extractor:
 
 
 def parameters(model: str) -> dict[str, Any]:
-    """Of a request, without its messages; models of OpenAI want other ones than the rest."""
+    """Return the parameters of a request, without its messages. OpenAI's models need others than the rest."""
     if "gpt" not in model:
         return {"model": model, "max_tokens": MAX_TOKENS, "temperature": 1.0}
     chosen: dict[str, Any] = {"model": model, "max_completion_tokens": MAX_TOKENS}
@@ -187,7 +187,7 @@ def parameters(model: str) -> dict[str, Any]:
 
 
 def read_answer(reply: Response) -> Extract:
-    """The text of an answer without what the model was thinking, or what is wrong with it."""
+    """Return the text of an answer without the model's thinking, or what is wrong with the answer."""
     try:
         answer = reply.json()
     except ValueError as exc:
@@ -208,31 +208,31 @@ def read_answer(reply: Response) -> Extract:
 
 
 def without_thinking(text: str) -> str:
-    """The answer proper. Some templates open `<think>` in the prompt, so only its end may be there."""
+    """Return the answer without thinking. Some templates open `<think>` in the prompt, so only its end may be there."""
     if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
         text = text.partition("</think>")[2]
     return _THINKING.sub("", text).strip()
 
 
 def is_overflow(text: str) -> bool:
-    """Whether an endpoint says that it got more than its model can take."""
+    """Whether an endpoint says that the content is too long for its model."""
     return any(words in text for words in _OVERFLOWS)
 
 
 def is_circular(text: str) -> bool:
-    """Whether the answer repeats its end over and over."""
+    """Whether the answer repeats its end again and again."""
     return len(text) >= TAIL_CHARS and text.count(text[-TAIL_CHARS:]) > TAIL_REPEATS
 
 
 def shrunk(content: str, attempt: int) -> str:
     dropped = SHRINK_CHARS * attempt
-    # Less than that is left: half of it is worth a try.
+    # If less than that is left, half of it is tried.
     kept = content[:-dropped] if dropped < len(content) else content[: len(content) // 2]
     return kept + TRUNCATED
 
 
 def first_tokens(text: str, count: int) -> str:
-    """The start of a text that is about `count` tokens: four ASCII characters each, or three quarters for others."""
+    """Return the beginning of a text with about `count` tokens: 4 ASCII characters or 4/3 other characters each."""
     quarters, end = 4 * max(count, 1), 0
     while end < len(text) and quarters > 0:
         piece = text[end : end + min(4096, max(quarters // 3, 1))]

@@ -1,4 +1,4 @@
-"""Rules and repairs for URLs and Markdown that go to a model."""
+"""Rules for URLs and Markdown that go to a model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 _DATASET = re.compile(r"(?:huggingface\.co|\bhf\.co)/+(?:datasets|spaces)", re.IGNORECASE)
 _ESCAPE = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-# What RFC 3986 reserves, the percent sign itself and the space: decoding these would change what a URL means.
+# The characters that RFC 3986 reserves, the percent sign and the space: decoding them would change the URL's meaning.
 _KEPT = frozenset(b":/?#[]@!$&'()*+,;=% ")
 _TOO_MANY_NEWLINES = re.compile(r"\n{3,}")
 
 
 def is_dataset_url(url: str) -> bool:
-    """Whether it leads to a Hugging Face dataset or space, however that is written or wrapped."""
+    """Whether the URL leads to a Hugging Face dataset or space, in whatever form it is written or wrapped."""
     return bool(_DATASET.search(unquote_to_bytes(url).decode(errors="replace")))
 
 
 def decode_url_escapes(text: str) -> str:
-    """Percent-decode what is readable when decoded, and leave what has a meaning as an escape."""
+    """Percent-decode readable characters. Keep the escapes that have a meaning."""
     return _ESCAPE.sub(lambda found: _decode(found[0]), text)
 
 
 def decode_urls(value: Any) -> Any:
-    """The same for every string with a URL in it, anywhere in a JSON value."""
+    """Do the same for every string with a URL in it, anywhere in a JSON value."""
     if isinstance(value, str):
         return decode_url_escapes(value) if "%" in value and "http" in value else value
     if isinstance(value, dict):
@@ -39,7 +39,7 @@ def decode_urls(value: Any) -> Any:
 
 
 def _decode(escapes: str) -> str:
-    """One run of escapes. Bytes that are no UTF-8 stay escaped."""
+    """Decode one run of escapes. Bytes that are not UTF-8 stay escaped."""
     text = unquote_to_bytes(escapes).decode(errors="surrogateescape")
     return "".join(map(_shown, text))
 
@@ -52,7 +52,7 @@ def _shown(character: str) -> str:
 
 
 def strip_markdown_links(markdown: str) -> str:
-    """The text of a CommonMark document without images and without where its links lead; code stays in backticks."""
+    """Return the text of a CommonMark document without images and without link targets; code stays in backticks."""
     from markdown_it import MarkdownIt  # late: only some servers need it
 
     text = "".join(_plain(MarkdownIt("commonmark").parse(markdown)))

@@ -1,4 +1,4 @@
-"""Text of whatever a URI names: a page of the web, a local file, or data in the URI itself."""
+"""The text of a web page, a local file, or data in the URI itself."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SCHEMES = ("http:", "https:", "file:", "data:")
 
 
 class UriSettings(PageSettings):
-    """Options of the servers that convert URIs: those of reading pages, and where local files are."""
+    """Options of the servers that convert URIs: those of reading pages, and the folders of local files."""
 
     readers: list[ReaderName] = Field(default=["direct"], min_length=1)
     local_dirs: list[str] = Field(default_factory=list)
-    """Folders that `file:` URIs may name files in; none: no local files."""
+    """Folders whose files `file:` URIs may name; without any, no local file is read."""
 
     @property
     def pages(self) -> PageSettings:
-        """Those of reading alone: servers that share them share what was read."""
+        """The settings for reading alone. Servers with equal ones share the pages."""
         return PageSettings.model_validate({name: getattr(self, name) for name in PageSettings.model_fields})
 
 
 class Uris:
-    """What the servers that convert URIs do; renderer: see `open_pages`."""
+    """Reads URIs. renderer: see `open_pages`."""
 
     def __init__(self, settings: UriSettings, renderer: PageRenderer | None = None) -> None:
         """Raises ValueError for a folder that does not exist."""
@@ -44,10 +44,10 @@ class Uris:
         self._converter = Converter(settings)
 
     async def read(self, resources: SharedResources, uri: str) -> Page:
-        """Return the text of what a URI names.
+        """Return the page, file or data of a URI.
 
         Raises DatasetRefused, PageUnreadable, WebError; OSError for a file that cannot be read; ValueError for a URI
-        that is none of `SCHEMES` or makes no sense.
+        that is invalid or has none of `SCHEMES`.
         """
         uri = uri.strip()
         scheme = uri.partition(":")[0].lower()
@@ -78,7 +78,7 @@ class Uris:
 
 
 def path_of(uri: str) -> str:
-    """The path in a `file:` URI. Raises ValueError for one of another machine."""
+    """Return the path of a `file:` URI. Raises ValueError if it names another machine."""
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
         raise ValueError(f"Unsupported file URI: {uri}. Netloc must be empty or localhost.")
@@ -86,7 +86,7 @@ def path_of(uri: str) -> str:
 
 
 def parse_data_uri(uri: str) -> tuple[str, bytes]:
-    """The media type with its parameters, and the data (RFC 2397). Raises ValueError."""
+    """Return the media type with its parameters, and the data (RFC 2397). Raises ValueError."""
     head, comma, data = uri[len("data:") :].partition(",")
     if not comma:
         raise ValueError("Malformed data URI, missing ',' separator")
@@ -100,7 +100,7 @@ def parse_data_uri(uri: str) -> tuple[str, bytes]:
 
 
 def check_not_empty(page: Page) -> str:
-    """The text and what is to be said about it. Raises PageUnreadable if there is none."""
+    """Return the text with its note. Raises PageUnreadable if there is no text."""
     if not page.text.strip():
         raise PageUnreadable("it has no text")
     return page.noted_text

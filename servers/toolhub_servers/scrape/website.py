@@ -1,7 +1,7 @@
-"""`scrape_website`, as tool-google-search and tool-sogou-search offer it: a page as plain text, or a sentence why not.
+"""`scrape_website`, a tool of tool-google-search and tool-sogou-search: a page as plain text, or why there is none.
 
-Models know these sentences. What differs, on purpose: the texts for 404, 403 and 500 are really given, a page that
-Jina Reader has no text for is read by the other readers, and a page that is cut says so in its last line.
+Models know these sentences. What differs, on purpose: 404, 403 and 500 really give their own texts, the other readers
+read a page that Jina Reader has no text for, and the last line says when a page is cut.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from toolhub_servers.web.errors import BadStatus, Forbidden, ResourceLimitExceed
 from toolhub_servers.web.workers import offload
 
 NO_KEY = "JINA_API_KEY is not set, scrape_website tool is not available."
-# So much is parsed in some 20 ms; more would keep other tasks waiting.
+# Parsing so much takes about 20 ms. More would make other tasks wait.
 FEW_CHARS = 20_000
-# Reasons that say no more than the sentence itself.
+# Reasons that add nothing to the sentence.
 _EMPTY = frozenset({NO_CONTENT_FROM_JINA, NO_CONTENT})
 _OF_STATUS = {
     403: "Access Forbidden (403): Access to '{url}' is forbidden.",
@@ -28,7 +28,7 @@ _OF_STATUS = {
 
 
 async def scrape_website(pages: Pages, url: str) -> str:
-    """Return the text of a page without where its links lead, or the sentence that says why there is none.
+    """Return the text of a page without link targets, or a sentence that says why there is none.
 
     Never raises for what a page or its server does.
     """
@@ -55,7 +55,7 @@ async def _without_links(markdown: str) -> str:
         return strip_markdown_links(markdown)
     try:
         return await offload(strip_markdown_links, markdown, returns=str)
-    except ResourceLimitExceeded:  # links are a nuisance, a page that is not there at all is worse
+    except ResourceLimitExceeded:  # a page with links is better than no page
         return markdown
 
 

@@ -1,1 +1,1 @@
-"""Searching the web or a folder: one interface, several backends behind it, tried in order; and the search servers."""
+"""Searching the web or a folder: the search servers, and the backends that they ask in order."""

@@ -1,4 +1,4 @@
-"""One search over several backends: in order, within one time limit, and each query asked once for all tasks."""
+"""One search over several backends: in order, within one time limit, and each query is sent once for all tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Search:
-    """The backends of one server. Opened with each query, which is cheap: what is dear is the hub's and shared."""
+    """The backends of one server. Opening one for each query is cheap: what is expensive is shared in the hub."""
 
     def __init__(self, context: BuiltinContext | None, settings: SearchSettings) -> None:
         self.settings = settings
@@ -36,7 +36,7 @@ class Search:
 
     @asynccontextmanager
     async def lifespan(self, server: Any) -> AsyncIterator[None]:
-        """The lifespan of the MCP server. It opens the backends that take time to be ready."""
+        """The lifespan of the MCP server. It opens the backends that need time to be ready."""
         async with self.context.lifespan(server):
             for name in self.settings.backends:
                 if BACKENDS[name].opens_at_start:
@@ -44,13 +44,13 @@ class Search:
             yield
 
     async def find(self, query: Query) -> Results:
-        """Return the results of the first backend that has an answer. Raises SearchFailed with the reasons of all."""
+        """Return the results of the first backend that answers. Raises SearchFailed with all reasons."""
         asking = [(name, self._asking(name)) for name in self.settings.backends]
         with _overload_reported():
             return await first_results(query, asking, timeout=self.settings.timeout_s)
 
     async def sogou_pages(self, query: str, count: int) -> dict[str, Any]:
-        """Return Sogou's own answer, whether or not it is among the backends. Raises SearchFailed."""
+        """Return Sogou's own answer, even if it is not among the backends. Raises SearchFailed."""
         with anyio.move_on_after(self.settings.timeout_s), _overload_reported():
             sogou = await open_sogou(self.settings.section("sogou"), self.settings, self.context.resources)
             return await self._cache("sogou").get(("pages", query, count), lambda: sogou.pages(query, count))
@@ -75,9 +75,9 @@ class Search:
 async def first_results(
     query: Query, backends: Sequence[tuple[str, Callable[[Query], Awaitable[Results]]]], *, timeout: float
 ) -> Results:
-    """Ask one after the other; nothing found is an answer, too. Raises SearchFailed.
+    """Ask one backend after the other. Finding nothing is an answer too. Raises SearchFailed.
 
-    timeout: seconds for all together.
+    timeout: seconds for all backends together.
     """
     failures: list[SearchFailed] = []
     with anyio.move_on_after(timeout) as limit:
@@ -99,7 +99,7 @@ async def first_results(
 
 @contextmanager
 def _overload_reported() -> Iterator[None]:
-    """Tell the hub of what is raised here because services have too many requests."""
+    """Report an overload of a service to the hub."""
     try:
         yield
     except SearchFailed as exc:

@@ -1,16 +1,16 @@
-"""An MCP server that searches the web by Google and reads pages: MiroFlow's `tool-google-search`.
+"""An MCP server that searches the web with Google and reads pages: MiroFlow's `tool-google-search`.
 
 Tools, parameters, results and sentences are those that the models know. What differs, on purpose:
 
-- No process is started for a search, and none waits without end: a search has one deadline over all tries
-  (`timeout_s`, `web.total_s`). The sentence still says "after 3 attempts"; what is tried again is what may pass.
-- Google is Serper, or what `backends` lists; the next one is asked when one fails. The same query of several tasks is
-  asked and paid for once (`cache_s`), and so is a page that they read.
+- No process is started for a search, and each search has one deadline for all tries (`timeout_s`, `web.total_s`). The
+  text still says "after 3 attempts"; only errors that may pass are tried again.
+- Google is Serper, or the `backends` in their order: if one fails, the next one is asked. The same query of several
+  tasks is sent and paid for once (`cache_s`), and so is a page that they read.
 - An error says which service failed and why, with its status.
-- A search that finds nothing says so, rather than giving an object without results.
-- A key that is missing is found when the server is made, with the names of option and variable. With `backends: []` the
-  tool says that there is none.
-- What is to be removed from results is an option: `remove_snippets`, `remove_knowledge_graph`, `remove_answer_box`.
+- A search that finds nothing says so, and does not give an object without results.
+- A missing key is found when the server is created, with the names of option and variable. With `backends: []` the tool
+  says that there is no key.
+- Parts of the results can be removed by options: `remove_snippets`, `remove_knowledge_graph`, `remove_answer_box`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ EMPTY = "Empty result from google_search tool, please try again."
 ABOUT_THE_SEARCH = frozenset({"searchParameters", "credits"})
 
 OPTIONS = settings_model()
-# With these the server can be made without a key, to list its tools.
+# With these options the server can be created without a key, to list its tools.
 LISTING_OPTIONS: dict[str, Any] = {"backends": []}
 
 
@@ -68,10 +68,10 @@ def create_server(
     remove_answer_box: bool = False,
     **options: Any,
 ) -> MCPServer:
-    """Return the server. Raises ValueError for an option that is unknown, makes no sense or is missing.
+    """Return the server. Raises ValueError for an option that is unknown, wrong or missing.
 
     context: what the hub gives the server. pages: how pages are read, see `PageSettings`. renderer: a browser for pages
-    that need one. remove_...: what models are not to see of a search. options: see `SearchSettings`.
+    that need one. remove_...: parts of results that models do not get. options: see `SearchSettings`.
     """
     search = Search(context, read_settings(options))
     switches = {"knowledgeGraph": remove_knowledge_graph, "answerBox": remove_answer_box}
@@ -83,12 +83,12 @@ def create_server(
 
 
 def missing_options(*, pages: Mapping[str, Any] | None = None, **_options: Any) -> list[MissingOption]:
-    """What pages are read without; without a key for searching the server does not start. Raises ValueError."""
+    """The keys that reading pages lacks. (Without a key for searching the server does not start.) Raises ValueError."""
     return website_missing_options(pages)
 
 
 class GoogleTool:
-    """removed: blocks to leave out of an answer."""
+    """removed: the blocks that are left out of an answer."""
 
     def __init__(self, search: Search, *, removed: frozenset[str], has_snippets: bool) -> None:
         self._search = search
@@ -160,7 +160,7 @@ def _failed(reason: str) -> str:
 
 
 def create_from_options(backends: Sequence[str], folder: str | None) -> MCPServer:
-    """`create_server` with what the environment says. Raises ValueError."""
+    """`create_server` with the options from the environment. Raises ValueError."""
     return create_server(
         **search_options(backends, folder),
         pages=PageSettings.from_environment(),

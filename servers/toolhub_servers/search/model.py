@@ -1,4 +1,4 @@
-"""What a search backend gets, what it returns and how it fails. The names are those of Serper, which models know."""
+"""What a search backend gets and returns, and how it fails. The names are those of Serper, which models know."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One search. tbs: Google's time filter, such as `qdr:w`; what a backend does not know it ignores."""
+    """One search. tbs: Google's time filter, such as `qdr:w`; a backend ignores filters that it does not know."""
 
     q: str
     gl: str = "us"
@@ -38,33 +38,33 @@ class Query:
 
     @property
     def count(self) -> int:
-        """`num` for those who cannot do with less than one."""
+        """`num`, but at least one, for backends that need that."""
         return max(self.num, 1)
 
     @property
     def skipped(self) -> int:
-        """How many hits are on the pages before the one that is wanted."""
+        """How many hits are on the pages before the wanted one."""
         return (max(self.page or 1, 1) - 1) * self.count
 
     @property
     def past(self) -> str | None:
-        """h, d, w, m or y for a `tbs` that means the past hour, day, week, month or year."""
+        """h, d, w, m or y if `tbs` means the past hour, day, week, month or year."""
         head, _, unit = (self.tbs or "").partition(":")
         return unit[0] if head == "qdr" and unit[:1] in tuple("hdwmy") else None
 
     def since(self, now: datetime) -> datetime | None:
-        """When the span that `tbs` means began."""
+        """Return when the time span of `tbs` began."""
         return now - SPANS[self.past] if self.past else None
 
     def parameters(self, engine: str) -> dict[str, Any]:
-        """The query as Serper repeats it in its answers, for backends that do not."""
+        """Return the query as Serper repeats it in its answers, for backends that do not repeat it."""
         asked = {"q": self.q, "gl": self.gl, "hl": self.hl, "type": "search", "num": self.num, "page": self.page}
         return {name: value for name, value in asked.items() if value is not None} | {"engine": engine}
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One page that was found. position: from 1; item: all that the backend tells of it, where that is more."""
+    """One page that was found. position: from 1. item: everything that the backend says about it, if that is more."""
 
     title: str
     link: str
@@ -83,9 +83,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a backend found, the best first.
+    """The results of a backend, the best first.
 
-    parameters: the query as it was understood. answer: all blocks that the backend has beside the hits, in its order.
+    parameters: the query as the backend understood it. answer: the backend's other blocks, in its order.
     """
 
     backend: str
@@ -102,9 +102,9 @@ class Results:
 
 
 class SearchFailed(ToolhubError):
-    """The backend gave no answer; another one may. The text names it, the reason and, if known, the way out.
+    """The backend gave no answer; another one may. The text names it, the reason and, if known, what to do.
 
-    overload: the reason is that it has too many requests.
+    overload: set if the reason is that it has too many requests.
     """
 
     def __init__(self, message: str, *, overload: OverloadSignal | None = None) -> None:
@@ -113,4 +113,4 @@ class SearchFailed(ToolhubError):
 
 
 class ServiceRefused(SearchFailed):
-    """The service was reached and said no, in its own words; asking it again would not help."""
+    """The service answered and refused, in its own words. Asking it again would not help."""

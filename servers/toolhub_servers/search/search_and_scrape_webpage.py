@@ -1,18 +1,18 @@
-"""An MCP server that searches the web by Google and by Sogou: MiroFlow's `search_and_scrape_webpage`.
+"""An MCP server that searches the web with Google and Sogou: MiroFlow's `search_and_scrape_webpage`.
 
 Tools, parameters, result objects and error objects are those that the models know. What differs, on purpose:
 
-- Google is Serper, or what `backends` lists: SearXNG, Exa, Sogou or a folder of documents; the next one is asked when
-  one fails. All of them answer as Serper does.
-- A search has one deadline over all tries (`timeout_s`, `web.total_s`) instead of 5 seconds for each; only what may
-  pass is tried again (no connection, 408, 429, 5xx), after the pause that the service asks for. A refused key is told
-  at once.
-- The same query of several tasks is asked and paid for once (`cache_s`). Connections are kept.
-- An error says which service failed and why. As in the original it has no `organic`, where no hits are an empty list.
-- A key that is missing is found when the server is made, with the names of option and variable. Only Sogou's may be
-  left out: its tool then says so. With `backends: []` that holds for Google, too.
-- Queries are never put into JSON by hand, so quotes in them are sent as they are. `sogou_search` also takes `Query` and
-  `Cnt`, which models know from another server.
+- Google is Serper, or the `backends` in their order: SearXNG, Exa, Sogou or a folder of documents. If one fails, the
+  next one is asked. All of them answer in Serper's form.
+- A search has one deadline for all tries (`timeout_s`, `web.total_s`) instead of 5 seconds for each. Only errors that
+  may pass are tried again (no connection, 408, 429, 5xx), after the pause that the service asks for. A refused key is
+  reported at once.
+- The same query of several tasks is sent and paid for once (`cache_s`). Connections are kept.
+- An error says which service failed and why. As in the original it has no `organic`; no hits are an empty list.
+- A missing key is found when the server is created, with the names of option and variable. Only Sogou's keys may be
+  missing: its tool then says so. With `backends: []` that holds for Google too.
+- Queries are sent unchanged, quotes included. `sogou_search` also takes `Query` and `Cnt`, which models know from
+  another server.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from toolhub_servers.serving.options import MissingOption
 from toolhub_servers.serving.program import make_parser, serve
 from toolhub_servers.serving.server import MaybeFlag, MaybeNumber, MaybeText, make_server
 
-# Another agent's search results, which are no sources.
+# Results of another agent's searches, which are not sources.
 UNWANTED = "unifuncs"
 
 OPTIONS = settings_model()
-# With these the server can be made without a key, to list its tools.
+# With these options the server can be created without a key, to list its tools.
 LISTING_OPTIONS: dict[str, Any] = {"backends": []}
 
 
 def create_server(*, context: BuiltinContext | None = None, **options: Any) -> MCPServer:
-    """Return the server. Raises ValueError for an option that is unknown, makes no sense or is missing.
+    """Return the server. Raises ValueError for an option that is unknown, wrong or missing.
 
     context: what the hub gives the server. options: see `SearchSettings`.
     """
@@ -66,13 +66,13 @@ def create_server(*, context: BuiltinContext | None = None, **options: Any) -> M
 
 
 def missing_options(**options: Any) -> list[MissingOption]:
-    """What has to be set before Sogou can be asked; Google's key is one that the server does not start without."""
+    """The keys that Sogou lacks. (Without Google's key the server does not start.)"""
     sogou: SogouSettings = read_settings(options).section("sogou")
     return sogou.missing_options(is_needed=False)
 
 
 class WebpageTools:
-    """The two tools. They answer every foreseeable failure with an object, as models expect it, not with an error."""
+    """The two tools. Every expected failure is an object, as models know it, and not an error."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -145,7 +145,7 @@ class WebpageTools:
             return failure(f"Unexpected error: {exc}")
 
     async def _find(self, query: Query) -> Results:
-        """The results that may be shown. If there is none, quotes may have asked for too much."""
+        """Return the results that may be shown. If there are none, search again without quotes."""
         results = without_dataset_hits(await self._search.find(query), UNWANTED)
         unquoted = query.q.replace('"', "").strip()
         if results.hits or unquoted in ("", query.q):
@@ -154,7 +154,7 @@ class WebpageTools:
 
 
 def create_from_options(backends: Sequence[str], folder: str | None) -> MCPServer:
-    """`create_server` with what the environment says. Raises ValueError."""
+    """`create_server` with the options from the environment. Raises ValueError."""
     return create_server(**search_options(backends, folder))
 
 

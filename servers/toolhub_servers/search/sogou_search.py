@@ -1,12 +1,13 @@
-"""An MCP server that searches the web by Sogou and reads pages: MiroFlow's `tool-sogou-search`.
+"""An MCP server that searches the web with Sogou and reads pages: MiroFlow's `tool-sogou-search`.
 
 Tools, parameters, results and sentences are those that the models know. What differs, on purpose:
 
-- The query is sent as it is, quotes included. A search blocks nobody, has a deadline over all tries (`timeout_s`), and
-  is repeated only when the service says that it is busy; the same query of several tasks is asked once (`cache_s`).
-- An error ends with what the service said, not with "Unexpected error occurred.".
-- A count that Sogou does not have is refused with those that it has, before anything is sent.
-- Missing keys are told by the tool; one of the two without the other is found when the server is made.
+- The query is sent unchanged, quotes included. A search blocks no other task and has one deadline for all tries
+  (`timeout_s`). It is repeated only if the service says that it is busy. The same query of several tasks is sent once
+  (`cache_s`).
+- An error ends with the service's own words, not with "Unexpected error occurred.".
+- A count that Sogou does not support is refused before anything is sent, with the list of those that it supports.
+- The tool reports missing keys. One key without the other is found when the server is created.
 - `sogou_search` also takes `q` and `num`, which models know from another server.
 """
 
@@ -60,7 +61,7 @@ def create_server(
 
 
 def missing_options(*, pages: Mapping[str, Any] | None = None, **options: Any) -> list[MissingOption]:
-    """What has to be set before Sogou can be asked and Jina Reader be used. Raises ValueError."""
+    """The keys that Sogou and Jina Reader lack. Raises ValueError."""
     sogou: SogouSettings = read_settings({**options, "backends": []}).section("sogou")
     return [*sogou.missing_options(is_needed=True), *website_missing_options(pages)]
 
@@ -100,7 +101,7 @@ def _failed(reason: str) -> str:
 
 
 def create_from_environment() -> MCPServer:
-    """`create_server` with what the environment says. Raises ValueError."""
+    """`create_server` with the options from the environment. Raises ValueError."""
     return create_server(sogou=SogouSettings.from_environment(), pages=PageSettings.from_environment())
 
 

@@ -1,4 +1,4 @@
-"""What the search servers have in common: parameters, answers, and the tool `scrape_website`."""
+"""What the search servers share: parameters, answers, and the tool `scrape_website`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 def either_name(name: str, other: str) -> AliasChoices:
-    """A parameter `name` that may be called `other`, too; the schema shows only the first."""
+    """A parameter `name` that may also be called `other`; the schema shows only the first."""
     return AliasChoices(name, other)
 
 
-# The two servers with a sogou_search have different names for the same; models mix them up.
+# The two servers with a sogou_search give its parameters different names, and models mix them up.
 LowerQuery = Annotated[str, Field(validation_alias=either_name("q", "Query"))]
 UpperQuery = Annotated[str, Field(validation_alias=either_name("Query", "q"))]
 LowerCount = Annotated[int, Field(validation_alias=either_name("num", "Cnt"))]
@@ -47,7 +47,7 @@ def make_query(
     page: int | None,
     autocorrect: bool | None,
 ) -> Query:
-    """The query that the arguments of a `google_search` mean; null is the default, as if it had not been given."""
+    """Return the query for the arguments of a `google_search`; null means the default."""
     return Query(clean_query(q), gl or "us", hl or "en", location, 10 if num is None else num, tbs, page, autocorrect)
 
 
@@ -57,7 +57,7 @@ def search_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> 
 
 
 def _explained(function: Callable[..., Awaitable[str]]) -> Callable[..., Awaitable[str]]:
-    """The SDK tells only that a tool failed; whoever reads the log of a task wants to know why."""
+    """Log why a tool failed, and put the reason into its error; the SDK's error only says that it failed."""
 
     @functools.wraps(function)
     async def call(*args: Any, **arguments: Any) -> str:
@@ -82,17 +82,17 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def failure(error: str) -> str:
-    """The object that says that a search failed. It has no `organic`: nothing is known about what there is."""
+    """Return the object for a failed search. It has no `organic`, because it is unknown what there is."""
     return to_json({"success": False, "error": error, "results": []})
 
 
 def clean_query(text: str) -> str:
-    """A query as it can be sent: models put line breaks around it, and half characters into it."""
+    """Return a query that can be sent. Models put line breaks around it, and half characters into it."""
     return text.strip().encode("utf-8", "replace").decode()
 
 
 def without_dataset_hits(results: Results, *unwanted: str) -> Results:
-    """Without hits that give benchmark answers away. unwanted: parts of further links to leave out."""
+    """Remove hits that contain benchmark answers. unwanted: parts of further links to remove."""
     hits = [
         hit for hit in results.hits if not is_dataset_url(hit.link) and not any(part in hit.link for part in unwanted)
     ]
@@ -100,7 +100,7 @@ def without_dataset_hits(results: Results, *unwanted: str) -> Results:
 
 
 def website_missing_options(pages: Mapping[str, Any] | None) -> list[MissingOption]:
-    """What the tool was not given and does without. pages: see `PageSettings`. Raises ValueError."""
+    """The keys that reading pages lacks. pages: see `PageSettings`. Raises ValueError."""
     return validated(PageSettings, pages or {}, "pages").missing_options("scrape_website", prefix="pages.")
 
 

@@ -1,7 +1,8 @@
-"""The host's side of moving files: what a model may read from the host, and where it may leave something.
+"""Files of the host: those that a model may read, and those that it leaves.
 
-A path is resolved first, links included, and must then lie below a configured folder; it is opened piece by piece from
-that folder on without following any link. What a link was swapped for in between is refused, not opened.
+A path is resolved first, links included, and must then be below a configured folder. It is opened component by
+component from that folder, without following links. If a component was replaced by a link in between, the file is
+refused.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import BinaryIO
 import anyio
 from anyio import to_thread
 
-# Big enough to cost few thread switches, small enough that hundreds at a time do not matter.
+# Large enough for few thread switches, small enough for hundreds of reads at a time.
 PIECE_BYTES = 256 * 1024
-# Of a file name on the usual file systems.
+# The limit for a file name on the usual file systems.
 MAX_NAME_BYTES = 255
-# Closing and unlinking one file; a network file system may hang.
+# For closing and deleting one file. A network file system may hang.
 CLEANUP_TIMEOUT = 5.0
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,12 +35,12 @@ _DOTS = re.compile(r"\.{2,}")
 
 
 class ReadableFolders:
-    """The folders of the host that files may be read from. Methods block."""
+    """The folders of the host whose files may be read. Methods block."""
 
     def __init__(self, folders: Sequence[str]) -> None:
-        """Raises ValueError if one of them is no directory."""
+        """Raises ValueError if one of them is not a directory."""
         given = [folders] if isinstance(folders, str) else folders
-        if "" in given:  # what an unset variable leaves; it would mean the hub's own working directory
+        if "" in given:  # an unset variable; it would mean the hub's own working directory
             raise ValueError("local_dirs: an entry is empty; name a folder or leave it out")
         self.roots = tuple(os.path.realpath(folder) for folder in given)
         for root in self.roots:
@@ -50,10 +51,10 @@ class ReadableFolders:
         return f"<ReadableFolders {', '.join(self.roots) or 'none'}>"
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading; a relative path is looked for in each folder.
+        """Open a file for reading. A relative path is looked up in each folder.
 
-        Raises FileNotFoundError, IsADirectoryError for whatever is no regular file, PermissionError for what lies
-        outside, another OSError for what cannot be read.
+        Raises FileNotFoundError, IsADirectoryError for anything but a regular file, PermissionError for a path outside
+        the folders, another OSError if it cannot be read.
         """
         if not self.roots:
             raise PermissionError("no local files may be read here: the option 'local_dirs' of this server is not set")
@@ -62,7 +63,7 @@ class ReadableFolders:
             try:
                 real = os.path.realpath(os.path.join(root, path))
                 os.fsencode(real)
-            except ValueError as exc:  # a null character, or one that no file name can have
+            except ValueError as exc:  # a character that no file name can have, such as a null
                 raise FileNotFoundError(f"{path!r} does not exist") from exc
             if real != root and not real.startswith(root.rstrip("/") + "/"):
                 continue
@@ -85,7 +86,7 @@ def _open_below(root: str, real: str) -> BinaryIO:
             deeper = os.open(part, FOLDER, dir_fd=folder)
             os.close(folder)
             folder = deeper
-        # Looked at before it is opened: opening a device can do something, opening a pipe can wait.
+        # Checked before it is opened: opening a device may have effects, opening a pipe may wait.
         _check_regular(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False), real)
         file = os.open(parts[-1], SOURCE, dir_fd=folder)
     finally:
@@ -112,7 +113,7 @@ async def read_pieces(stream: BinaryIO) -> AsyncGenerator[bytes, None]:
 
 
 class OutputDir:
-    """The one folder of the host that files from sandboxes are left in: `tmpfiles` below the logs."""
+    """The folder of the host for files from sandboxes: `tmpfiles` below the logs."""
 
     def __init__(self, logs_dir: str) -> None:
         self.folder = Path(os.path.abspath(logs_dir), "tmpfiles")
@@ -121,9 +122,9 @@ class OutputDir:
         return f"<OutputDir {self.folder}>"
 
     async def save(self, name: str, pieces: AsyncIterator[bytes]) -> str:
-        """Write a file as a whole, replacing one of that name, and return its path. Raises OSError.
+        """Write a whole file, replacing one of that name, and return its path. Raises OSError.
 
-        name: as `saved_name` makes it. Whatever `pieces` raises passes through, and leaves nothing behind.
+        name: from `saved_name`. If `pieces` raises, the exception passes through and no file is left.
         """
         draft = await to_thread.run_sync(_Draft, self.folder, name)
         try:
@@ -137,7 +138,7 @@ class OutputDir:
 
 
 class _Draft:
-    """A file that appears under its name when it is complete. Methods block."""
+    """A file that gets its name when it is complete. Methods block."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +156,7 @@ class _Draft:
 
     def publish(self) -> None:
         self._stream.close()
-        # Replaces a link of that name instead of following it.
+        # Replaces a link of that name and does not follow it.
         os.replace(self._draft, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class _Draft:
 
 
 def saved_name(sandbox_id: str, name: str) -> str:
-    """`sandbox_<id>_<name>` as one harmless component of a path, at most 255 bytes, with its extension."""
+    """Return `sandbox_<id>_<name>` as one safe component of a path: at most 255 bytes, with the extension."""
     whole = f"sandbox_{_plain(sandbox_id)}_{_plain(name) or 'downloaded_file'}"
     stem, extension = os.path.splitext(whole)
     extension = _first_bytes(extension, MAX_NAME_BYTES // 4)

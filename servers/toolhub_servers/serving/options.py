@@ -16,11 +16,11 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class MissingOption:
-    """An option that is not set although a tool needs it. The server starts all the same, and the tool says so.
+    """An option that is not set although a tool needs it. The server starts, and its tool says what is missing.
 
     option: its name, such as `sogou.secret_id`. variable: the environment variable that configs usually take it from.
-    loss: what does not work without it, as a sentence. is_needed: whether the server is of no use without it.
-    tool: the only tool that needs it; empty if all tools do.
+    loss: what does not work without it, as a sentence. is_needed: the server has no use without it. tool: the only tool
+    that needs it; empty if all tools do.
     """
 
     option: str
@@ -31,12 +31,12 @@ class MissingOption:
 
 
 class ServiceSettings(Section):
-    """The options of something that asks a service on the web."""
+    """The options of a server or a backend that uses a service on the web."""
 
     VARIABLES: ClassVar[Mapping[str, str]] = {}
-    """The environment variables that a server which runs alone takes options from, by option."""
+    """The environment variable of each option that a server takes from one when it runs alone."""
     REQUIRED: ClassVar[tuple[str, ...]] = ()
-    """The options without which the service cannot be asked."""
+    """The options without which the service cannot be used."""
 
     @classmethod
     def from_environment(cls) -> dict[str, str]:
@@ -65,7 +65,7 @@ def missing_options_of(settings: type[Any]) -> Callable[..., list[MissingOption]
 def validated(model: type[M], given: Any, name: str = "") -> M:
     """Return the validated options. Raises ValueError with a sentence for each problem, in place of pydantic's report.
 
-    name: the option that `given` is the value of, if it is one.
+    name: the option whose value `given` is, if it is one.
     """
     try:
         return model.model_validate(given)

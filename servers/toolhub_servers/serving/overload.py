@@ -1,7 +1,7 @@
-"""What a tool tells the hub beside its answer: that a service it lives on wants fewer calls.
+"""How a tool tells the hub that a service it uses asks for fewer calls.
 
-The answer is a sentence for a model, and made in many places. So whoever learns of it says it here, in the task of the
-tool call, and it goes into the result's `_meta`.
+The answer of a tool is a text for a model. So the code that learns of the overload reports it here, in the task of the
+tool call, and it goes into the `_meta` of the result.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from mcp.types import CallToolResult, TextContent
 
 from toolhub.overload import REFUSALS, OverloadSignal, overload_signal
 
-if TYPE_CHECKING:  # every server's tools come by here; the HTTP client is not for all of them
+if TYPE_CHECKING:  # all servers import this module, and not all need the HTTP client
     from toolhub_servers.web.errors import BadStatus
 
 _told: ContextVar[list[OverloadSignal] | None] = ContextVar("toolhub_servers_pressure", default=None)
 
 
 def overload_in(exc: BadStatus) -> OverloadSignal | None:
-    """What a service's refusal says about its load."""
+    """Return what a service's refusal says about its load."""
     return overload_signal(exc.retry_after) if exc.status in REFUSALS else None
 
 
 def report_overload(pressure: OverloadSignal | None) -> None:
-    """Mark the result of the tool call that is being made; None marks nothing. Outside of one nobody is told."""
+    """Mark the result of the running tool call; None marks nothing. Outside a tool call this does nothing."""
     told = _told.get()
     if told is not None and pressure is not None:
         told.append(pressure)
 
 
 def reporting_overload(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same tool, its text marked if pressure was told while it was made. Other answers stay as they are."""
+    """Return the same tool; its text is marked if an overload was reported during the call. Other answers stay."""
 
     @functools.wraps(function)
     async def call(*args: Any, **arguments: Any) -> Any:

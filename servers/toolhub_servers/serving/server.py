@@ -23,7 +23,7 @@ from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import SharedResources, open_shared_resources
 from toolhub_servers.serving.overload import reporting_overload
 
-# Parameters that may be null, though the schema knows only the type.
+# Parameters that may be null although the schema shows only the type.
 MaybeText = str | SkipJsonSchema[None]
 MaybeNumber = int | SkipJsonSchema[None]
 MaybeFlag = bool | SkipJsonSchema[None]
@@ -72,13 +72,13 @@ def make_tool(
     is_structured: bool = False,
     needed: tuple[str, ...] = (),
 ) -> Tool:
-    """Return the tool that calls `function`, whose signature has to be the same each time that its `def` is executed.
+    """Return the tool that calls `function`. Its signature must be the same each time that its `def` is executed.
 
-    is_titled: whether the schema names the arguments as a whole, as the SDK does and standalone fastmcp does not.
-    is_structured: whether results have a schema, too. needed: parameters that the schema says have to be given,
-    although the function does without them.
+    is_titled: the schema has a title for the arguments as a whole, as with the SDK and unlike standalone fastmcp.
+    is_structured: results have a schema too. needed: parameters that the schema marks as required although the function
+    has a default for them.
     """
-    code = cast(FunctionType, inspect.unwrap(function)).__code__  # a method shows that of its function
+    code = cast(FunctionType, inspect.unwrap(function)).__code__  # a method has that of its function
     key = (code, is_titled, is_structured, needed)
     if key not in _DESCRIBED:
         _DESCRIBED[key] = _describe(function, is_titled=is_titled, is_structured=is_structured, needed=needed)
@@ -86,17 +86,17 @@ def make_tool(
 
 
 def read_only_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) -> Tool:
-    """A tool that changes nothing and looks at the world outside, whose load it tells of; see `make_tool`."""
+    """A tool that changes nothing and uses services outside, whose overload it reports; see `make_tool`."""
     return make_tool(reporting_overload(function), annotations=_READS_WEB, is_titled=is_titled)
 
 
 def make_server(name: str, tools: Sequence[Tool], **options: Any) -> MCPServer:
-    """Return a server with these tools, whose schemas arrive letter by letter as they are. options: of MCPServer."""
+    """Return a server with these tools. Their schemas reach the client unchanged. options: of MCPServer."""
     return MCPServer(name, tools=list(tools), middleware=[_in_order(tools)], log_level="WARNING", **options)
 
 
 def _in_order(tools: Sequence[Tool]) -> ServerMiddleware[Any]:
-    """The SDK writes the keys of a schema in an order of its own; a prompt made of it is to be what models know."""
+    """Restore the order of a schema's keys, which the SDK changes: prompts are made of schemas that models know."""
     published = {tool.name: tool.parameters for tool in tools}
 
     async def in_order(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -124,5 +124,5 @@ def _describe(
     for name in needed:
         del tool.parameters["properties"][name]["default"]
         tool.parameters["required"].append(name)
-    del tool.fn  # it would keep the first task's server for ever
+    del tool.fn  # it would keep the first task's server alive for ever
     return tool

@@ -1,9 +1,9 @@
-"""A server on this process's stdin and stdout: what the SDK's `stdio_server` does, without threads.
+"""A server on this process's stdin and stdout: like the SDK's `stdio_server`, but without threads.
 
-Everything in the way of a message is the loop's own: see `_stdio_lines`. As with the SDK, a line that is no JSON-RPC
-is skipped, an invalid byte is read as U+FFFD, and the server ends when stdin does. Unlike with the SDK, what was
-asked before the end of stdin is still answered if that takes but a moment, SIGTERM closes what the server holds
-(sandboxes, browsers), and a result that cannot be written as JSON costs its call, not the server.
+All waiting is done by the event loop; see `stdio_lines`. As with the SDK, a line that is not JSON-RPC is skipped, an
+invalid byte is read as U+FFFD, and the server ends when stdin ends. Unlike with the SDK, requests that came before the
+end of stdin are still answered if that takes only a moment, SIGTERM closes what the server holds (sandboxes, browsers),
+and a result that cannot be written as JSON fails its call, not the server.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from pydantic import ValidationError
 
 from toolhub_servers.serving.stdio_lines import LineReader, LineWriter, take_stdio
 
-# After the end of stdin, for what was asked right before it: `printf '...' | python -m toolhub_servers clock`.
+# After the end of stdin, requests that came just before it get this time: `printf '...' | python -m toolhub_servers
+# clock`.
 _LAST_ANSWERS_S = 1.0
-# The request that is answered when the client leaves.
+# The request that a server answers when the client leaves.
 _LISTENING = "subscriptions/listen"
 
 logger = logging.getLogger(__name__)
 
 
 def run(server: MCPServer) -> None:
-    """Serve one client until its end of stdin; on SIGTERM close what is open and die of it."""
+    """Serve one client until the end of its stdin. On SIGTERM, close what is open and die of the signal."""
     if anyio.run(serve_stdio, server):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def serve_stdio(server: MCPServer) -> bool:
-    """Serve one client until its end of stdin or SIGTERM; return whether it was SIGTERM. A second one kills."""
+    """Serve one client until the end of its stdin or SIGTERM; return whether it was SIGTERM. A second one kills."""
     source, sink = take_stdio()
     asked = _Asked()
     lines = LineReader(source)
@@ -63,7 +64,7 @@ async def serve_stdio(server: MCPServer) -> bool:
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    low = server._lowlevel_server  # the SDK (2.3) has no public name for it yet
+    low = server._lowlevel_server  # the SDK (2.3) has no public name for it
     await low.run(_Requests(lines, asked), _Answers(writer, asked), low.create_initialization_options())
     loop.remove_signal_handler(signal.SIGTERM)
     return is_terminated
@@ -89,7 +90,7 @@ class _Asked:
             self._settle(message.id)
 
     def forget(self) -> None:
-        """Nobody is waiting."""
+        """Whether no request waits."""
         self._ids.clear()
         self._settled.set()
 
@@ -119,7 +120,7 @@ class _Stream(ABC):
 
 
 class _Requests(_Stream):
-    """What the client sends."""
+    """The messages that the client sends."""
 
     def __init__(self, lines: LineReader, asked: _Asked) -> None:
         self._lines = lines
@@ -135,7 +136,10 @@ class _Requests(_Stream):
             raise StopAsyncIteration from None
 
     async def receive(self) -> SessionMessage:
-        """Return the next message. Raises EndOfStream, when the SDK gives up what it has not answered yet."""
+        """Return the next message.
+
+        Raises EndOfStream, at which the SDK gives up all requests that it has not answered.
+        """
         try:
             while (message := _parsed(await self._lines.receive())) is None:
                 pass
@@ -151,7 +155,7 @@ class _Requests(_Stream):
 
 
 class _Answers(_Stream):
-    """What the server sends."""
+    """The messages that the server sends."""
 
     def __init__(self, writer: LineWriter, asked: _Asked) -> None:
         self._writer = writer
@@ -168,15 +172,15 @@ class _Answers(_Stream):
 
 
 def _parsed(line: bytes) -> JSONRPCMessage | None:
-    """Return the message, or None for a line that is none."""
+    """Return the message; None for a line that is not a message."""
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as exc:
         if line.isascii():
-            logger.debug("skipped a line that is no message: %s", exc)
+            logger.debug("skipped a line that is not a message: %s", exc)
             return None
-    try:  # pydantic refuses a line with an invalid byte as a whole
+    try:  # pydantic refuses a whole line because of one invalid byte
         return jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
     except ValidationError as exc:
-        logger.debug("skipped a line that is no message: %s", exc)
+        logger.debug("skipped a line that is not a message: %s", exc)
         return None

@@ -1,12 +1,12 @@
-"""This process's stdin and stdout as lines of bytes, read and written by the event loop itself.
+"""This process's stdin and stdout as lines of bytes, read and written by the event loop.
 
-File objects need a worker thread, and two changes of thread, for each line read, written and flushed: three quarters
-of what a small call costs a server. The loop reads when the kernel says that there is something, and writes all lines
-of one round at once. Whoever waits here waits on asyncio (or uvloop), which is what these programs run on.
+File objects need a worker thread, and two thread switches, for each line that is read, written and flushed. That is
+three quarters of a server's time for a small call. The event loop reads when the kernel reports data, and writes all
+lines of one round at once. Waiting here works on asyncio and uvloop, the event loops of these programs.
 
 Pipes and sockets are written without blocking. That is a property of the open file, not of the descriptor, so it must
-not be set on one that others use: on a terminal, or on a stdout that is stderr as well (`2>&1`), prints would fail.
-Those are written a little at a time when the kernel says that there is room. Files are always ready, and epoll refuses
+not be set on a file that others use: on a terminal, or on a stdout that is also stderr (`2>&1`), prints would fail.
+Such files are written in small pieces when the kernel reports room. Regular files are always ready, and epoll refuses
 them: they are read and written at once.
 """
 
@@ -25,19 +25,19 @@ import anyio.lowlevel
 
 _READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
-# A descriptor above the standard three, whichever of them are closed.
+# Copies of the descriptors are above the standard three, whichever of those are closed.
 _FIRST_PRIVATE = 3
-# Senders wait while this much is unsent: a client that does not read costs memory for its calls, not for their results.
+# Senders wait while this much is unsent. A client that does not read must not fill the memory with results.
 _HIGH_WATER_BYTES = 1 << 20
-# For a client that reads nothing and does not go away; the time begins again with everything it reads.
+# For a client that reads nothing and does not leave. The time starts again whenever the client reads.
 _LINGER_S = 5.0
 
 
 def take_stdio() -> tuple[int, int]:
-    """Return descriptors of what stdin and stdout were, which are the caller's; child processes do not inherit them.
+    """Return descriptors of the former stdin and stdout, which the caller owns. Child processes do not inherit them.
 
-    From then on stdin is the null device and stdout is stderr, for child processes too: what a tool or a library
-    prints is no protocol, and nobody but us reads the client's requests. It stays so: prints at exit are none either.
+    From then on stdin is the null device and stdout is stderr, also for child processes: what a tool or a library
+    prints is not part of the protocol, and no other code may read the client's requests. This is not undone at exit.
     """
     source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _FIRST_PRIVATE)
     sink = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_PRIVATE)
@@ -52,7 +52,7 @@ def take_stdio() -> tuple[int, int]:
 
 
 class LineReader:
-    """The lines that arrive at a descriptor, each without its newline, the last one also if it has none."""
+    """The lines that arrive at a descriptor, without their newlines. The last line may end without one."""
 
     def __init__(self, source: int) -> None:
         self._source = source
@@ -72,7 +72,7 @@ class LineReader:
         return self._lines.popleft()
 
     def end(self) -> None:
-        """Read no more: the next `receive`, or the one that waits, comes to the end when it has what was read."""
+        """Read no more. `receive` returns what was read, and then comes to the end."""
         self._unwatch()
         if any(self._begun):
             self._lines.append(b"".join(self._begun))
@@ -89,7 +89,7 @@ class LineReader:
             self._read()
 
     def _watch(self) -> bool:
-        """Return False when there is nothing to wait for, ever: it is a file."""
+        """Return False for a file, which is always ready."""
         if not self._is_watched:
             try:
                 self._loop.add_reader(self._source, self._read)
@@ -105,13 +105,13 @@ class LineReader:
 
     def _read(self) -> None:
         if self._lines:
-            self._unwatch()  # the rest stays with the client until somebody wants it
+            self._unwatch()  # the rest stays with the client until it is wanted
             return
         try:
             chunk = os.read(self._source, _READ_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # the terminal hung up, the connection was reset
+        except OSError:  # the terminal hung up, or the connection was reset
             chunk = b""
         if not chunk:
             self.end()
@@ -120,7 +120,7 @@ class LineReader:
         self._news.set()
 
     def _split(self, chunk: bytes) -> None:
-        """Each byte is looked at once, however long its line."""
+        """Split off lines. Each byte is looked at once, however long its line is."""
         head, *rest = chunk.split(b"\n")
         self._begun.append(head)
         if rest:
@@ -130,10 +130,10 @@ class LineReader:
 
 
 class LineWriter:
-    """Lines to a descriptor, each whole: who is cancelled while waiting to send has sent nothing."""
+    """Writes whole lines to a descriptor. A caller that is cancelled while it waits has sent nothing."""
 
     def __init__(self, sink: int, *, on_broken: Callable[[], None]) -> None:
-        """on_broken: called when nobody reads the other end any more."""
+        """on_broken: called when the other end is closed."""
         self._sink = sink
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
@@ -146,31 +146,31 @@ class LineWriter:
         if _is_ours(sink):
             os.set_blocking(sink, False)
         elif not stat.S_ISREG(os.fstat(sink).st_mode):
-            self._most = select.PIPE_BUF  # no more is sure to be taken without blocking
+            self._most = select.PIPE_BUF  # no larger piece is sure not to block
             self._room = select.poll()
             self._room.register(sink, select.POLLOUT)
 
     async def send(self, line: bytes) -> None:
-        """Send `line`, which ends with a newline, waiting while much is unsent. Raises BrokenResourceError."""
+        """Send `line`, which ends with a newline. Wait while much is unsent. Raises BrokenResourceError."""
         while len(self._unsent) > _HIGH_WATER_BYTES:
             await self._wait_progress()
         if self._is_broken:
             raise anyio.BrokenResourceError
         self._unsent += line
         if not self._is_due:
-            # Not at once: what other calls answer in this round of the loop goes along.
+            # Not at once: other calls may answer in this round of the loop, and their lines are sent together.
             self._is_due = True
             self._loop.call_soon(self._flush)
 
     async def drain(self) -> None:
-        """Wait until everything is sent, or the other end has read nothing for some seconds."""
+        """Wait until everything is sent, or until the other end has read nothing for some seconds."""
         while self._unsent:
             with anyio.move_on_after(_LINGER_S, shield=True) as patience:
                 await self._wait_progress()
             if patience.cancelled_caught:
                 break
         self._unwatch()
-        os.set_blocking(self._sink, self._was_blocking)  # for others who have the same open file
+        os.set_blocking(self._sink, self._was_blocking)  # other processes may have the same open file
 
     async def _wait_progress(self) -> None:
         self._progress.clear()
@@ -202,7 +202,7 @@ class LineWriter:
             try:
                 self._loop.add_writer(self._sink, self._flush)
                 self._is_watched = True
-            except PermissionError:  # a file: ready again at once
+            except PermissionError:  # a regular file: always ready
                 self._loop.call_soon(self._flush)
 
     def _unwatch(self) -> None:
@@ -212,7 +212,7 @@ class LineWriter:
 
 
 def _is_ours(sink: int) -> bool:
-    """Whether it is a pipe or a socket, and not stderr as well."""
+    """Whether it is a pipe or a socket, and not also stderr."""
     file = os.fstat(sink)
     try:
         if os.path.samestat(file, os.fstat(2)):

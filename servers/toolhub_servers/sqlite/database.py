@@ -1,4 +1,4 @@
-"""The database of the SQLite server, inside the confined process: one connection, and what statements may do."""
+"""The database of the SQLite server, inside the confined process: one connection, and which statements may run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_VALUE_BYTES = 16 << 20
 MAX_SQL_BYTES = 1 << 20
 # Another process may hold the database file locked for a moment.
 BUSY_TIMEOUT = 5.0
-# How many virtual machine instructions between two looks at the clock; some 0.1 ms.
+# Virtual machine instructions between two checks of the time; about 0.1 ms.
 PROGRESS_STEPS = 10_000
-# What sorting, temporary tables and an index need beside the database itself.
+# What sorting, temporary tables and an index need in addition to the database itself.
 WORKING_BYTES = 64 << 20
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
-# Every function of https://sqlite.org/lang_corefunc.html and its neighbours that neither loads code, nor takes or
-# gives an address in memory (as fts3_tokenizer does), nor tells of the host.
+# The functions of https://sqlite.org/lang_corefunc.html and the pages beside it, except those that load code, take or
+# give an address in memory (as fts3_tokenizer does), or reveal something about the host.
 FUNCTIONS = frozenset(
     """
     abs changes char coalesce concat concat_ws format glob hex if ifnull iif instr last_insert_rowid length like
@@ -45,16 +45,16 @@ FUNCTIONS = frozenset(
     bm25 highlight snippet
     """.split()
 )
-# Not FTS3 and FTS4, whose code is old and whose tables can be made to call any address.
+# Without FTS3 and FTS4: their code is old, and their tables can be made to call any address.
 TABLE_MODULES = frozenset({"fts5", "rtree"})
-# Of https://sqlite.org/pragma.html: what shows the schema or checks the data, with or without an argument ...
+# From https://sqlite.org/pragma.html: pragmas that show the schema or check the data, with or without an argument ...
 PRAGMAS = frozenset(
     """
     table_info table_xinfo table_list index_list index_info index_xinfo foreign_key_list foreign_key_check foreign_keys
     defer_foreign_keys recursive_triggers integrity_check quick_check user_version application_id optimize
     """.split()
 )
-# ... and what may be looked at, but not changed.
+# ... and those whose value may be read but not changed.
 SHOWN_PRAGMAS = frozenset(
     """
     auto_vacuum collation_list data_version encoding freelist_count journal_mode max_page_count page_count page_size
@@ -65,7 +65,7 @@ Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int
 
 
 class StatementRefused(Exception):
-    """The text is for the model."""
+    """The statement was refused or failed. The text is for the model."""
 
 
 _database: Database | None = None
@@ -78,12 +78,12 @@ def open_database(path: str, statement_timeout: float, max_database_bytes: int) 
 
 
 def query(sql: str, parameters: Parameters | None) -> str:
-    """Run a statement that only reads, and return its rows as JSON. Raises StatementRefused."""
+    """Run a statement that only reads. Return its rows as JSON. Raises StatementRefused."""
     return _opened().run(sql, parameters, only_reads)
 
 
 def execute(sql: str, parameters: Parameters | None) -> str:
-    """Run a statement that may change this database, and return its rows or their number as JSON.
+    """Run a statement that may change this database. Return its rows or their number as JSON.
 
     Raises StatementRefused.
     """
@@ -104,8 +104,8 @@ class Database:
         self._deadline = math.inf
         self._denied = ""
         try:
-            # Autocommit: a transaction is open only if the model began one. No statement cache, because a
-            # statement is authorized when it is compiled.
+            # Autocommit: a transaction is open only if the model began one. No statement cache, because statements are
+            # authorized when they are compiled.
             self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, cached_statements=0)
             _bound(self._connection, max_database_bytes)
         except sqlite3.Error as exc:
@@ -155,10 +155,10 @@ class Database:
 
 
 def _bound(connection: sqlite3.Connection, max_database_bytes: int) -> None:
-    """Bound what statements may take, and close ways to SQLite's own memory where the library has a switch."""
+    """Limit what statements may use, and close access to SQLite's own memory where the library allows that."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, MAX_SQL_BYTES)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM attaches one
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM needs one
     for switch, value in (
         ("SQLITE_DBCONFIG_DEFENSIVE", True),
         ("SQLITE_DBCONFIG_TRUSTED_SCHEMA", False),
@@ -169,7 +169,7 @@ def _bound(connection: sqlite3.Connection, max_database_bytes: int) -> None:
             connection.setconfig(getattr(sqlite3, switch), value)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA temp_store = MEMORY")  # else temporary files, which nothing bounds
+    connection.execute("PRAGMA temp_store = MEMORY")  # temporary files would have no limit
     connection.execute(f"PRAGMA hard_heap_limit = {max_database_bytes + WORKING_BYTES}")
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
     pages = max(max_database_bytes // page_bytes, 1)
@@ -178,21 +178,21 @@ def _bound(connection: sqlite3.Connection, max_database_bytes: int) -> None:
 
 
 def only_reads(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Authorize what a SELECT does."""
+    """Authorize the actions of a SELECT."""
     match action:
         case sqlite3.SQLITE_FUNCTION:
             is_good = _is_function(second)
         case sqlite3.SQLITE_PRAGMA:
-            is_good = first == "data_version" and second is None  # FTS5 asks for it
+            is_good = first == "data_version" and second is None  # FTS5 needs it
         case _:
             is_good = action in READS
     return sqlite3.SQLITE_OK if is_good else sqlite3.SQLITE_DENY
 
 
 def this_database_only(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Authorize statements on this database, with functions, pragmas and virtual tables that are known to be harmless.
+    """Authorize statements on this database. Functions, pragmas and virtual tables must be known as harmless.
 
-    VACUUM attaches ""; a computed name shows as None.
+    VACUUM attaches ""; a computed name is None.
     """
     match action:
         case sqlite3.SQLITE_ATTACH:
@@ -228,7 +228,7 @@ def _what(action: int, first: str | None, second: str | None) -> str:
 
 
 def _result(cursor: sqlite3.Cursor) -> str:
-    """Return what the statement gave as JSON, cut off where it gets too long."""
+    """Return the result of a statement as JSON, cut where it gets too long."""
     if cursor.description is None:
         return json.dumps({"rows_changed": max(cursor.rowcount, 0)})
     columns = json.dumps([column[0][:MAX_NAME_CHARACTERS] for column in cursor.description], ensure_ascii=False)
@@ -248,7 +248,7 @@ def _result(cursor: sqlite3.Cursor) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value as JSON can carry it."""
+    """Return the value in a form that JSON has."""
     if isinstance(value, bytes):
         shown = f"x'{value[: MAX_CELL_CHARACTERS // 2].hex()}'"
         return shown if len(value) <= MAX_CELL_CHARACTERS // 2 else f"{shown}... [{len(value)} bytes]"

@@ -1,8 +1,8 @@
 """An MCP server for one SQLite database.
 
-What lives in its one connection (in-memory tables, temporary tables, an open transaction) survives from call to call
-and is lost when the server ends. SQLite runs in a confined process of the server's own: a statement that crashes it
-costs this database's memory, and nothing else. Statements run one at a time.
+In-memory tables, temporary tables and an open transaction belong to the server's one connection. They survive from call
+to call, and are lost when the server ends. SQLite runs in a confined process of the server's own: a statement that
+crashes it loses this connection's state and nothing else. Statements run one at a time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from toolhub_servers.sqlite import database as inside
 from toolhub_servers.sqlite.database import Parameters
 
 IN_MEMORY = ":memory:"
-# Long enough for a scan over some 100 MB, short enough to notice a join without a condition.
+# Long enough for a scan over about 100 MB, short enough to notice a join without a condition.
 STATEMENT_TIMEOUT = 10.0
 MAX_DATABASE_BYTES = 64 << 20
-# SQLite itself stops a statement that is late; the process is killed if it does not, as inside a single function.
+# SQLite stops a late statement itself. If it cannot, as inside a single function, the process is killed.
 GRACE_S = 20.0
-# The interpreter and the text of a result, beside what SQLite may use.
+# For the interpreter and the text of a result, in addition to what SQLite may use.
 PYTHON_BYTES = 192 << 20
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -44,9 +44,9 @@ def create_server(
     statement_timeout: float = STATEMENT_TIMEOUT,
     max_database_bytes: int = MAX_DATABASE_BYTES,
 ) -> MCPServer:
-    """Return the server. max_database_bytes: how large the database may become, its temporary tables apart.
+    """Return the server. max_database_bytes: the largest size of the database, without temporary tables.
 
-    Raises ValueError for options that cannot be used, such as a path where no database can be.
+    Raises ValueError for unusable options, such as a path where no database can be.
     """
     database = DatabaseProcess(path, statement_timeout=statement_timeout, max_database_bytes=max_database_bytes)
 
@@ -72,7 +72,7 @@ def create_server(
 
 
 class DatabaseProcess:
-    """The process with the connection: started by the first statement, ended when the last client has left."""
+    """The process with the connection. The first statement starts it, and it ends when the last client leaves."""
 
     def __init__(self, path: str, *, statement_timeout: float, max_database_bytes: int) -> None:
         self._path = path if path == IN_MEMORY else os.path.realpath(path)
@@ -103,7 +103,7 @@ class DatabaseProcess:
                 self._process = None
 
     async def ask(self, function: Callable[..., str], sql: str, parameters: Parameters | None) -> str:
-        """Run a function of `inside`. Raises ToolError with a text for the model."""
+        """Run a function of `database.py`. Raises ToolError with a text for the model."""
         async with self._turn:
             return await to_thread.run_sync(self._ask, function, sql, parameters)
 
@@ -124,7 +124,7 @@ class DatabaseProcess:
             is_file = self._path != IN_MEMORY
             process = ConfinedProcess(
                 writable=os.path.dirname(self._path) if is_file else None,
-                # The journal may become as large as the database, and each has a header.
+                # The journal may become as large as the database, and both have a header.
                 file_bytes=max(2 * self._max_bytes, self._size() + self._max_bytes) + (1 << 20) if is_file else 0,
             )
             try:
@@ -153,7 +153,7 @@ class DatabaseProcess:
 
 
 def _check(path: str) -> None:
-    """Raises ValueError. SQLite itself opens the file later, in its process."""
+    """Check the path. Raises ValueError. SQLite itself opens the file later, in its process."""
     folder = Path(path).parent
     if not folder.is_dir():
         raise ValueError(f"database {path!r} cannot be opened: {str(folder)!r} is not a folder")

@@ -1,8 +1,8 @@
-"""Answers that many tasks ask for: made once at a time (single-flight), kept for a while.
+"""A cache whose answers are computed once for all tasks that wait for them, and then kept for a while.
 
-What is made belongs to the cache, not to the caller who happened to be first: it runs in a task of the cache's own
-group, so that a cancelled caller takes nothing from those who wait with it. When the last of them has gone it is
-cancelled. Errors are given to all who waited, and forgotten.
+An answer is computed in a task of the cache's own task group, not in the caller's: a cancelled caller does not cancel
+it for the others. When the last waiting caller is gone, the computation is cancelled. An error goes to all waiting
+callers and is not kept: a failing service would otherwise be asked by each of them, one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """hits: answered from what is kept. joined: answered by a flight that was under way. misses: flights begun."""
+    """hits: answered from the cache. joined: waited for a computation that was running. misses: computations."""
 
     hits: int
     misses: int
@@ -39,7 +39,7 @@ class CacheStatistics:
 
 @dataclass(eq=False)
 class _Flight(Generic[T]):
-    """One making. waiting: callers; landed: it has a value or an error."""
+    """One computation. waiting: callers; landed: it has a value or an error."""
 
     waiting: int = 0
     landed: anyio.Event = field(default_factory=anyio.Event)
@@ -57,10 +57,7 @@ class _Entry:
 
 
 class Cache:
-    """Get one from `open_cache()`, usually through `resources.get_or_open()`;
-
-    any number of tasks may use it at once.
-    """
+    """Use `open_cache()`, usually through `resources.get_or_open()`. Any number of tasks may use it at once."""
 
     def __init__(self, owners: anyio.abc.TaskGroup, *, ttl_s: float, max_entries: int, max_bytes: int) -> None:
         self._owners = owners
@@ -78,12 +75,13 @@ class Cache:
     async def get(
         self, key: Hashable, make: Callable[[], Awaitable[T]], *, size: Callable[[T], int] | None = None
     ) -> T:
-        """Return the value of a key: the kept one, else the one that is being made, else what `make()` returns.
+        """Return the value of a key: the kept one, or the one that is being computed, or what `make()` returns.
 
-        Equal keys must mean equal values: put everything that decides the answer into the key. All who ask get the same
-        object; it must not be changed. size: bytes of a value, counted against `max_bytes`; the default is the length
-        of its repr. Raises what `make()` raises, WebError if the cache is closed meanwhile. `make` runs outside the
-        caller's cancel scopes, so it must have a deadline of its own.
+        Equal keys must mean equal values: put everything that decides the answer into the key. All callers get the same
+        object and must not change it. `make` runs outside the caller's cancel scopes, so it must have its own deadline.
+
+        size: bytes of a value, counted against `max_bytes`; the default is the length of its repr. Raises what `make()`
+        raises, WebError if the cache is closed meanwhile.
         """
         entry = self._fresh(key)
         if entry is not None:
@@ -100,7 +98,7 @@ class Cache:
         return await self._wait_landed(key, flight)
 
     def forget(self, key: Hashable) -> None:
-        """OutputDir what is kept of a key."""
+        """Drop what is kept for a key."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._size -= entry.size
@@ -126,10 +124,10 @@ class Cache:
             flight.waiting -= 1
             if not flight.waiting and not flight.landed.is_set():
                 self._cancelled += 1
-                self._end(key, flight)  # before it has ended: whoever asks now must not join a cancelled flight
+                self._end(key, flight)  # at once: a new caller must not join a cancelled computation
                 flight.scope.cancel()
         if flight.error is not None:
-            # One exception is raised in many tasks: each starts where it came from, not at the last one's frames.
+            # One exception is raised in many tasks. Each raises it with the traceback of the computation alone.
             raise flight.error.with_traceback(flight.traceback)
         value: T = flight.value  # type: ignore[assignment]  # T may include None
         return value
@@ -184,7 +182,7 @@ def _length_of_repr(value: object) -> int:
 async def open_cache(
     *, ttl_s: float = 900, max_entries: int = 10_000, max_bytes: int = 64 << 20
 ) -> AsyncIterator[Cache]:
-    """Give a cache whose flights live as long as the block.
+    """Open a cache. Its computations end with the block.
 
     Shared by a hub: `await resources.get_or_open("cache serper", lambda: open_cache(ttl_s=900))`.
     """

@@ -1,7 +1,7 @@
-"""Bytes of a page to text: what the page says of itself, in the order in which browsers believe it.
+"""Decode the bytes of a page as browsers do.
 
-A byte order mark, the header, a `meta` tag, then UTF-8, then a guess. Nothing raises: text with replacement characters
-is of more use than none.
+A byte order mark comes first, then the header, a `meta` tag, UTF-8, and a guess. Nothing raises, because text with
+replacement characters is more useful than no text.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import codecs
 import re
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-# Where `<meta charset>` has to be (HTML standard), and room for what people put before it.
+# `<meta charset>` must be near the start (HTML standard). The limit leaves room for what pages put before it.
 _HEAD_BYTES = 4096
 _META = re.compile(rb"""<meta[^>]{1,300}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
 _XML = re.compile(rb"""^\s*<\?xml[^>]{1,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})["']""")
 _PARAMETER = re.compile(r"""charset\s*=\s*["']?([^\s"';]{2,40})""", re.IGNORECASE)
-# What pages call by these names is in truth the larger set (Encoding standard, section 4.2).
+# Pages that declare these sets use the larger set of the same family (Encoding standard, section 4.2).
 _LARGER = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -27,12 +27,12 @@ _LARGER = {
     "euc_kr": "cp949",
     "big5": "big5hkscs",
 }
-# Python's other codecs are no character sets of pages, or dangerous ones (utf-7, punycode).
+# Python's other codecs are not character sets of pages, or are dangerous (utf-7, punycode).
 _KNOWN = re.compile(
     r"utf-8|utf-16(-le|-be)?|cp(125[0-8]|874|866|932|949)|iso8859-\d+|koi8-[ru]|mac-(roman|cyrillic)|gb18030|"
     r"big5hkscs|euc_jp|iso2022_jp"
 )
-# A guess needs this much text, gains nothing from more, and is for scripts that are mostly outside ASCII.
+# A guess needs at least this much text and gains nothing from more. It is for scripts that are mostly outside ASCII.
 _SAMPLE_BYTES = 32 << 10
 _LEAST_BYTES = 64
 _FOREIGN_SHARE = 0.1
@@ -51,7 +51,7 @@ def decode_text(body: bytes, content_type: str = "") -> str:
 
 
 def _as_utf8(body: bytes) -> str | None:
-    """Return the text if it is UTF-8, be it cut inside a character; None if it is not, or if that is all it shows."""
+    """Return the text if it is UTF-8, even if cut inside a character. None if it is not, or if it could be anything."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(body)
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def _declared_inside(body: bytes, content_type: str) -> str | None:
     head = body[:_HEAD_BYTES]
     found = _XML.search(head) or _META.search(head)
     encoding = _known(found[1].decode("ascii")) if found else None
-    # It was found by reading single bytes, so it cannot be true of this.
+    # The declaration was found by reading single bytes, so the page cannot be UTF-16.
     return "utf-8" if encoding is not None and encoding.startswith("utf-16") else encoding
 
 
@@ -76,7 +76,7 @@ def _match(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _known(label: str) -> str | None:
-    """Return Python's name for a character set; None for what is none of the web."""
+    """Return Python's name for a character set of the web; None for any other."""
     try:
         name = codecs.lookup(label.removeprefix("x-")).name
     except (LookupError, ValueError):
@@ -92,7 +92,7 @@ def _guess(body: bytes) -> str:
         return "cp1252"
     try:
         from charset_normalizer import from_bytes
-    except ImportError:  # it comes with other packages
+    except ImportError:  # it is installed only as a dependency of other packages
         return "cp1252"
     best = from_bytes(sample).best()
     return (_known(best.encoding) if best is not None else None) or "cp1252"

@@ -1,7 +1,7 @@
 """The HTTP client of a backend: one pool for the whole hub.
 
-Each try of a request waits for a rate slot of its host, goes out over the pool, and follows redirects. One deadline
-bounds all tries together, with the time that they wait.
+Each try of a request waits for a rate slot of its host, uses a connection of the pool, and follows redirects. One
+deadline bounds all tries together, including their waiting.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from toolhub_servers.web.settings import WebSettings
 _SAFE = frozenset({"GET", "HEAD"})
 _EXCERPT_CHARS = 500
 
-# Its warning for each retry names neither host nor reason; retries are counted, and the last reason is in the error.
+# Its warning for each retry names neither host nor reason. Retries are counted, and errors contain the last reason.
 logging.getLogger("stamina").setLevel(logging.ERROR)
 
 
 class Web:
-    """Get one from `open_web()`; any number of tasks may use it at once."""
+    """Use `open_web()`. Any number of tasks may use it at once."""
 
     def __init__(self, settings: WebSettings, pool: Pool) -> None:
         self.settings = settings
@@ -65,8 +65,9 @@ class Web:
     ) -> Response:
         """Send a request and return the whole answer, at most `max_bytes` of its body.
 
-        timeout: seconds for everything; default is the settings'. is_safe: whether it may be sent again after it may
-        have been acted on; default: GET and HEAD. Raises Forbidden, Unreachable, WebTimeout, BadStatus.
+        timeout: seconds for everything; default: `total_s` of the settings. is_safe: whether the request may be sent
+        again although the host may have acted on it; default: for GET and HEAD. Raises Forbidden, Unreachable,
+        WebTimeout, BadStatus.
         """
         call = _Call(
             max_bytes=max_bytes or self.settings.max_bytes,
@@ -109,7 +110,7 @@ class Web:
             return await self._with_retries(request, call)
         self._counts["timeouts"] += 1
         last = f" (tries: {call.tries}; the last that ended: {call.failure})" if call.failure else ""
-        raise WebTimeout(f"{request.host} gave no whole answer within {seconds:g} s{last}")
+        raise WebTimeout(f"{request.host} did not answer completely within {seconds:g} s{last}")
 
     async def _with_retries(self, request: OutgoingRequest, call: _Call) -> Response:
         tries = stamina.retry_context(
@@ -149,7 +150,7 @@ class Web:
         return answer
 
     async def _exchange_uninterrupted(self, request: OutgoingRequest, call: _Call) -> RawResponse:
-        """Send the request again whenever another request closed its connection; that does not count as a try."""
+        """Send the request. If another request closed its connection, send it again; that does not count as a try."""
         while True:
             self._counts["exchanges"] += 1
             try:
@@ -160,9 +161,9 @@ class Web:
 
 
 class _Call:
-    """What one call of `request` has come to.
+    """The state of one call of `request`.
 
-    response: of the last try, if it had one; failure: why it was not enough.
+    response: the answer of the last try, if there was one. failure: why the last try failed.
     """
 
     def __init__(self, *, max_bytes: int, is_safe: bool) -> None:
@@ -208,13 +209,13 @@ def _phrase(status: int) -> str:
 
 
 async def open_web(resources: SharedResources, name: str, settings: WebSettings | None = None) -> Web:
-    """Return the hub's client for a backend (`serper`, `jina`, `pages`, ...), opening it if nobody has."""
+    """Return the hub's client for a backend (`serper`, `jina`, `pages`, ...). Open it if it is not open yet."""
     chosen = settings or WebSettings()
     return await resources.get_or_open(_key(name, chosen), lambda: open_private_web(chosen))
 
 
 def _key(name: str, settings: WebSettings) -> str:
-    """Plain for the usual settings; others have their fingerprint in it."""
+    """The name of the shared client. Settings other than the default add their hash."""
     if settings == WebSettings():
         return f"http {name}"
     return f"http {name} {hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]}"
@@ -224,26 +225,27 @@ def _key(name: str, settings: WebSettings) -> str:
 async def open_private_web(
     settings: WebSettings, *, backend: GuardedBackend | None = None, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Web]:
-    """Give a client that nobody shares. backend, context: see `open_pool()`."""
+    """Open a client that is not shared. backend, context: see `open_pool()`."""
     async with open_pool(settings, backend=backend, context=context) as pool:
         yield Web(settings, pool)
 
 
-# Of a backoff: the first, the longest, and at most so much more at random, so that many do not come back together.
+# Backoff in seconds: the first pause, the longest, and the largest random addition, which spreads retries over time.
 INITIAL_S = 0.25
 LONGEST_S = 8.0
 JITTER_S = 0.5
 
 
 def is_passing(status: int) -> bool:
-    """Whether the same request may be answered otherwise soon (RFC 9110 section 15, RFC 8470 for 425)."""
+    """Whether the same request may succeed soon (RFC 9110 section 15, RFC 8470 for 425)."""
     return status in (408, 425, 429) or status >= 500
 
 
 def next_try(exc: Exception, *, is_safe: bool, left: float) -> bool | float:
     """Return whether to send a request again: seconds to wait, True for the usual backoff, False for never.
 
-    What was not sent may always be; what was sent only if it is safe. left: seconds until the deadline.
+    A request that was not sent may always be sent again. A request that was sent may be, if it is safe. left: seconds
+    until the deadline.
     """
     if isinstance(exc, Unreachable):
         return not exc.is_lasting and (is_safe or not exc.sent)
@@ -258,8 +260,8 @@ def next_try(exc: Exception, *, is_safe: bool, left: float) -> bool | float:
 class WebStatistics:
     """requests: calls of `Web.request`. exchanges: messages sent, with redirects and retries. refused: by the guard.
 
-    reused_share: of the exchanges that had a connection, those that needed no new one. received_bytes: bodies as they
-    came.
+    reused_share: of the exchanges that had a connection, those that needed no new one. received_bytes: of bodies,
+    before they are decoded.
     """
 
     requests: int = 0

@@ -1,4 +1,4 @@
-"""Why a request gave no usable answer, one class per decision that a server takes."""
+"""Why a request has no usable answer: one class per decision that a server takes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from toolhub.errors import ToolhubError
 
 
 class WebError(ToolhubError):
-    """Root; the text names the host and the reason, never a secret of the request."""
+    """Root. The text names the host and the reason, and contains no secret of the request."""
 
 
 class Forbidden(WebError):
-    """The address is not one that may be reached: not http(s), or private and not allowed. Nothing was sent to it."""
+    """The address must not be reached: it is not http(s), or it is private and not allowed. Nothing was sent to it."""
 
 
 class Unreachable(WebError):
-    """No connection, or it broke.
+    """There was no connection, or it broke.
 
-    sent: the request may have been acted on. is_lasting: trying again soon will not help (the name does not exist, the
-    certificate is wrong, it redirects for ever).
+    sent: the host may have acted on the request. is_lasting: trying again soon will not help (the name does not exist,
+    the certificate is wrong, it redirects for ever).
     """
 
     def __init__(self, message: str, *, sent: bool = False, is_lasting: bool = False) -> None:
@@ -27,13 +27,13 @@ class Unreachable(WebError):
 
 
 class WebTimeout(WebError):
-    """The time for the whole request passed."""
+    """The time for the whole request is over."""
 
 
 class BadStatus(WebError):
-    """The answer's status is 400 or more, after the retries. text: the start of its body.
+    """The status of the answer is 400 or more, after all retries. text: the start of the body.
 
-    retry_after: seconds that the host asked for; where others' requests were told so, this one was not even sent.
+    retry_after: the pause in seconds that the host asked for. If other requests were told so, this one was not sent.
     """
 
     def __init__(self, message: str, *, status: int, text: str = "", retry_after: float | None = None) -> None:
@@ -44,8 +44,8 @@ class BadStatus(WebError):
 
 
 class ConfinementUnavailable(WebError):
-    """This machine lets no process be confined for hostile input. The text says why and what to do."""
+    """This machine cannot confine a process for untrusted input. The text says why and what to do."""
 
 
 class ResourceLimitExceeded(WebError):
-    """Reading the answer took more time or memory than it may (see `offload`); the same answer will do so again."""
+    """Parsing the answer took more time or memory than allowed (see `offload`). The same answer will fail again."""

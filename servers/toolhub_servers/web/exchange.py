@@ -1,4 +1,4 @@
-"""One message out, one answer in: over the pool, with every failure in words."""
+"""One HTTP exchange over the pool: a request and its answer. Every failure becomes an error of `web.errors`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolhub_servers.web.request import OutgoingRequest, is_redirect
 from toolhub_servers.web.response import Body, read_body
 
 _NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.UnsupportedProtocol)
-# The last three are what a stream that another task has closed under a reader can raise.
+# A read may raise the last three if another task closes the connection.
 _FAILURES = (
     httpcore2.NetworkError,
     httpcore2.ProtocolError,
@@ -32,17 +32,17 @@ _FAILURES = (
     h2.exceptions.ProtocolError,
 )
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
-# Of a redirect's body: enough to read it to its end, so that its connection can be kept.
+# Enough to read the body of a redirect to its end, so that its connection can be used again.
 _PASSING_BYTES = 64 << 10
 
 
 class Interrupted(Unreachable):
-    """It was this client that closed the connection, for another wire_request's sake; the host did nothing wrong."""
+    """This client closed the connection because of another request on it. The host did nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """headers: as they came, in request."""
+    """headers: in the order in which they came."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -52,7 +52,7 @@ class RawResponse:
         return self.fields().get(name, "")
 
     def fields(self) -> dict[str, str]:
-        """The headers by name in lower case; the values of a repeated one are joined by commas."""
+        """Return the headers by lower-case name; repeated headers are joined by commas."""
         found: dict[str, list[str]] = {}
         for name, value in self.headers:
             found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -60,7 +60,7 @@ class RawResponse:
 
 
 async def exchange(pool: Pool, request: OutgoingRequest, *, connect_s: float, max_bytes: int) -> RawResponse:
-    """Send an request and return the answer to it. Raises Unreachable, Interrupted, Forbidden."""
+    """Send a request and return the answer. Raises Unreachable, Interrupted, Forbidden."""
     wire_request = httpcore2.Request(
         request.method,
         httpcore2.URL(
@@ -75,7 +75,7 @@ async def exchange(pool: Pool, request: OutgoingRequest, *, connect_s: float, ma
             head = RawResponse(response.status, response.headers, Body(b"", False, 0))
             async with aclosing(response.aiter_stream()) as chunks:
                 if is_redirect(head.status, head.headers):
-                    body = await read_body(chunks, "identity", _PASSING_BYTES)  # nobody looks into it
+                    body = await read_body(chunks, "identity", _PASSING_BYTES)  # not used
                 else:
                     body = await read_body(chunks, head.header("content-encoding"), max_bytes)
             if body.is_cut and (connection := connection_of(wire_request)) is not None:
@@ -99,7 +99,7 @@ async def _open_response(pool: Pool, wire_request: httpcore2.Request) -> AsyncIt
         if connection is not None:
             pool.carried += connection.was_open
             if not is_over:
-                connection.retire()  # before the pool looks at it again
+                connection.retire()  # before the pool can give it another request
         if response is not None:
             await response.aclose()
         if connection is not None:
@@ -108,7 +108,7 @@ async def _open_response(pool: Pool, wire_request: httpcore2.Request) -> AsyncIt
 
 def _translate(request: OutgoingRequest, exc: Exception, connection: Connection | None) -> Unreachable:
     if connection is not None and connection.is_dropped:
-        return Interrupted(f"the connection to {request.host} was closed: another's answer on it was cut", sent=True)
+        return Interrupted(f"the connection to {request.host} was closed because of another request on it", sent=True)
     cause = _deepest_cause(exc)
     reason = "it took too long" if isinstance(exc, httpcore2.TimeoutException) else _reason(cause)
     if isinstance(exc, _NOT_SENT):
@@ -123,13 +123,13 @@ def _reason(exc: BaseException) -> str:
     if isinstance(exc, OSError):
         code = exc.errno
         if code in errno.errorcode and code is not None and not isinstance(exc, socket.gaierror | ssl.SSLError):
-            return os.strerror(code)  # event loops put the address in its place
+            return os.strerror(code)  # event loops replace this text by the address
         return exc.strerror or str(exc) or type(exc).__name__
     return str(exc) or type(exc).__name__
 
 
 def _deepest_cause(exc: BaseException) -> BaseException:
-    """Return the deepest cause that has something to say. (The pool's `from None` hides causes, but not contexts.)"""
+    """Return the deepest cause that has a text. (The pool's `from None` hides causes, but not contexts.)"""
     found, cause = exc, exc.__cause__ or exc.__context__
     while isinstance(cause, Exception):
         found = cause if str(cause) else found

@@ -1,8 +1,8 @@
-"""Into the public internet only: the check is on the very address that is connected to.
+"""Connect to the public internet only. The check is made on the very address that is connected to.
 
-Checking a URL and connecting later would leave two look-ups that may differ (DNS rebinding). So the pool asks this
-backend for every connection, redirects included; it resolves once, drops what is not public, and connects to an address
-that is left. TLS still verifies the name, which the pool knows.
+Checking a URL and connecting later would resolve the name twice, and the two results may differ (DNS rebinding). So the
+pool opens every connection through this backend, also after redirects. It resolves the name once, drops the addresses
+that are not public, and connects to one of the rest. TLS still verifies the name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from toolhub_sandbox.proxy.rules import IPAddress, Rule, Target, is_public, pars
 from toolhub_servers.web.errors import Forbidden
 from toolhub_servers.web.request import parse_url, port_of
 
-# Where nobody gave a deadline: longer than a kernel tries.
+# Used where the caller has no deadline. Longer than a kernel tries.
 _LONGEST_S = 300.0
-# Closing a socket takes no time; this bounds a shield.
+# Closing a socket takes no time. This bounds a shield.
 CLOSE_S = 1.0
-# A look-up that takes longer is left to whoever fetches the URL.
+# A name that takes longer to resolve is not judged.
 LOOK_UP_S = 5.0
 
 Resolve = Callable[[str, int], Awaitable[list[IPAddress]]]
 
 
 class Guard:
-    """Says which addresses a host may be reached at. resolve: how names become addresses; tests give their own."""
+    """Decides which addresses of a host may be reached. resolve: resolves names; tests pass their own."""
 
     def __init__(
         self,
@@ -41,7 +41,10 @@ class Guard:
         resolve: Resolve | None = None,
         is_own: Callable[[IPAddress], bool] = is_own_address,
     ) -> None:
-        """allow_private: see `WebSettings.allow_private`. is_own: tells this machine's addresses. Raises ValueError."""
+        """allow_private: see `WebSettings.allow_private`. is_own: tells whether an address is this machine's.
+
+        Raises ValueError.
+        """
         self._is_own = is_own
         self._allowed = tuple(Rule.of(host) for host in allow_private)
         self._resolve = resolve or _resolve
@@ -55,28 +58,28 @@ class Guard:
         return public
 
     async def check_all(self, host: str, port: int) -> None:
-        """For somebody else who may connect to any address of the host. Raises Forbidden if one is private, OSError."""
+        """Check a host that another service will connect to. Raises Forbidden if one address is private, OSError."""
         target, _, private = await self._look_up(host, port)
         if private:
             raise _refusal(target, private[0])
 
     async def _look_up(self, host: str, port: int) -> tuple[Target, list[IPAddress], list[IPAddress]]:
-        """The host, its addresses, and those of them that are neither public nor allowed."""
+        """Return the host, its addresses, and those that are neither public nor allowed."""
         target = _target(host, port)
         found = [target.address] if target.address is not None else await self._resolve(target.host, port)
         is_allowed = any(rule.admits(target) for rule in self._allowed)
         return target, found, [] if is_allowed else [address for address in found if self._is_private(address)]
 
     def _is_private(self, address: IPAddress) -> bool:
-        """A public address of this machine is private, too: what listens there takes us for a local program."""
+        """Whether an address is public. This machine's own are not: programs there may trust local connections."""
         return not is_public(address) or self._is_own(address)
 
 
 async def check_all_public(url: str, allow_private: Sequence[str] = ()) -> None:
-    """For a URL that somebody else is to fetch, from a place that may be in this private network.
+    """Check a URL that another service will fetch, perhaps from inside this private network.
 
-    Raises Forbidden if any of its addresses is private: which one is taken is not ours to say. A name that is not known
-    here, or not soon enough, is not judged.
+    Raises Forbidden if any address is private, because the other service chooses the address. A name that cannot be
+    resolved here, or not soon enough, is not judged.
     """
     target = parse_url(url)
     host, port = target.raw_host.decode(), port_of(target)
@@ -95,7 +98,7 @@ def _target(host: str, port: int) -> Target:
     try:
         return parse_authority(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except ValueError as exc:
-        raise Forbidden(f"{host[:100]!r} is not a host that may be reached: {exc}") from exc
+        raise Forbidden(f"{host[:100]!r} is not a host that can be reached: {exc}") from exc
 
 
 async def _resolve(host: str, port: int) -> list[IPAddress]:
@@ -104,7 +107,7 @@ async def _resolve(host: str, port: int) -> list[IPAddress]:
 
 
 class _TcpStream(httpcore2.AsyncNetworkStream):
-    """A connection without TLS, or before it: httpcore2 would leave it open when a handshake is cancelled."""
+    """A connection before TLS. httpcore2 would leave it open when a handshake is cancelled."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -133,7 +136,7 @@ class _TcpStream(httpcore2.AsyncNetworkStream):
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Opens the pool's connections and counts them in `opened`. inner: connects to what was checked."""
+    """Opens the pool's connections and counts them in `opened`. inner: connects to a checked address."""
 
     def __init__(self, guard: Guard, *, inner: httpcore2.AsyncNetworkBackend | None = None) -> None:
         self._guard = guard
@@ -148,7 +151,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Return a stream to the first good address that answers. Raises Forbidden, ConnectError, ConnectTimeout."""
+        """Return a stream to the first allowed address that answers. Raises Forbidden, ConnectError, ConnectTimeout."""
         try:
             with anyio.fail_after(timeout):
                 addresses = await self._guard.addresses(host, port)
@@ -164,7 +167,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         deadline = anyio.current_effective_deadline()
         failure: Exception = httpcore2.ConnectError("the name has no address")
         for number, address in enumerate(addresses):
-            # An address that hangs leaves the others their share of the time.
+            # An address that hangs must leave time for the others.
             share = min((deadline - anyio.current_time()) / (len(addresses) - number), _LONGEST_S)
             try:
                 stream = await self._inner.connect_tcp(str(address), port, share, local_address, options)
@@ -176,7 +179,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def connect_unix_socket(self, *args: Any, **options: Any) -> NoReturn:
-        raise Forbidden("the web is not reached through a unix socket")
+        raise Forbidden("a unix socket is not part of the web")
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)

@@ -1,6 +1,6 @@
-"""Politeness: how many requests a host gets at once, how fast, and when none at all, over all tasks.
+"""Limits per host, over all tasks: how many requests at a time, how fast, and none while the host asks for a pause.
 
-Requests take their rate_slot in the order in which they asked. A host that is not in use is forgotten.
+Requests get their rate slots in the order in which they asked. A host that is not in use is forgotten.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import anyio
 
 from toolhub_servers.web.errors import BadStatus
 
-# A host that asks for more is asked again after this time; a mistaken header would otherwise close it for everybody.
+# A longer pause is cut to this, because a wrong header would otherwise block the host for all tasks.
 _MAX_COOLDOWN_S = 300.0
-# How often hosts that nobody uses, but that were not to be forgotten at once, are looked at.
+# How often the hosts are searched for unused ones whose pause is over.
 _SWEEP_S = 30.0
 
 
 class _HostState:
-    """start_lock: held by the one that starts next. cooldown_until: told by Retry-After with cooldown_status."""
+    """start_lock: held by the next request to start. cooldown_until: set by Retry-After, with cooldown_status."""
 
     def __init__(self, per_host: int) -> None:
         self.limiter = anyio.CapacityLimiter(per_host)
@@ -35,7 +35,7 @@ class _HostState:
 
 
 class HostLimits:
-    """All hosts of a pool. per_host: requests at a time. pause_s: between the starts of two."""
+    """All hosts of a pool. per_host: requests at a time. pause_s: between the starts of two requests."""
 
     def __init__(self, per_host: int, pause_s: float) -> None:
         self._per_host = per_host
@@ -51,9 +51,9 @@ class HostLimits:
 
     @asynccontextmanager
     async def rate_slot(self, name: str) -> AsyncIterator[None]:
-        """Wait for a rate_slot and keep it as long as the block.
+        """Wait for a rate slot and keep it during the block.
 
-        Raises BadStatus at once if the host has asked for quiet beyond the caller's deadline.
+        Raises BadStatus at once if the host asked for a pause that ends after the caller's deadline.
         """
         self._sweep()
         host = self._hosts.setdefault(name, _HostState(self._per_host))
@@ -71,9 +71,9 @@ class HostLimits:
                 self._hosts.pop(name, None)
 
     def cool_down(self, name: str, seconds: float, status: int) -> None:
-        """Start no request to this host for so long: it answered `status` and asked for that."""
+        """Start no request to this host for `seconds`: it answered `status` and asked for a pause."""
         host = self._hosts.get(name)
-        if host is not None:  # whoever tells it is in its rate_slot
+        if host is not None:  # the caller holds a rate slot of it
             host.cooldown_until = max(host.cooldown_until, anyio.current_time() + min(seconds, _MAX_COOLDOWN_S))
             host.cooldown_status = status
 
@@ -95,7 +95,8 @@ def _refuse_what_cannot_start(name: str, host: _HostState) -> None:
     rest = host.cooldown_until - anyio.current_time()
     if rest > 0 and host.cooldown_until >= anyio.current_effective_deadline():
         raise BadStatus(
-            f"{name} answered {host.cooldown_status} to others and asked for {rest:.0f} s of quiet, more than is left",
+            f"{name} answered {host.cooldown_status} to others and asked for a pause of {rest:.0f} s, "
+            "longer than the time left",
             status=host.cooldown_status,
             retry_after=rest,
         )

@@ -1,4 +1,4 @@
-"""The connections of a backend: HTTP/1.1 and HTTP/2, kept and shared by everybody who uses it."""
+"""The connections of a backend, HTTP/1.1 and HTTP/2, kept and shared by all its users."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _CONNECTION = "toolhub.connection"
 
 
 class Connection(httpcore2.AsyncHTTPConnection):
-    """One that can be retired: it gets no further requests and is closed when those that it has are done.
+    """A connection that can be retired: it gets no further requests and is closed when its last one is done.
 
-    Nor does it get a second request before it is open, as httpcore2 would give it one in the hope of HTTP/2: they would
-    wait for each other's failures, and a cancelled one would make the pool forget, unclosed, what another is opening.
+    It also gets no second request before it is open. httpcore2 would send one, hoping for HTTP/2. The two would wait
+    for each other's failures, and a cancelled one would make the pool forget, unclosed, the connection that the other
+    opens.
     """
 
     is_dropped = False
@@ -29,7 +30,7 @@ class Connection(httpcore2.AsyncHTTPConnection):
     _users = 0
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Whoever finds its request on this connection afterwards must `release()`."""
+        """Send a request. The caller must `release()` the connection that it finds in the request's extensions."""
         request.extensions[_CONNECTION] = self
         self._users += 1
         try:
@@ -40,24 +41,24 @@ class Connection(httpcore2.AsyncHTTPConnection):
             raise
 
     async def release(self) -> None:
-        """Close it if it is retired and this was the last: httpcore2 may take it for active for ever."""
+        """Close the connection if it is retired and this was its last request; httpcore2 might never close it."""
         self._users -= 1
         if self._is_retired and not self._users and not self.is_closed():
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self.aclose()
 
     def retire(self) -> None:
-        """For after an answer was not read to its end.
+        """Retire the connection after an answer that was not read to its end.
 
-        httpcore2 sends no RST_STREAM: over HTTP/2 the unread rest would fill the window that all streams of the
-        connection share, until none of them moves.
+        httpcore2 sends no RST_STREAM. Over HTTP/2 the unread rest would fill the window that all streams of the
+        connection share, and no stream could go on.
         """
         self._is_retired = True
 
     async def drop(self) -> None:
-        """Retire it, and close it at once if others are on it, too: so much is left to come that they would starve.
+        """Retire the connection, and close it at once if it has other requests: the unread rest would block them.
 
-        They break then, and have to be sent again.
+        They fail then, and have to be sent again.
         """
         self.retire()
         if self.can_multiplex():
@@ -66,7 +67,7 @@ class Connection(httpcore2.AsyncHTTPConnection):
 
     @property
     def was_open(self) -> bool:
-        """Whether it has been there for requests, however it ended."""
+        """Whether it was ever open for requests."""
         return self._connection is not None
 
     def is_available(self) -> bool:
@@ -83,7 +84,7 @@ def connection_of(request: httpcore2.Request) -> Connection | None:
 
 
 class Pool(httpcore2.AsyncConnectionPool):
-    """httpcore2's, on connections that can be retired and that are opened by the guard."""
+    """The pool of httpcore2, with connections that can be retired and that the guard opens."""
 
     def __init__(self, settings: WebSettings, backend: GuardedBackend, context: ssl.SSLContext) -> None:
         super().__init__(
@@ -96,7 +97,7 @@ class Pool(httpcore2.AsyncConnectionPool):
         )
         self._settings = settings
         self.carried = 0
-        """Exchanges that had a connection."""
+        """The number of exchanges that had a connection."""
         self.backend = backend
         self.context = context
 
@@ -114,9 +115,9 @@ class Pool(httpcore2.AsyncConnectionPool):
 async def open_pool(
     settings: WebSettings, *, backend: GuardedBackend | None = None, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Pool]:
-    """Give a pool. context: what certificates are trusted; the default is the system's, whatever the environment says.
+    """Open a pool. context: the trusted certificates; default: those of the system, whatever the environment says.
 
-    Proxies of the environment are not used either: they would connect to addresses that nobody has checked.
+    Proxies of the environment are not used: they would connect to addresses that are not checked.
     """
     backend = backend or GuardedBackend(Guard(settings.allow_private))
     async with Pool(settings, backend, context or _system_trust(settings.http2)) as pool:
@@ -125,5 +126,5 @@ async def open_pool(
 
 @functools.cache
 def _system_trust(http2: bool) -> ssl.SSLContext:
-    """Read the system's certificates once; apart for HTTP/2, because a connection writes what it speaks into it."""
+    """Read the system's certificates once; separately for HTTP/2, because connections write into the context."""
     return httpx2.create_ssl_context(trust_env=False)

@@ -1,4 +1,4 @@
-"""What is asked for, and what a redirect makes of it: pure rules, with no socket."""
+"""Requests, and what redirects make of them. Pure rules without sockets."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from toolhub_servers.web.response import ACCEPT_ENCODING
 
 USER_AGENT = f"toolhub/{__version__}"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# All that another host is told: the rest may be keys and cookies, under whatever name.
+# Only these headers go to another host after a redirect. Others may be keys and cookies, under any name.
 _CROSS_ORIGIN_HEADERS = frozenset({"accept", "accept-encoding", "accept-language", "user-agent"})
 _BODY_HEADERS = frozenset({"content-type", "content-language", "content-encoding"})
-# Written by the client alone: they say where the message goes and where it ends.
+# Only the client writes these: they say where the message goes and where it ends.
 _SET_BY_CLIENT = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
-# RFC 9110 section 5: what is in a name, and what is not in a value.
+# RFC 9110 section 5: the characters of a name, and those that no value may contain.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """One message to one host. headers: names in lower case. cookies: those that were set on the way here."""
+    """One message to one host. headers: lower-case names. cookies: those that were set by earlier redirects."""
 
     method: str
     url: httpx2.URL
@@ -64,7 +64,7 @@ class OutgoingRequest:
 def make_request(
     method: str, url: str, headers: Mapping[str, str] | None, json: Any, content: bytes | None
 ) -> OutgoingRequest:
-    """Raises Forbidden for a URL that is none of the web, Unreachable for an impossible header, ValueError."""
+    """Make a request. Raises Forbidden for a URL that is not of the web, Unreachable for a bad header, ValueError."""
     if json is not None and content is not None:
         raise ValueError("a request has one body: json or content")
     target = parse_url(url)
@@ -73,7 +73,7 @@ def make_request(
     }
     for name, value in given.items():
         if not _NAME.fullmatch(name) or _CONTROL.search(value):
-            raise Unreachable(f"the header {name!r} is not one that can be sent; nothing was", is_lasting=True)
+            raise Unreachable(f"the header {name!r} cannot be sent; the request was not sent", is_lasting=True)
     if target.userinfo:
         given.setdefault("authorization", _basic(target.userinfo))
         target = target.copy_with(userinfo=b"")
@@ -84,7 +84,7 @@ def make_request(
 
 
 def parse_url(text: str) -> httpx2.URL:
-    """Raises Forbidden, whose text does not repeat what may be a secret."""
+    """Parse a URL. Raises Forbidden, whose text does not repeat the URL, because it may contain a secret."""
     try:
         url = httpx2.URL(text.strip())
     except (httpx2.InvalidURL, ValueError, TypeError) as exc:
@@ -123,10 +123,10 @@ def is_redirect(status: int, headers: list[tuple[bytes, bytes]]) -> bool:
 def redirected_request(
     request: OutgoingRequest, status: int, headers: list[tuple[bytes, bytes]]
 ) -> OutgoingRequest | None:
-    """Return where an answer sends the request next; None if it does not.
+    """Return the request that follows a redirect; None if the answer is not a redirect.
 
-    Another host gets neither the caller's headers nor a body. Raises Forbidden, or Unreachable for a body that would
-    have to go to another host.
+    The caller's headers and a body do not go to another host. Raises Forbidden, or Unreachable if a body would have to
+    go to another host.
     """
     if not is_redirect(status, headers):
         return None
@@ -142,7 +142,7 @@ def _next_url(request: OutgoingRequest, location: str) -> httpx2.URL:
     try:
         url = _check_web_url(request.url.join(location))
     except (httpx2.InvalidURL, ValueError) as exc:
-        raise Unreachable(f"{request.host} redirected to what is no address", sent=True, is_lasting=True) from exc
+        raise Unreachable(f"{request.host} redirected to an invalid address", sent=True, is_lasting=True) from exc
     url = url.copy_with(userinfo=b"") if url.userinfo else url
     return url.copy_with(fragment=request.url.fragment) if request.url.fragment and not url.fragment else url
 
@@ -167,7 +167,8 @@ def _is_same_origin(old: httpx2.URL, new: httpx2.URL) -> bool:
 def _for_another_origin(request: OutgoingRequest, following: OutgoingRequest) -> OutgoingRequest:
     if following.content is not None:
         raise Unreachable(
-            f"{request.host} redirected a {request.method} with a body to {following.host}; it is sent to nobody else",
+            f"{request.host} redirected a {request.method} with a body to {following.host}; "
+            "it is not sent to another host",
             sent=True,
             is_lasting=True,
         )

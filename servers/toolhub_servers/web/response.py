@@ -1,6 +1,6 @@
-"""The response to a request, and its body:
+"""The response to a request, and its body.
 
-decoded up to a limit, so that neither a long body nor a decompression bomb costs more.
+A body is decoded up to a limit, so a long body and a decompression bomb cost no more than that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import anyio.lowlevel
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer. url: the one that answered, after redirects; headers: names in lower case."""
+    """One answer. url: of the page that answered, after redirects. headers: lower-case names."""
 
     status: int
     url: str
     headers: Mapping[str, str]
     body: bytes
     is_cut: bool = False
-    """Whether the body went on beyond `max_bytes`."""
+    """Whether the body was longer than `max_bytes`."""
 
     @property
     def content_type(self) -> str:
@@ -32,21 +32,21 @@ class Response:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def json(self) -> Any:
-        """Raises ValueError."""
+        """Parse the body as JSON. Raises ValueError."""
         return json.loads(self.body)
 
 
 ACCEPT_ENCODING = "gzip, deflate"
 _GZIP = 16 + zlib.MAX_WBITS
-# Decoded between two chances for other tasks to run.
+# Decoded at a time, so that other tasks can run in between.
 _STEP_BYTES = 256 << 10
-# A limit on what comes in, too: blocks that unfold to nothing would otherwise never reach the limit on what comes out.
+# Limits the received bytes too: blocks that decode to nothing would never reach the limit on decoded bytes.
 _OVERHEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """received: bytes that were read to get it."""
+    """received: how many bytes were read for it."""
 
     data: bytes
     is_cut: bool
@@ -56,7 +56,7 @@ class Body:
 async def read_body(chunks: AsyncIterable[bytes], encoding: str, limit: int) -> Body:
     """Return at most `limit` decoded bytes. Raises ValueError if they are not what `encoding` (a header) says."""
     decoder = make_decoder(encoding)
-    # A BytesIO lends its buffer to `getvalue()`; joining a list would for a moment need twice the room.
+    # A BytesIO lends its buffer to `getvalue()`; joining a list would need twice the memory for a moment.
     data, received = io.BytesIO(), 0
     async for chunk in chunks:
         received += len(chunk)
@@ -98,7 +98,7 @@ class Inflate:
         while data or not stream.eof:
             if stream.eof:
                 if not (self._is_gzip and data.startswith(b"\x1f")):
-                    return  # padding behind the last member
+                    return  # padding after the last member
                 stream = self._stream = zlib.decompressobj(_GZIP)
             try:
                 piece = stream.decompress(data, _STEP_BYTES)
@@ -110,7 +110,7 @@ class Inflate:
                 return
 
     def finish(self) -> None:
-        """Raises ValueError if there should be more. (The answer to a HEAD has an encoding, but no body.)"""
+        """Raises ValueError if the body ended too soon. (The answer to a HEAD has an encoding, but no body.)"""
         if self._stream is not None and not self._stream.eof:
             raise ValueError("its compressed body ended too soon")
 
@@ -120,10 +120,10 @@ def _wbits(start: bytes) -> int:
 
 
 def make_decoder(encoding: str) -> Plain | Inflate:
-    """Read a Content-Encoding. Raises ValueError for one that was not asked for."""
+    """Return a decoder for a Content-Encoding. Raises ValueError for one that the request did not offer."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return Plain()
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflate(is_gzip=name != "deflate")
-    raise ValueError(f"its body is in an encoding that was not asked for: {encoding[:50]!r}")
+    raise ValueError(f"its body has an encoding that the request did not offer: {encoding[:50]!r}")

@@ -1,6 +1,6 @@
-"""CPU work in confined processes: what reads a hostile page or PDF has a bound in time and in memory.
+"""CPU work in confined processes: parsing an untrusted page or PDF is bounded in time and in memory.
 
-The processes are kept and used again. A process that dies or does not end in time costs only its own work.
+The processes are used again. A process that dies or takes too long fails only its own call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolhub_servers.web.errors import ConfinementUnavailable, ResourceLimitExce
 
 T = TypeVar("T")
 
-# A process that was not used for so long is ended when the next one is asked for. It takes some 100 MB.
+# A process that was idle for longer is ended when the next one is needed. It takes about 100 MB.
 _IDLE_S = 300.0
 _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("_limiter")
 
@@ -43,13 +43,13 @@ async def offload(
     timeout: float = 60,
     memory_bytes: int = 2 << 30,
 ) -> T:
-    """Return `function(*args)`, run in a confined process; at most one for each core, the others wait.
+    """Return `function(*args)`, run in a confined process. There is at most one per core; further calls wait.
 
-    function: of a module, no lambda. Arguments are JSON values or bytes. returns: the type of the result, which comes
-    as JSON and is checked; dataclasses are possible. raises: exceptions of the function that are raised here, too, with
-    their text; any other one is a RuntimeError. timeout: seconds from when it may run. memory_bytes: address space that
-    it may add to an idle process's. Raises ResourceLimitExceeded if a bound is reached or the process dies,
-    ConfinementUnavailable where none can be confined.
+    function: of a module, not a lambda. Arguments are JSON values or bytes. returns: the type of the result, which
+    comes as JSON and is checked; dataclasses are possible. raises: exceptions of the function that are raised here with
+    their texts; all others become RuntimeError. timeout: seconds from the moment when the call may run. memory_bytes:
+    address space that the call may add to that of an idle process. Raises ResourceLimitExceeded if a bound is reached
+    or the process dies, ConfinementUnavailable if no process can be confined here.
     """
     job = _Job(function, args, timeout, memory_bytes)
     try:
@@ -62,7 +62,7 @@ async def offload(
             raise ResourceLimitExceeded(f"{job.name} needed more than {memory_bytes >> 20} MiB of memory") from None
         raise RuntimeError(f"{job.name} raised {exc}") from None
     except ProcessDied as exc:
-        raise ResourceLimitExceeded(f"{job.name} took the process down that it ran in: {exc}") from None
+        raise ResourceLimitExceeded(f"{job.name} ended the process that it ran in: {exc}") from None
     except CallTimeout:
         raise ResourceLimitExceeded(f"{job.name} was not done within {timeout:g} s") from None
     except NotConfined as exc:
@@ -72,11 +72,11 @@ async def offload(
     try:
         return TypeAdapter(returns).validate_python(value, strict=False)
     except ValidationError as exc:
-        raise ResourceLimitExceeded(f"{job.name} gave a result of another form") from exc
+        raise ResourceLimitExceeded(f"{job.name} returned a result of another type") from exc
 
 
 class _Job:
-    """One call. `run` is for a thread, `end` for the event loop."""
+    """One call. `run` is for a worker thread, `end` for the event loop."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_bytes: int) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
@@ -93,7 +93,7 @@ class _Job:
         deadline = time.monotonic() + self._timeout
         process = _IDLE.take(self._code) or ConfinedProcess(code=self._code)
         with self._lock:
-            if self._has_ended:  # cancelled meanwhile: nobody wants the result
+            if self._has_ended:  # the caller was cancelled meanwhile
                 _IDLE.give(self._code, process)
                 return None
             self._process = process
@@ -115,7 +115,7 @@ class _Job:
                 process.close()
 
     def end(self) -> None:
-        """Kill the work if it goes on; no other work is in its process."""
+        """Kill the work if it is still running. Its process has no other work."""
         with self._lock:
             self._has_ended = True
             if self._process is not None:
@@ -123,14 +123,14 @@ class _Job:
 
 
 class _Idle:
-    """Processes that wait for work, by the code that they see beside ours. For any thread."""
+    """Idle processes, by the code that they may read besides ours. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._waiting: dict[str | None, list[tuple[float, ConfinedProcess]]] = defaultdict(list)
 
     def take(self, code: str | None) -> ConfinedProcess | None:
-        """Return the one used last; end those that were not used for long."""
+        """Return the process that was used last; end those that were idle for too long."""
         now = time.monotonic()
         with self._lock:
             waiting = self._waiting[code]
@@ -168,5 +168,5 @@ def _worker_limiter() -> anyio.CapacityLimiter:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

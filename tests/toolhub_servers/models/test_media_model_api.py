@@ -197,7 +197,9 @@ async def test_an_error_with_status_200_is_an_error(lobby: ServerContext, servic
 
 async def test_a_service_that_does_not_answer_is_given_up_in_time(lobby: ServerContext, service: Service) -> None:
     service.go_on = anyio.Event()
-    assert await failure(api(lobby, service, timeout_s=0.2)) == (f"{service.place} gave no whole answer within 0.2 s")
+    assert await failure(api(lobby, service, timeout_s=0.2)) == (
+        f"{service.place} did not answer completely within 0.2 s"
+    )
 
 
 async def test_a_service_that_is_not_there_is_told(lobby: ServerContext, service: Service) -> None:

@@ -159,7 +159,7 @@ async def test_a_service_that_never_answers_is_given_up_in_time(service: Service
     service.go_on = anyio.Event()
     for asker in (asking, asking_os):
         async with asker(service, timeout_s=0.2) as client:
-            assert (await ask(client)).endswith("gave no whole answer within 0.2 s")
+            assert (await ask(client)).endswith("did not answer completely within 0.2 s")
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ async def test_what_is_not_installed_is_told_as_a_server_that_is_not_there(
         ({"readers": ["lynx"]}, "option readers.0: Input should be 'jina', 'direct' or 'browser'"),
         (
             {"browser": {"allow_private": ["intranet.example:80"]}},
-            "option browser: allow_private is not said of one reader; web.allow_private holds for all of them",
+            "option browser: set web.allow_private instead of allow_private here; it holds for all readers",
         ),
         ({"jina_base_url": "r.jina.ai"}, "option jina_base_url: that is not an http(s) URL"),
     ],

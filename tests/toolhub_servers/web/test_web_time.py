@@ -218,7 +218,7 @@ async def test_a_host_that_asks_for_quiet_gets_it_from_everybody_and_other_hosts
                 await web.get(origin.url("/later"))
                 with pytest.raises(BadStatus):
                     await web.get(origin.url("/first"))
-                with pytest.raises(BadStatus, match=r"asked for 30 s of quiet, more than is left$") as told:
+                with pytest.raises(BadStatus, match=r"asked for a pause of 30 s, longer than the time left$") as told:
                     await web.get(origin.url("/hurried"), timeout=5)
     assert times["/elsewhere"] - start < 1
     assert 30 <= times["/later"] - start < 31

@@ -19,9 +19,9 @@ HINTS = {
     429: "too many requests for the plan of this key",
 }
 MAX_RESULTS = 100
-# Where Google's country codes are not those of ISO 3166.
+# Country codes of Google that differ from ISO 3166.
 ISO_CODES = {"uk": "GB"}
-# As long as what other engines show of a page.
+# About as long as the snippets of other engines.
 SNIPPET_CHARACTERS = 500
 
 
@@ -35,7 +35,7 @@ class ExaSettings(BackendSettings):
 
 
 class Exa:
-    """Has no pages: for a later one the earlier ones are asked for, too."""
+    """Exa has no pages. For a later page, the hits of the earlier ones are requested too."""
 
     def __init__(self, service: Service, api_key: str, kind: str, *, now: Callable[[], datetime] = utc_now) -> None:
         self._service = service

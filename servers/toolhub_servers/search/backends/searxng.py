@@ -1,4 +1,4 @@
-"""A SearXNG instance of one's own (https://docs.searxng.org/dev/search_api.html)."""
+"""A SearXNG instance of the operator (https://docs.searxng.org/dev/search_api.html)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
 
 HINTS = {
     403: "the instance gives no JSON: add 'json' to search.formats in its settings.yml, or its limiter refuses us",
-    429: "the instance's limiter refuses us: add this host to its pass list",
+    429: "the instance's limiter refuses this host: add it to the limiter's pass list",
 }
-# There is nothing shorter than a day.
+# There is no range shorter than a day.
 RANGES = {"h": "day", "d": "day", "w": "week", "m": "month", "y": "year"}
-# Of some 20 hits each; engines have no more than some hundred for a query.
+# Of about 20 hits each. Engines have no more than some hundred hits for a query.
 MAX_PAGES = 10
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,15 @@ class SearxngSettings(BackendSettings):
 
 
 class EnginesUnresponsive(SearchFailed):
-    """Nothing was found because no engine answered."""
+    """Nothing was found, because no engine answered."""
 
 
 class Searxng:
-    """Its pages have some 20 hits, now more and now fewer, and later ones repeat what was on earlier ones. So pages of
-    `num` hits are cut out of all that it has, from the first page on, and its pages are kept."""
+    """The backend of one instance.
+
+    The instance's pages have about 20 hits, and later ones repeat hits of earlier ones. So all its pages are read from
+    the first on and kept, and pages of `num` hits are cut out of them.
+    """
 
     def __init__(self, service: Service, settings: SearxngSettings, cache: QueryCache) -> None:
         self._service = service
@@ -63,7 +66,7 @@ class Searxng:
         return Results("searxng", hits, query.parameters("searxng"))
 
     async def _find(self, query: Query, wanted: int) -> list[dict[str, Any]]:
-        """Return at least `wanted` hits, or all that can be had, each address once. Raises SearchFailed."""
+        """Return at least `wanted` hits, or all that there are, each address once. Raises SearchFailed."""
         found: dict[str, dict[str, Any]] = {}
         for number in range(1, MAX_PAGES + 1):
             try:
@@ -72,7 +75,7 @@ class Searxng:
                 is_end = isinstance(exc, EnginesUnresponsive) and number > 1
                 if not is_end and len(found) <= query.skipped:
                     raise
-                logger.info("page %d of searxng was not had: %s", number, exc)
+                logger.info("searxng did not give page %d: %s", number, exc)
                 break
             known = len(found)
             for item in items:
@@ -99,7 +102,7 @@ async def open_searxng(own: SearxngSettings, shared: SharedSettings, resources: 
 
 
 def parameters_of(query: Query, number: int, settings: SearxngSettings) -> dict[str, str]:
-    """number: of the page, from 1."""
+    """number: of the instance's page, from 1."""
     asked = {"q": query.q, "format": "json", "language": query.hl, "pageno": str(number)}
     if query.past:
         asked["time_range"] = RANGES[query.past]
@@ -116,7 +119,7 @@ def _hit(item: dict[str, Any], position: int) -> Hit:
 
 
 def _told(silent: Any) -> str:
-    """`[["google", "timeout"], ...]` as `google (timeout), ...`."""
+    """Return `[["google", "timeout"], ...]` as `google (timeout), ...`."""
     if not isinstance(silent, list):
         return str(silent)
     pairs = [engine if isinstance(engine, list) else [engine] for engine in silent]

@@ -43,7 +43,7 @@ async def open_serper(own: SerperSettings, shared: SharedSettings, resources: Sh
 
 
 def payload_of(query: Query) -> dict[str, Any]:
-    """The request, with only the parameters that were asked for, as MiroFlow sends it."""
+    """Return the request, with only the parameters that were given, as MiroFlow sends it."""
     payload: dict[str, Any] = {"q": query.q, "gl": query.gl, "hl": query.hl, "num": query.num}
     payload |= {name: value for name in ("location", "tbs") if (value := getattr(query, name))}
     return payload | {name: value for name in ("page", "autocorrect") if (value := getattr(query, name)) is not None}

@@ -23,7 +23,7 @@ ACTION = "SearchPro"
 VERSION = "2025-05-08"
 COUNTS = (10, 20, 30, 40, 50)
 TRIES = 3
-# Errors come with status 200, so the HTTP client does not see them. Only these pass by themselves.
+# Errors come with status 200, so the HTTP client does not see them. Only these may pass.
 BUSY = ("RequestLimitExceeded", "InternalError", "ResourceUnavailable")
 FIELDS = ("title", "url", "passage", "date", "site")
 
@@ -38,7 +38,7 @@ class SogouSettings(BackendSettings):
     secret_key: str | None = Field(default=None, repr=False)
     base_url: BaseUrl = "https://wsa.tencentcloudapi.com"
     pause_s: Pause = 1
-    """Before asking again after the service said that it was busy; doubled each time."""
+    """The pause after the service said that it was busy; doubled each time."""
 
     def missing_options(self, *, is_needed: bool) -> list[MissingOption]:
         """The keys that are missing. is_needed: whether the server has no use without the tool `sogou_search`."""
@@ -59,7 +59,7 @@ class Sogou:
         self._now = now
 
     async def search(self, query: Query) -> Results:
-        """Sogou has no pages: for a later one the earlier ones are asked for, too."""
+        """Search. Sogou has no pages: for a later page, the hits of the earlier ones are requested too."""
         if query.skipped >= COUNTS[-1]:
             return Results("sogou", (), query.parameters("sogou"))
         end = query.skipped + query.count
@@ -112,7 +112,7 @@ async def open_sogou(own: SogouSettings, shared: SharedSettings, resources: Shar
 
 
 def _error(response: dict[str, Any]) -> tuple[str, str]:
-    """The code of an error, and what to say of it."""
+    """Return the code of an error, and the text about it."""
     error = response["Error"] if isinstance(response["Error"], dict) else {"Message": response["Error"]}
     code = str(error.get("Code") or "unknown")
     return code, f"{code}: {error.get('Message')} (RequestId {response.get('RequestId')}){_hint(code)}"
@@ -127,7 +127,10 @@ def _hint(code: str) -> str:
 
 
 def _decoded(pages: Any) -> Iterator[dict[str, str]]:
-    """Each page is a JSON text in the answer. One that cannot be read is left out, but not all of them."""
+    """Yield the pages, each a JSON text in the answer. Leave out pages that cannot be read.
+
+    Raises SearchFailed if no page can be read.
+    """
     total = unread = 0
     for page in pages or []:
         total += 1

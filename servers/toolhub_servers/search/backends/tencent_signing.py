@@ -1,4 +1,4 @@
-"""How Tencent Cloud wants requests signed: TC3-HMAC-SHA256 (https://www.tencentcloud.com/document/api/614/42761)."""
+"""Tencent Cloud's signatures of requests: TC3-HMAC-SHA256 (https://www.tencentcloud.com/document/api/614/42761)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers of a POST of `body` to `https://<host>/`.
 
-    timestamp: seconds since 1970; the service takes the request for 5 minutes.
+    timestamp: seconds since 1970; the service accepts the request for 5 minutes.
     """
     names = f"content-type:{CONTENT_TYPE}\nhost:{host}\nx-tc-action:{action.lower()}\n"
     request = "\n".join(["POST", "/", "", names, SIGNED, _digest(body)])

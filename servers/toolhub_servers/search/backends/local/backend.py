@@ -1,4 +1,4 @@
-"""Searching a folder of documents, without any service or key."""
+"""Search a folder of documents, without any service or key."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from toolhub_servers.search.backends.local.index import Index, IndexedDocument, 
 from toolhub_servers.search.backends.local.words import match_of
 from toolhub_servers.search.model import Hit, Query, Results, SearchFailed, utc_now
 
-# A search waits so long for the files that changed; it then sees them as they were.
+# A search waits this long for the index of changed files. Then it uses the old index.
 REFRESH_PATIENCE = 2.0
 MAX_HITS = 100
-# SQLite counts in 64 bits.
+# SQLite counts with 64 bits.
 MAX_OFFSET = 1 << 40
 
 logger = logging.getLogger(__name__)
@@ -41,13 +41,13 @@ class LocalSettings(BackendSettings):
 
     folder: str | None = None
     base_url: BaseUrl | None = None
-    """Where the folder is published; without it links are file: URLs."""
+    """The URL at which the folder is published; without it links are file: URLs."""
     cache_dir: str | None = None
     """Where the index is kept; default is the user's cache directory."""
     refresh_s: Pause = 5
-    """A search looks for changed files if nobody has for that long."""
+    """A search looks for changed files if no search has done so for that long."""
     patience_s: Seconds = 15
-    """How long a search waits for an index that is being built for the first time."""
+    """How long a search waits for the first index."""
 
     def find_problem(self) -> str | None:
         if self.folder and not Path(self.folder).is_dir():
@@ -60,7 +60,7 @@ class LocalSettings(BackendSettings):
 
 @dataclass(frozen=True, slots=True)
 class LibraryStatistics:
-    """The first three are of the last refresh, or of the one that is under way."""
+    """The first three are of the last refresh, or of the running one."""
 
     files_done: int
     files_total: int
@@ -71,7 +71,7 @@ class LibraryStatistics:
 
 
 class Library:
-    """One folder's index for the whole hub, with the task that keeps it up to date. Get one from `open_library()`."""
+    """One folder's index for the whole hub, with the task that refreshes it. Use `open_library()`."""
 
     def __init__(self, index: Index, *, refresh_s: float) -> None:
         self.index = index
@@ -95,7 +95,7 @@ class Library:
     async def find(
         self, match: str, *, limit: int, offset: int, since: datetime | None = None
     ) -> list[IndexedDocument]:
-        """`Index.find`, off the event loop. Raises SearchFailed."""
+        """Call `Index.find` in a thread. Raises SearchFailed."""
         self._searches += 1
         find = partial(self.index.find, match, limit=limit, offset=offset, since=since)
         try:
@@ -104,9 +104,9 @@ class Library:
             raise SearchFailed(f"the index of {self.index.folder} cannot be searched: {exc}") from exc
 
     async def wait_fresh(self, *, patience_s: float) -> None:
-        """Wait until changed files are in the index, but not for long. Raises SearchFailed if there is no index yet.
+        """Wait a short time until changed files are in the index. Raises SearchFailed if there is no index yet.
 
-        patience_s: how long to wait for the first one.
+        patience_s: how long to wait for the first index.
         """
         if anyio.current_time() - self._checked_at >= self._refresh_s:
             self._wanted.set()
@@ -119,10 +119,10 @@ class Library:
             raise SearchFailed(f"the index of {self.index.folder} cannot be searched: {reason}")
 
     async def keep(self) -> None:
-        """Refresh whenever somebody wants it. Ends only by cancellation."""
+        """Refresh the index whenever a search wants it. Ends only by cancellation."""
         while True:
             await self._wanted.wait()
-            # Whoever asks from here on may have changed a file that is looked at now: for them it looks once more.
+            # Files may change while they are read. A search that asks from here on causes another refresh.
             self._wanted, checked, self._checked = anyio.Event(), self._checked, anyio.Event()
             started = anyio.current_time()
             try:
@@ -142,7 +142,7 @@ class Library:
 
 @asynccontextmanager
 async def open_library(folder: Path, file: Path, refresh_s: float) -> AsyncIterator[Library]:
-    """Begin to build or refresh the index, and keep it as long as the block."""
+    """Build or refresh the index, and keep it up to date during the block."""
     library = Library(Index(folder, file), refresh_s=refresh_s)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(library.keep)
@@ -155,7 +155,7 @@ async def open_library(folder: Path, file: Path, refresh_s: float) -> AsyncItera
 
 
 class Local:
-    """Of a query it uses `q`, `num`, `page` and `tbs`; places and languages mean nothing to it."""
+    """Uses `q`, `num`, `page` and `tbs` of a query, and ignores places and languages."""
 
     def __init__(self, library: Library, settings: LocalSettings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._library = library
@@ -189,7 +189,7 @@ async def open_local(own: LocalSettings, shared: SharedSettings, resources: Shar
 
 
 def _locations(settings: LocalSettings) -> tuple[Path, Path]:
-    """The folder, and the file of its index."""
+    """Return the folder and the file of its index."""
     folder = Path(settings.folder or "").resolve()
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "toolhub", "search")
     cache = Path(settings.cache_dir).resolve() if settings.cache_dir else usual
@@ -200,6 +200,6 @@ LOCAL = Backend(
     "local",
     LocalSettings,
     open_local,
-    caches_itself=True,  # a search costs nothing, and the files change
-    opens_at_start=True,  # the index takes time to build
+    caches_itself=True,  # a search is cheap, and the files change
+    opens_at_start=True,  # building the index takes time
 )

@@ -1,4 +1,4 @@
-"""Reading documents of a folder: Markdown, plain text, HTML, and JSON with one document or many in a file."""
+"""Read the documents of a folder: Markdown, plain text, HTML, and JSON with one or many documents in a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-# What is longer is cut: nobody finds a sentence by the millionth word before it.
+# A longer text is cut: a search for a word so far into a document helps nobody.
 MAX_CHARACTERS = 1_000_000
-# Of a file that is read as a whole; .jsonl is read line by line and may be of any size.
+# For a file that is read as a whole. A .jsonl file is read line by line and may have any size.
 MAX_FILE_BYTES = 64 << 20
 
-# Names that data sets use, the best first.
+# Field names that data sets use, the best first.
 TITLES = ("title", "name", "headline")
 TEXTS = ("text", "content", "contents", "body", "passage", "markdown", "abstract")
 LINKS = ("url", "link", "source_url", "uri")
@@ -24,7 +24,7 @@ DATES = ("date", "published", "published_at", "publishedDate")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """part: which one of its file, from 1; 0 for a file that is one document. link: None if it names no URL."""
+    """part: its number in the file, from 1; 0 for the only document of a file. link: None if it gives no URL."""
 
     title: str
     text: str
@@ -34,7 +34,7 @@ class Document:
 
 
 class DocumentUnreadable(ValueError):
-    """The file is not what its name says, or too large."""
+    """The file is too large, or does not have the format of its name."""
 
 
 def read_documents(file: Path) -> Iterator[Document]:
@@ -51,7 +51,7 @@ def read_documents(file: Path) -> Iterator[Document]:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates and null characters, which SQLite cannot keep."""
+    """Return the text without lone surrogates and null characters, which SQLite cannot store."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
@@ -79,7 +79,7 @@ def _html(file: Path) -> Iterator[Document]:
 
 
 class _Page(HTMLParser):
-    """The title and the text of a page, without what no reader sees."""
+    """Collects the title and the visible text of a page."""
 
     UNSEEN = frozenset({"script", "style", "noscript", "template", "svg", "head"})
     INLINE = frozenset("a abbr b bdi bdo cite code em font i kbd mark q s small span strong sub sup u var wbr".split())
@@ -93,7 +93,7 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._in_title = tag == "title" and not self.title
-        if tag == "body":  # a head that nobody closed ends here
+        if tag == "body":  # ends a head that was not closed
             self._unseen = 0
         elif tag in self.UNSEEN:
             self._unseen += 1
@@ -131,7 +131,7 @@ def _json_lines(file: Path) -> Iterator[Document]:
 
 
 def _parsed(lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
-    """A line that is no JSON is left out: the last one may still be being written."""
+    """Yield the documents of a .jsonl file. A line that is not JSON is left out: the last one may be incomplete."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -168,7 +168,7 @@ def _first(value: dict[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All texts in a JSON value, in order; for objects that name no text of their own."""
+    """Yield all texts in a JSON value, in order; for objects without a known text field."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

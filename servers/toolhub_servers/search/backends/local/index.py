@@ -1,8 +1,8 @@
 """A full-text index of a folder in one SQLite file. Everything here blocks and runs in threads.
 
-Files are known by path, time of change and size: a refresh reads only those that are new or different, a batch of them
-in each transaction, so that a search in the meantime sees whole files, old or new. Several processes may use and
-refresh one index: SQLite lets one of them write at a time, and each looks again what is left to do when it may.
+A file is known by path, time of change and size. A refresh reads only new and changed files, in batches of one
+transaction each, so a search meanwhile sees whole files, old or new. Several processes may use and refresh one index:
+SQLite lets one write at a time, and each checks again what is left to do when it may write.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from toolhub_servers.search.backends.local.words import join_ideographs, separat
 
 logger = logging.getLogger(__name__)
 
-# Another one makes the old file useless: it is thrown away and built anew.
+# The version of the schema. A file with another version is deleted and built again.
 VERSION = 1
-# Files per transaction: enough to be fast, few enough that others wait for a moment only.
+# Files per transaction: enough to be fast, and few enough that other processes wait only a moment.
 BATCH = 50
-# Another process may be writing a batch with a large file.
+# How long to wait while another process writes a batch with a large file.
 BUSY_TIMEOUT = 30.0
-# FTS5 gives at most 64; a Chinese character is a word.
+# FTS5 allows at most 64. A Chinese character counts as a word.
 SNIPPET_WORDS = 60
 SNIPPET_CHARACTERS = 500
 
@@ -44,7 +44,7 @@ INSERT INTO entries (entries, rank) VALUES ('rank', 'bm25(4.0, 1.0)');
 """
 
 BEST = "SELECT rowid FROM entries WHERE entries MATCH ? ORDER BY rank, rowid LIMIT ? OFFSET ?"
-# JSON documents name their days in many ways; what does not begin like 2026-01-31 says nothing here.
+# JSON documents write dates in many ways. Only dates that begin like 2026-01-31 are used.
 BEST_SINCE = """
 SELECT entries.rowid FROM entries JOIN documents ON documents.id = entries.rowid JOIN files USING (path)
 WHERE entries MATCH ? AND CASE WHEN date GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
@@ -53,12 +53,12 @@ ORDER BY entries.rank, entries.rowid LIMIT ? OFFSET ?
 """
 
 Stamp = tuple[int, int]
-"""Time of change in nanoseconds, size in bytes."""
+"""Time of change in nanoseconds, and size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """path: below the folder, with slashes. part, link and date: as in Document."""
+    """path: relative to the folder, with slashes. part, link and date: as in Document."""
 
     path: str
     part: int
@@ -70,17 +70,17 @@ class IndexedDocument:
 
 @dataclass(slots=True)
 class Progress:
-    """Of a refresh; may be read from any thread. Set `stop` to end it after the file at hand."""
+    """The progress of a refresh, readable from any thread. Set `stop` to end the refresh after the current file."""
 
     done: int = 0
     total: int = 0
     skipped: int = 0
-    """Files that could not be read."""
+    """The number of files that could not be read."""
     stop: threading.Event = field(default_factory=threading.Event)
 
 
 class Index:
-    """`refresh` is for one thread at a time, `find` for any number."""
+    """`refresh` may run in one thread at a time, `find` in any number."""
 
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder = folder
@@ -90,7 +90,7 @@ class Index:
         return f"<Index {self.file} of {self.folder}>"
 
     def refresh(self, progress: Progress) -> None:
-        """Bring the index up to what is in the folder. Raises OSError, sqlite3.Error."""
+        """Update the index to the files of the folder. Raises OSError, sqlite3.Error."""
         if not self.folder.is_dir():  # an unmounted disk must not empty the index
             raise FileNotFoundError(f"{self.folder} is not a directory")
         present = dict(_files(self.folder))
@@ -113,12 +113,12 @@ class Index:
     def find(self, match: str, *, limit: int, offset: int = 0, since: datetime | None = None) -> list[IndexedDocument]:
         """Return documents that match an FTS5 expression, the best first. Raises sqlite3.Error.
 
-        since: only what is of that time or later, by the day that the document names, else by the change of its file.
+        since: only documents of that time or later, by the document's date, or else by the time of the file's change.
         """
         address = f"file:{quote(str(self.file))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as database:
-            database.execute("BEGIN")  # all of it sees the same state, whatever is refreshed meanwhile
-            # Two steps: SQLite would make the snippets of all that match before it keeps the best.
+            database.execute("BEGIN")  # both steps see the same state, also during a refresh
+            # In two steps, because SQLite would make snippets of all matches before it keeps the best.
             best = database.execute(*_selection(match, limit, offset, since))
             return [_found(database, match, row) for (row,) in best.fetchall()]
 
@@ -154,7 +154,7 @@ class Index:
             self.file.with_name(self.file.name + ending).unlink(missing_ok=True)
 
     def _read(self, database: sqlite3.Connection, path: str, stamp: Stamp, progress: Progress) -> None:
-        """Replace what the index knows of a file, unless another process has just done that."""
+        """Replace the index entries of a file, unless another process has just done so."""
         known = database.execute("SELECT changed_ns, size FROM files WHERE path = ?", (path,)).fetchone()
         if known != stamp:
             _forget(database, path)
@@ -178,7 +178,7 @@ class Index:
 def _create(file: Path) -> None:
     """Make an empty index, unless another process is faster.
 
-    It gets its name when it is complete: SQLite does not wait while others change the journal mode, it fails.
+    The file gets its name when it is complete. SQLite fails, and does not wait, while another changes the journal mode.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = file.with_name(f"{file.name}.{secrets.token_hex(8)}.new")
@@ -235,7 +235,7 @@ def _found(database: sqlite3.Connection, match: str, row: int) -> IndexedDocumen
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Stamp]]:
-    """Every document file below the folder, except in hidden places; links to folders or out of it are not followed."""
+    """Yield the document files below the folder, except hidden ones. Links to folders or out of it are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -247,12 +247,15 @@ def _files(folder: Path) -> Iterator[tuple[str, Stamp]]:
                     continue
                 status = file.stat()
                 path = file.relative_to(folder).as_posix()
-                path.encode()  # SQLite keeps only names that are UTF-8
-            except (OSError, UnicodeEncodeError):  # gone since it was listed, a broken link, or an odd name
+                path.encode()  # SQLite stores only names in UTF-8
+            except (
+                OSError,
+                UnicodeEncodeError,
+            ):  # deleted since it was listed, a broken link, or a name that is not UTF-8
                 continue
             yield path, (status.st_mtime_ns, status.st_size)
 
 
 def _is_inside(folder: Path, file: Path) -> bool:
-    """Whether a file is below the folder when all links are followed."""
+    """Whether a file is below the folder after all links are followed."""
     return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))  # Path.resolve raises for circles

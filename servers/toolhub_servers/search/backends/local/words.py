@@ -1,8 +1,7 @@
-"""From what people and models type to what SQLite's FTS5 understands; nothing that is typed can be a syntax error.
+"""Translate a query to an expression of SQLite's FTS5. No query can cause a syntax error.
 
-FTS5 takes a run of Chinese or Japanese characters for one word. So they are kept apart by a character that no reader
-sees and that counts as a space, in the index and in queries alike, and a query for several of them asks for each pair
-of neighbours.
+FTS5 takes a run of Chinese or Japanese characters for one word. So an invisible character that counts as a space
+separates them, in the index and in queries. A query with several of them asks for each pair of neighbours.
 """
 
 from __future__ import annotations
@@ -10,29 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# A zero width space: nobody sees it, and it is no letter for FTS5.
+# A zero width space, which is not a letter for FTS5.
 APART = "\u200b"
 _IDEOGRAPH = re.compile("([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")
 _WORD = re.compile(r"[^\W_]+")
 _PHRASE = re.compile(r'"([^"]*)"')
-# Whoever pastes a page into the search box means its first words.
+# A whole page as a query is cut to its first words.
 MAX_TERMS = 64
 
 
 def separate_ideographs(text: str) -> str:
-    """The text as it is indexed."""
+    """Return the text in the form that is indexed."""
     return _IDEOGRAPH.sub(rf"{APART}\1{APART}", text).replace(APART * 2, APART)
 
 
 def join_ideographs(text: str) -> str:
-    """The text as it was, on one line."""
+    """Return the original text, on one line."""
     return " ".join(text.replace(APART, "").split())
 
 
 def match_of(query: str) -> str | None:
-    """The FTS5 expression for a query; None if there is no word in it.
+    """Return the FTS5 expression for a query; None if it has no words.
 
-    Words are alternatives, which bm25 ranks by how many and how rare they are; what is in double quotes must be there.
+    Words are alternatives, which bm25 ranks by number and rarity. What is in double quotes must occur.
     """
     phrases = [phrase for quoted in _PHRASE.findall(query) if (phrase := _phrase(_words(quoted)))][:MAX_TERMS]
     terms = list(dict.fromkeys([*phrases, *_terms(_words(_PHRASE.sub(" ", query)))]))[:MAX_TERMS]
@@ -46,13 +45,13 @@ def _words(text: str) -> list[str]:
 
 
 def _phrase(words: list[str]) -> str:
-    """Quoted, so that none of them is an operator; in letters and digits nothing needs an escape."""
+    """Return the words in quotes, so that none is an operator. Letters and digits need no escape."""
     return f'"{separate_ideographs(" ".join(words))}"' if words else ""
 
 
 def _terms(words: list[str]) -> Iterator[str]:
     for word in words:
-        # Splitting at a group gives the ideographs, too: "深度learning" is 深, 度 and learning.
+        # Splitting at a group also gives the ideographs: "深度learning" gives 深, 度 and learning.
         pieces = [piece for piece in _IDEOGRAPH.split(word) if piece]
         run: list[str] = []
         for piece in pieces:
