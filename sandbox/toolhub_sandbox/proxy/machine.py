@@ -1,6 +1,6 @@
-"""The machine that the proxy runs on: which addresses are its own, and at which ports this process listens.
+"""The machine that the proxy runs on: its own addresses, and the ports at which this process listens.
 
-The proxy connects from the hub's process, so this machine's services take it for a local program. A public name that
+The proxy connects from the hub's process, so services of this machine treat it as a local program. A public name that
 leads back to this machine would reach them, and a listed local address could reach the hub itself.
 """
 
@@ -22,7 +22,7 @@ _NOBODYS: dict[int, IPAddress] = {4: IPv4Address("192.0.2.1"), 6: IPv6Address("2
 
 
 def is_own_address(address: IPAddress) -> bool:
-    """Whether connecting to this address leads to this machine. True where that is unknown."""
+    """Whether connecting to this address leads to this machine. True if that is unknown."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if address.is_loopback or address.is_unspecified:
@@ -43,7 +43,7 @@ def _can_bind(address: IPAddress) -> bool:
 
 
 def _is_source_for(address: IPAddress) -> bool:
-    """Whether this machine would talk to the address from that very address. Nothing is sent."""
+    """Whether this machine would use the address itself as its source for it. Nothing is sent."""
     with _udp(address) as probe:
         try:
             probe.connect((str(address), 9))
@@ -73,7 +73,7 @@ def listening_ports() -> frozenset[int]:
 
 
 def _own_sockets() -> set[str]:
-    """Inodes of this process's sockets."""
+    """The inodes of this process's sockets."""
     found: set[str] = set()
     try:
         numbers = os.listdir("/proc/self/fd")

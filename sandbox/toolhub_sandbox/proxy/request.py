@@ -1,7 +1,7 @@
-"""The head of a proxy request: what it asks for, and what the upstream gets to see. Pure: bytes in, values out.
+"""The head of a proxy request: its target, and the bytes that the upstream gets. Pure: bytes in, values out.
 
-Stricter than RFC 9112 wherever leniency lets two readers of the same bytes disagree: no bare CR or LF, no folded lines,
-no control characters, one way to tell a body's length. `Host` is rewritten from the target that is checked.
+Stricter than RFC 9112 wherever two readers could understand the same bytes differently: no bare CR or LF, no folded
+lines, no control characters, one way to give a body's length. `Host` is rewritten from the target that is checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from toolhub_sandbox.proxy.rules import Target, parse_authority
 
 HEAD_END = b"\r\n\r\n"
-# Also what a client sends that takes this for a TLS port: refused at its first bytes, not when time is up.
+# Also matches the first bytes of TLS, so that a client that expects TLS is refused at once and not by a timeout.
 _FORBIDDEN = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _NAME = re.compile(_TOKEN)
@@ -20,7 +20,7 @@ _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]+) (HTTP/1\.[01])")
 _ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-# Of a tunnel, or of a body in chunks, which ends where the upstream says.
+# For a tunnel, and for a body in chunks, whose end the upstream finds.
 UNBOUNDED = 1 << 62
 _DROPPED = frozenset({b"host", b"connection", b"keep-alive", b"upgrade"})
 
@@ -28,15 +28,15 @@ Field = tuple[bytes, bytes]
 
 
 class BadRequest(ValueError):
-    """The bytes are no request that a proxy serves; the text says why and repeats none of them."""
+    """The bytes are not a request that the proxy serves. The text says why and repeats none of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for.
+    """The request of a client.
 
-    head: what the upstream gets first; nothing in a tunnel, which starts with an answer.
-    size_bytes: what the upstream gets at most, head and body. What follows is another request, maybe for another host.
+    head: what the upstream gets first; empty for a tunnel, which starts with an answer. size_bytes: the most that the
+    upstream gets, head and body. Later bytes would be another request, maybe for another host.
     """
 
     target: Target
@@ -49,13 +49,13 @@ class Request:
 
 
 def check_bytes(head: bytes | bytearray) -> None:
-    """Raise BadRequest as soon as the part of a head that is there can no longer become a good one."""
+    """Raise BadRequest as soon as the received part of a head cannot become a good one."""
     if _FORBIDDEN.search(head):
         raise BadRequest("the request has a control character or a line that does not end with CR LF")
 
 
 def parse_request(head: bytes) -> Request:
-    """Read a head, with the empty line that ends it. Raises BadRequest."""
+    """Parse a head, with the empty line that ends it. Raises BadRequest."""
     check_bytes(head)
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
     found = _REQUEST_LINE.fullmatch(line)
@@ -110,7 +110,7 @@ def _body_bytes(fields: list[Field]) -> int:
 
 
 def _end_to_end(fields: list[Field]) -> list[Field]:
-    """Leave out what is meant for the proxy alone (RFC 9110, 7.6.1)."""
+    """Remove the headers that are meant only for the proxy (RFC 9110, 7.6.1)."""
     named = b",".join(value for name, value in fields if name.lower() == b"connection").lower()
     dropped = (_DROPPED | {option.strip(b" \t") for option in named.split(b",")}) - _FRAMING
     return [

@@ -1,9 +1,9 @@
-"""Which hosts a sandbox may reach: pure rules, with no socket and no lookup.
+"""Which hosts a sandbox may reach. Pure rules without sockets and lookups.
 
-Two questions, asked one after the other. `admits(target)`: is this name and port on the list? `admits_address(...)`: is
-the address that the name led to one that may be connected to? A listed name leads only to public addresses, whatever
-its DNS says, so that code cannot reach the hub's own network through a name that its author controls. Local services
-are reached by listing them as what they are: an IP address, or `localhost`.
+There are two questions. `admits(target)`: is this name and port on the list? `admits_address(...)`: may the address
+that the name led to be connected to? A listed name leads only to public addresses, whatever its DNS says: code must not
+reach the hub's network through a name that its author controls. To allow a local service, list its IP address or
+`localhost`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ IPAddress = IPv4Address | IPv6Address
 WEB_PORTS = frozenset({80, 443})
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# Resolvers read `2130706433`, `0x7f.1` and `127.1` as addresses, too; a name never ends like this.
+# Resolvers also read `2130706433`, `0x7f.1` and `127.1` as addresses. A name never ends like this.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LONGEST_NAME = 253
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the IPv4 address that is really reached
-_ASSIGNED = IPv6Network("2000::/3")  # RFC 4291: all the global unicast there is
+_ASSIGNED = IPv6Network("2000::/3")  # RFC 4291: all global unicast addresses
 _AZURE = IPv4Address("168.63.129.16")  # public by its number, but the platform's own services of the virtual machine
 _6TO4 = IPv6Network("2002::/16")  # RFC 7526: deprecated, and a way to name any IPv4 address
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request wants to go. host: lower case, without a trailing dot; an IP address without brackets."""
+    """The target of a request. host: lower case, without a trailing dot; an IP address without brackets."""
 
     host: str
     port: int
 
     @property
     def address(self) -> IPAddress | None:
-        """The address, where the host is one."""
+        """The address, if the host is one."""
         return _as_address(self.host)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Target:
 
 
 def parse_authority(text: str, *, default_port: int | None = None) -> Target:
-    """Read `host:port`. Raises ValueError, whose text never repeats what may be a secret (user:password@host)."""
+    """Parse `host:port`. Raises ValueError, whose text never repeats a possible secret (user:password@host)."""
     host, port = _split(text)
     if port is None and default_port is None:
         raise ValueError("the port is missing")
@@ -83,7 +83,7 @@ def _as_address(host: str) -> IPAddress | None:
 
 
 def is_public(address: IPAddress) -> bool:
-    """Whether an address belongs to the public internet, judged by the IPv4 address inside where there is one."""
+    """Whether an address belongs to the public internet. An IPv4 address inside an IPv6 address decides for it."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)
@@ -97,7 +97,7 @@ def is_public(address: IPAddress) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the list. is_below: it means all names below the host, at any depth, and not the host itself."""
+    """One line of the list. is_below: matches all names below the host, at any depth, and not the host itself."""
 
     host: str
     ports: frozenset[int] = WEB_PORTS
@@ -105,7 +105,7 @@ class Rule:
 
     @classmethod
     def of(cls, text: str) -> Rule:
-        """Read `example.org`, `*.example.org` or either with a `:port`. Raises ValueError."""
+        """Parse `example.org`, `*.example.org` or either with a `:port`. Raises ValueError."""
         is_below = text.startswith("*.")
         host, port = _split(text.removeprefix("*."))
         if is_below and _as_address(host) is not None:
@@ -119,14 +119,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class AllowRules:
-    """The list of a profile. key: where the config says it, for messages."""
+    """The list of a profile. key: its place in the config, for messages."""
 
     rules: tuple[Rule, ...]
     key: str
 
     @classmethod
     def of(cls, allow: Sequence[str], *, profile: str = "<name>") -> AllowRules:
-        """Read the list of a profile. Raises SandboxUnavailable, naming the entry that is no host."""
+        """Parse the list of a profile. Raises SandboxUnavailable, which names the entry that is not a host."""
         key = f"sandbox.profiles.{profile}.network.allow"
         return cls(tuple(_read(text, key) for text in allow), key)
 

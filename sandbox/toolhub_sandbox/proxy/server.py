@@ -266,7 +266,7 @@ async def _receive(source: socket.socket, scope: anyio.CancelScope) -> bytes:
 
 
 async def _discard(client: socket.socket) -> None:
-    """Read until the client has ended, too, for at most LINGER_S."""
+    """Read until the client has ended too, for at most LINGER_S."""
     with anyio.move_on_after(LINGER_S):
         while await receive(client, BUFFER_BYTES):
             pass
@@ -280,7 +280,7 @@ _LISTENER_IS_UNUSABLE = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, er
 
 
 async def accept(listener: socket.socket) -> socket.socket:
-    """Return the next connection. Raises OSError only if the listening socket itself is of no use."""
+    """Return the next connection. Raises OSError only if the listening socket itself is broken."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -328,7 +328,7 @@ async def _connect(address: IPAddress, port: int) -> socket.socket:
 
 def _prepared(connection: socket.socket) -> socket.socket:
     connection.setblocking(False)
-    with suppress(OSError):  # a matter of speed only
+    with suppress(OSError):  # this only affects speed
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -344,7 +344,7 @@ async def receive(source: socket.socket, size: int) -> bytes:
 
 
 async def send(sink: socket.socket, data: bytes) -> None:
-    """Send all of it, as fast as the other side takes it. Raises OSError if that is gone."""
+    """Send all data, as fast as the other side takes it. Raises OSError if that has gone."""
     rest = memoryview(data)
     while rest:
         try:
@@ -358,9 +358,9 @@ def send_end(sink: socket.socket) -> None:
     try:
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # it is gone, and knows
+        pass  # it has gone
 
 
 def make_close_a_reset(connection: socket.socket) -> None:
-    """Let closing tell the other side of a failure: a clean end would make a cut transfer look complete."""
+    """Reset on close, so that the other side does not take a cut transfer for a complete one."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
