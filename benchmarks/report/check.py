@@ -17,7 +17,6 @@ from typing import Any
 from benchmarks.common.measure import median, percentile
 from benchmarks.common.result import Json, ratio
 from benchmarks.report.pages import newest_results, verdict
-from benchmarks.report.plots import decisive
 
 # Chosen so that their quick runs take less than five minutes together, and have ratios that full runs have, too.
 FAST = ("overhead", "throughput", "init", "idle")
@@ -29,6 +28,8 @@ LEAST_NOISE = 0.1
 _POINTS = 2.0
 _COMPARES = re.compile(r"÷|×|%|\btimes\b")
 _UNITS = ("×", "%")
+# How a heading says that its numbers are measures: a unit, a rate or a comparison. Plain counts seldom are.
+_MEASURES = re.compile(r"(?<!\w)(s|ms|µs|MiB|MB|KiB|GiB|%)(?!\w)|/s\b|÷|×|times")
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,22 @@ def _of_row(table: Json, row: Json) -> Iterator[Ratio]:
         if value is not None and value != (100 if unit else 1):
             yield Ratio(column["label"], value, unit, DEFAULT_NOISE)
     first = table["rows"][0]
-    for key in decisive(table)[:1] if not comparing and row is not first else ():
+    for key in _first_measure(table) if not comparing and row is not first else ():
         value = ratio(row.get(key), first.get(key))
         # Memory that others gave back meanwhile may make it negative.
         if value is not None and value > 0:
             label = next(column["label"] for column in table["columns"] if column["key"] == key)
             yield Ratio(f"{label} ÷ first row", value, "×", DEFAULT_NOISE)
+
+
+def _first_measure(table: Json) -> list[str]:
+    """The key of the first column whose numbers have a unit and differ; none if there is no such column."""
+    for column in table["columns"][1:]:
+        cells = [row.get(column["key"]) for row in table["rows"]]
+        numbers = {cell for cell in cells if isinstance(cell, int | float) and math.isfinite(cell)}
+        if _MEASURES.search(column["label"]) and len(numbers) > 1:
+            return [column["key"]]
+    return []
 
 
 def own_noise(raw: Any) -> float:

@@ -22,14 +22,16 @@ _LOSSES = "Where toolhub does not win"
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A claim with its numbers, in the claim's unit."""
+    """A claim with its numbers, in the claim's unit, and where they were found."""
 
     claim: Claim
     what: str
     who: str
+    ours_label: str
     today: float
     ours: float
     result: Json
+    table: Json
 
     @property
     def gain(self) -> float:
@@ -54,7 +56,14 @@ def find(claim: Claim, results: Mapping[str, Json]) -> HeadlineRow | None:
             column = next(each["label"] for each in table["columns"] if each["key"] == claim.ours.key)
             what = claim.what.format(*title.groups(), column=column)
             return HeadlineRow(
-                claim, what, claim.today.who or today[0], today[1] * claim.times, ours[1] * claim.times, result
+                claim=claim,
+                what=what,
+                who=claim.today.who or today[0],
+                ours_label=ours[0],
+                today=today[1] * claim.times,
+                ours=ours[1] * claim.times,
+                result=result,
+                table=table,
             )
     return None
 

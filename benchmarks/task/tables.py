@@ -1,4 +1,4 @@
-"""What `task` found, as tables, targets and a swim-lane."""
+"""What `task` found, as tables and targets."""
 
 from __future__ import annotations
 
@@ -283,18 +283,4 @@ def _raw(found: TaskResults) -> Json:
         "samples": [asdict(sample) for sample in found.measured.samples],
         "costs": asdict(found.measured.calibration.costs),
         "extrapolated": asdict(found.extrapolated),
-        "lanes": _lanes(found),
     }
-
-
-def _lanes(found: TaskResults) -> list[Json]:
-    """One task in the first round, before and after."""
-    return [
-        {
-            "way": LABELS[variant],
-            "is_ours": variant == TOOLHUB,
-            "spans": list(found.rounds[variant][0].times[0].spans()),
-        }
-        for variant in (SPAWN, TOOLHUB)
-        if variant in found.rounds
-    ]

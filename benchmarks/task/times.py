@@ -9,8 +9,6 @@ from typing import Self
 from benchmarks.common.result import Json
 
 Interval = tuple[float, float]
-_HAIR_S = 1e-4
-"""What is shorter is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -85,22 +83,6 @@ class TaskTimes:
     def _waits(self) -> Iterator[Interval]:
         for turn, following in zip(self.turns, self.turns[1:], strict=False):
             yield turn.end, following.begin
-
-    def spans(self) -> Iterator[Json]:
-        """What a swim-lane is drawn from."""
-        for turn in self.turns:
-            yield from _span("model", "prefill", (turn.begin, turn.first))
-            yield from _span("model", "decode", (turn.first, turn.end))
-        yield from _span("tools", "start", (0.0, self.turns[0].begin))  # until the tools are told
-        for call in self.calls:
-            yield from _span("tools", "start", (call.begin, call.own[0]))
-            yield from _span("tools", "tool", call.own)
-
-
-def _span(lane: str, kind: str, interval: Interval) -> Iterator[Json]:
-    begin, end = interval
-    if end - begin > _HAIR_S:
-        yield {"lane": lane, "kind": kind, "begin": begin, "end": end}
 
 
 def overlap(window: Interval, intervals: Iterable[Interval]) -> float:

@@ -80,6 +80,14 @@ def test_a_table_without_ratios_is_compared_by_its_first_measure_over_that_of_th
     assert by_name == {"ours ÷ theirs": 1.5, "Speed, theirs, p50 ms ÷ first row": pytest.approx(2.0)}
 
 
+def test_the_first_measure_is_the_first_column_that_has_a_unit_and_differs(result: Json) -> None:
+    table = result["tables"][0]
+    table["columns"] += [{"key": key, "label": label, "digits": 0} for key, label in (("n", "calls"), ("s", "wall s"))]
+    table["rows"] = [{"way": "ours", "ms": 1.0, "n": 1, "s": 2.0}, {"way": "theirs", "ms": 1.0, "n": 2, "s": 6.0}]
+    by_name = {each.name: each.value for each in ratios(result)}
+    assert by_name["Speed, theirs, wall s ÷ first row"] == 3.0
+
+
 def test_times_and_counts_are_no_ratios(result: Json) -> None:
     result["targets"] += [{"claim": "p50", "value": 3.0, "limit": 4, "unit": "ms", "at_most": True}]
     result["targets"] += [{"claim": "lost", "value": 0, "limit": 0, "unit": "", "at_most": True}]

@@ -156,6 +156,18 @@ def test_a_question_that_fails_costs_no_other_its_result(
     assert str(tmp_path / "README.md") in said
 
 
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_a_result_of_a_checkout_with_local_changes_is_not_kept_among_the_committed_ones(
+    is_dirty: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    monkeypatch.setattr(runner, "git_revision", lambda: {"revision": "0123", "dirty": is_dirty})
+    monkeypatch.setattr(runner, "BENCHMARKS", {"idle": Benchmark("idle", "?", answer, full=None, quick=None)})
+    runner.main(["idle"])
+    assert kept(tmp_path) == (set() if is_dirty else {"idle"})
+    assert ("local changes; commit them" in capsys.readouterr().err) == is_dirty
+
+
 def test_what_is_not_installed_is_left_out_of_many_and_an_error_alone(ask: Callable[..., int]) -> None:
     assert ask(kv=miss, idle=answer) == 0
     assert ask("kv", kv=miss, idle=answer) == 1

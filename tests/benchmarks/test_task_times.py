@@ -40,20 +40,6 @@ def test_calls_one_after_another_are_all_waited_for() -> None:
     )
 
 
-def test_a_swim_lane_has_every_part_once() -> None:
-    times = TaskTimes([turn(1, 2, 4), turn(10, 11, 12)], [CallTimes(4, 10, 3, "search")])
-    spans = [(span["lane"], span["kind"], span["begin"], span["end"]) for span in times.spans()]
-    assert spans == [
-        ("model", "prefill", 1, 2),
-        ("model", "decode", 2, 4),
-        ("model", "prefill", 10, 11),
-        ("model", "decode", 11, 12),
-        ("tools", "start", 0.0, 1),
-        ("tools", "start", 4, 7),
-        ("tools", "tool", 7, 10),
-    ]
-
-
 def test_times_survive_json() -> None:
     times = TaskTimes([turn(1, 2, 4)], [CallTimes(4, 10, 3, "search")])
     assert TaskTimes.of(times.to_json()) == times
