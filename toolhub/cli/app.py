@@ -29,8 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\
-toolhub demo        # watch it work: real servers, one of them killed
-toolhub doctor      # start every server of the config once: what works, and how to fix the rest
+toolhub init        # write hub.yaml, with the servers of your desktop client or editor
+toolhub doctor      # start each of them once: what works, and how to fix the rest
 toolhub serve       # run the hub; it prints what agents and MCP clients need to connect""",
 )
 
@@ -86,6 +86,29 @@ def add_installed_commands() -> None:
     """Add the commands of installed packages. They import their work when it runs, as this module does."""
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         entry.load()(app)
+
+
+@command(
+    app,
+    START,
+    "toolhub init                # hub.yaml, with the servers of your desktop client or editor",
+    "toolhub init --empty        # a small example that works at once",
+    "toolhub init servers.yaml --force",
+)
+def init(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("hub.yaml"),
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Write the example and look for no servers of other programs.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a config, with the servers that other programs here have.
+
+    It looks at Claude Desktop, Claude Code, Cursor and VS Code, for this user and in this folder, and for a checkout of
+    MiroThinker or MiroFlow in this folder. It shows what it found. Without any it writes a small example. It starts
+    nothing and changes no other file.
+    """
+    _work("init").write_config(path, is_empty=empty, force=force)
 
 
 @command(app, START, "toolhub doctor --config hub.yaml", "toolhub doctor --llm http://127.0.0.1:8000/v1")

@@ -33,8 +33,8 @@ def find_config(path: Path | None) -> Path:
         if os.path.exists(name):
             return Path(name)
     raise ConfigError(
-        f"no config found: {os.getcwd()} has none of {', '.join(DEFAULT_FILES)}. Name a file with --config, use a "
-        "running hub with --hub URL, or start with:\n\n  servers:\n    time:\n      command: mcp-server-time\n"
+        f"no config found: {os.getcwd()} has none of {', '.join(DEFAULT_FILES)}. Write one with `toolhub init`, name "
+        "another with --config, or use a running hub with --hub"
     )
 
 
