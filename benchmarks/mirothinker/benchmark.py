@@ -159,7 +159,7 @@ def _hub(variant: Variant, services: Services) -> Iterator[dict[str, str]]:
         return
     ours = {
         "PYTHONPATH": str(ROOT),
-        "TOOLHUB_COMMAND": shlex.join([sys.executable, "-m", "toolhub.cli"]),
+        "TOOLHUB_COMMAND": shlex.join([sys.executable, "-m", "toolhub"]),
         "TOOLHUB_SERVERS": variant.hub or "mine",
     }
     if not variant.hub:
