@@ -95,7 +95,7 @@ def test_the_reference_of_the_command_line_has_every_command() -> None:
 def test_the_reference_of_http_has_every_operation_and_the_bodies() -> None:
     page = reference.http()
     assert "## `POST /v1/tasks/{id}/calls`" in page
-    assert "| `timeout_s` | number, > 0 | none |" in page
+    assert "| `timeout_s` | number, > 0 | `null` |" in page
 
 
 def test_the_reference_of_python_has_all_that_is_public() -> None:

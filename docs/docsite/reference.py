@@ -66,7 +66,7 @@ def _tables() -> Iterator[str]:
         for name, field in section.model_fields.items():
             if section is ServerSpec and name == "name":
                 continue
-            meaning = field_doc(section, name)
+            meaning = field_doc(section, name).replace("None:", "`null`:")
             units = _size(field)
             yield f"| `{name}` | {_cell(_type_of(field))} | {_cell(_default_of(field))} | {_cell(meaning + units)} |"
         yield ""
@@ -126,7 +126,7 @@ def _default_of(field: FieldInfo) -> str:
     if default is PydanticUndefined or isinstance(default, Section):
         return ""
     if default is None:
-        return "none"
+        return "`null`"
     return f"`{json.dumps(default, default=str, ensure_ascii=False)}`"
 
 
@@ -146,17 +146,19 @@ def command_line() -> str:
     if not any(command.name == "run" for command in app.registered_commands):
         add_installed_commands()
     command = typer.main.get_command(app)
-    _fence_examples(command)
+    _show_examples(command)
     text = str(get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="toolhub"), name="toolhub"))
     _, _, rest = text.partition("\n")  # the page has a title of its own
     return re.sub(r"^\*\*(\w+)\*\*:$", r"*\1*:", rest, flags=re.MULTILINE)
 
 
-def _fence_examples(command: Any) -> None:
-    """Make the examples of a command, and of those in it, a block of code."""
-    command.epilog = f"```console\n{command.epilog}\n```" if command.epilog else None
+def _show_examples(command: Any) -> None:
+    """Make a block of code of each command's examples, and show the whole first line of its help in the list."""
+    if command.epilog:
+        command.epilog = f"*Examples*:\n\n```sh\n{command.epilog.strip()}\n```"
+    command.short_help = (command.help or "").partition("\n")[0]
     for inner in getattr(command, "commands", {}).values():
-        _fence_examples(inner)
+        _show_examples(inner)
 
 
 # --- HTTP -----------------------------------------------------------------------------------------------------------
