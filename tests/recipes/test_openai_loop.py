@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent_environments import copied_environment
 from llm_stand_in.answers import called, said
 from llm_stand_in.model_server import ModelServer
 from printed_page import printed_page
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_loop_calls_several_tools_and_leaves_no_task(
-    tmp_path: Path, hub_bin: Path, model: ModelServer, wheel: Path
+    tmp_path: Path, hub_bin: Path, model: ModelServer, wheel: Path, openai_environment: Path
 ) -> None:
     page = printed_page("openai-loop", tmp_path)
     model.script(
@@ -26,12 +25,12 @@ def test_the_loop_calls_several_tools_and_leaves_no_task(
         ),
         said("It is noon."),
     )
-    with copied_environment("openai-agents", tmp_path) as copy, page.hub(hub_bin=hub_bin) as hub:
+    with page.hub(hub_bin=hub_bin) as hub:
         install = page.command("pip install openai")
-        page.run(install.replace(" toolhub-runtime", f" {wheel}"), copy / "bin")
+        page.run(install.replace(" toolhub-runtime", f" {wheel}"), openai_environment / "bin")
         page.write("loop.py")
         settings = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "none", "MODEL": model.model}
-        assert page.run(page.command("python loop.py"), copy / "bin", **settings) == "It is noon.\n"
+        assert page.run(page.command("python loop.py"), openai_environment / "bin", **settings) == "It is noon.\n"
         with hub.client() as http:
             assert http.get("/v1/tasks").json()["tasks"] == []
     first, second = model.chats
