@@ -67,8 +67,11 @@ def _tables() -> Iterator[str]:
             if section is ServerSpec and name == "name":
                 continue
             meaning = field_doc(section, name).replace("None:", "`null`:")
-            units = _size(field)
-            yield f"| `{name}` | {_cell(_type_of(field))} | {_cell(_default_of(field))} | {_cell(meaning + units)} |"
+            kind = _type_of(field)
+            for _, suffix in _inner(field.annotation):
+                anchor = re.sub(r"\W+", "-", f"{path}.{name}{suffix}").strip("-").replace("_", "-")
+                kind = kind.replace("section", f"[section](#{anchor})")
+            yield f"| `{name}` | {_cell(kind)} | {_cell(_default_of(field))} | {_cell(meaning + _size(field))} |"
         yield ""
 
 
@@ -121,7 +124,7 @@ def _type_text(annotation: Any) -> str:
 
 def _default_of(field: FieldInfo) -> str:
     if field.is_required():
-        return "required"
+        return "required" if field is not ServerSpec.model_fields["transport"] else "see there"
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined or isinstance(default, Section):
         return ""
@@ -265,6 +268,7 @@ def _signature(thing: Callable[..., Any], *, skip_self: bool = False) -> str:
     returns = inspect.Signature.empty if isinstance(thing, type) else signature.return_annotation
     text = str(signature.replace(parameters=parameters, return_annotation=returns))
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are texts, because they are not evaluated
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     return re.sub(r"<factory>|<object object at \w+>", "...", text)
 
 
@@ -289,7 +293,7 @@ def _markdown(doc: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "\\<")
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 PARTS: dict[str, Callable[[], str]] = {
