@@ -30,7 +30,7 @@ def test_the_example_runs_as_printed(tmp_path: Path) -> None:
 def test_the_first_screen_has_the_code_and_the_numbers_in_40_lines() -> None:
     screen = README.splitlines()[:40]
     assert "asyncio.run(main())" in screen
-    assert "<!-- /headline -->" in screen
+    assert any("where toolhub does not win" in line for line in screen)  # below the table
     assert "make demo" in README.partition("```")[2].partition("```")[0]
 
 
