@@ -83,10 +83,10 @@ lock: venv ## Choose the versions in requirements/ anew, with the hashes of thei
 	$(BIN)/$(COMPILE) --extra test --output-file $(LOCK)
 	$(BIN)/$(COMPILE) --extra docs --constraint $(LOCK) --output-file $(DOCS_LOCK)
 
-audit: $(VENV)/.created ## Look for known vulnerabilities in the versions of requirements/ci.txt (needs the network)
+audit: $(VENV)/.created ## Look for known vulnerabilities in the versions of requirements/ (needs the network)
 	@test -x $(VENV)/audit/bin/pip-audit || \
 		{ $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit; }
-	$(VENV)/audit/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
+	$(VENV)/audit/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK) --requirement $(DOCS_LOCK)
 
 docs: $(VENV)/.installed-docs ## Build the documentation into build/docs/html and check its links
 	PYTHONPATH=docs $(BIN)/python -m docsite
