@@ -1,16 +1,18 @@
 """Finds how many calls at once a backend can serve, from the latency of its answers. No I/O, no clock.
 
-Too many calls make each one slower: they queue in the backend or disturb each other. The limit follows the ratio of
-today's latency to the baseline (the gradient algorithm of Envoy's adaptive concurrency filter and Netflix's Gradient2):
+Too many calls make each one slower: they queue in the backend or disturb each other. The limit follows the rule of
+TCP's congestion control (additive increase, multiplicative decrease):
 
-- The baseline is kept per tool, because the tools of one server may differ twentyfold. It is the mean latency while few
-  calls ran. Under constant load the limit is lowered to a third now and then, for a few dozen calls, to measure it.
-- The calls of a window were on average `ratio` times as slow as the baseline. Above `TOLERANCE` the limit shrinks.
-  Below it, and if the limit was reached, the limit grows by about its square root.
+- The calls of a window are compared with the baseline of their tool: what its calls take while few run. One baseline
+  per tool, because the tools of one server may differ twentyfold.
+- If the window was on average more than `TOLERANCE` times as slow as the baseline, a part of the limit is cut off.
+  If it was not, and the limit was reached, the limit grows a little.
+- If several cuts in a row do not make the calls faster, their number is not the cause: the backend has become slower,
+  and the baseline is raised. It is lowered when the backend has become faster.
 - Averages with outliers cut off, not medians: where a cache answers half of the calls, a median jumps between two
   values that are a thousandfold apart.
 - A backend that reports overload itself (429, 503) is believed at once. The limit that was too high is tried again only
-  after a while, in small steps that double while they do no harm.
+  after a while.
 
 Times are seconds. Every `now` is on the caller's monotonic clock.
 """
@@ -18,263 +20,173 @@ Times are seconds. Every `now` is on the caller's monotonic clock.
 from __future__ import annotations
 
 import math
-import random
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import dataclass
 
 # Calls this much slower than the baseline are no reason to shrink: latency scatters, and a short queue is useful.
-TOLERANCE = 1.5
-# Until the first overload the limit doubles (as in TCP's slow start) while the ratio stays below this.
+TOLERANCE = 1.75
+# Until the first overload the limit doubles (as in TCP's slow start) while windows are not slower than this.
 SLOW_START_RATIO = 1.25
-# The part of the limit that is left after the worst window, and after a reported overload.
-LEAST_LEFT, LEFT_BY_OVERLOAD = 0.5, 0.7
+# The part of the limit that a cut leaves, and the part by which it grows (but at least one call).
+LEFT_BY_CUT, GROWTH = 0.7, 0.1
 # Calls in a window: about two for each place; one while the limit doubles.
 FEWEST_CALLS, MOST_CALLS = 10, 64
 # One call counts as at most this many times the baseline.
 CUT_OFF = 8.0
 # How many calls make a tool's first baseline, and over how many it is averaged later.
 FIRST_CALLS, REMEMBERED_CALLS = 16, 40
-# The pause between two baseline measurements, in seconds and in calls one after another (at random up to twice as
-# long), and the share of all time that they may take.
-QUIET_EVERY_S, QUIET_EVERY_CALLS, QUIET_SHARE = 30.0, 30, 0.05
-# A limit that a backend refused is not tried again for this long. Doubles with each refusal, up to the second value.
-HOLD_S, LONGEST_HOLD_S = 10.0, 60.0
+# After so many slow (or fast) windows in a row the baseline may be wrong. Three cuts leave a third of the limit; if the
+# ratio is then still above the given part of the first one, the number of calls is not the cause.
+STREAK, SAME_RATIO = 4, 0.8
+# A limit that a backend refused is not tried again for this long.
+HOLD_S = 30.0
+# Refusals within this time after a cut (or after the pause that the backend asked for) have the same reason.
+SAME_REFUSAL_S = 1.0
 # A backend cannot pause a hub for longer.
 LONGEST_PAUSE_S = 60.0
 # Tool names come from servers; tools beyond this number are not measured.
 MOST_TOOLS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class LimitStatistics:
-    """A limit at one moment. ratio: latency of the last window to the baseline. quiet_times: how often the limit was
-    lowered to measure the baseline. paused_until: on the caller's clock; 0.0 if the backend asked for no pause.
-    """
-
-    limit: int
-    ratio: float
-    decreases: int
-    overloads: int
-    quiet_times: int
-    paused_until: float
-
-
 @dataclass(slots=True)
-class _Usual:
-    """The baseline of one tool: what its calls take while few run."""
+class _Baseline:
+    """What the calls of one tool take while few run."""
 
     seconds: float = 0.0
-    _first: list[float] = field(default_factory=list)
+    _calls: int = -1  # the first call is not counted: it often includes a cold start
 
     @property
     def is_known(self) -> bool:
-        return len(self._first) == FIRST_CALLS
+        return self._calls >= FIRST_CALLS
 
-    def begin(self, seconds: float) -> None:
-        """Add one of the first calls. The slowest counts for less: it often includes a cold start."""
-        self._first.append(seconds)
-        if self.is_known:
-            slowest = max(self._first)
-            others = sum(self._first) - slowest
-            self.seconds = max(1e-6, (others + min(slowest, 4 * others / (FIRST_CALLS - 1))) / FIRST_CALLS)
-
-    def follow(self, seconds: float) -> None:
-        """Add a call that ran while few others did."""
-        self.seconds += (min(seconds, CUT_OFF * self.seconds) - self.seconds) / REMEMBERED_CALLS
-        self.seconds = max(1e-6, self.seconds)
-
-
-@dataclass(slots=True)
-class _Window:
-    """ratios, squares: sums of them. peak: most calls in flight."""
-
-    calls: int = 0
-    ratios: float = 0.0
-    squares: float = 0.0
-    peak: int = 0
-
-    def add(self, ratio: float, in_flight: int) -> None:
-        self.calls += 1
-        self.ratios += ratio
-        self.squares += ratio * ratio
-        self.peak = max(self.peak, in_flight)
-
-    @property
-    def mean(self) -> float:
-        return self.ratios / self.calls
-
-    @property
-    def doubt(self) -> float:
-        """The standard error of the mean."""
-        return math.sqrt(max(0.0, self.squares / self.calls - self.mean**2) / self.calls)
+    def add(self, seconds: float) -> None:
+        self._calls += 1
+        if self._calls:
+            seconds = min(seconds, CUT_OFF * self.seconds) if self._calls > 1 else seconds
+            self.seconds += (seconds - self.seconds) / min(self._calls, REMEMBERED_CALLS)
+            self.seconds = max(1e-6, self.seconds)
 
 
 class AdaptiveLimit:
     """How many calls one backend gets at once, between `minimum` and `maximum`."""
 
-    def __init__(self, *, maximum: int, minimum: int = 1, initial: int = 4, rng: random.Random | None = None) -> None:
+    def __init__(self, *, maximum: int, minimum: int = 1, initial: int = 4) -> None:
         if not 1 <= minimum <= maximum:
             raise ValueError(f"a limit cannot lie between {minimum} and {maximum}")
         self.paused_until = 0.0
+        """On the caller's clock; 0.0 if the backend asked for no pause."""
+        self.ratio = 1.0
+        """Latency of the last window to the baseline."""
+        self.decreases = self.overloads = 0
         self._least, self._most = minimum, maximum
         self._limit = float(min(max(initial, minimum), maximum))
-        self._random = rng or random.Random()  # noqa: S311  # spreads measurements, guards nothing
-        self._usual: dict[str, _Usual] = {}
-        self._seconds = 0.0  # of a call, averaged over all tools
-        self._ratio = 1.0
-        self._window = _Window()
+        self._baselines: dict[str, _Baseline] = {}
+        self._window: list[tuple[_Baseline, float]] = []  # the last calls, with their seconds
+        self._peak = 0  # most calls in flight in this window
+        self._streak: list[float] = []  # the ratios of the last windows, while all of them are too slow, or too fast
         self._passing = 0  # calls that began under another limit; their latency says nothing about this one
-        self._is_draining = False
-        self._quiet_run = 0
-        self._quiet_left = 0
-        self._quiet_since = 0.0
-        self._next_quiet: float | None = None
-        self._may_be_quiet = -math.inf
-        self._highest = self._limit  # since it was quiet last
         self._ceiling = math.inf
-        self._step = 1
-        self._hold = HOLD_S
         self._held_until = self._believed_from = -math.inf
-        self._decreases = self._overloads = self._quiet_times = 0
 
     def __repr__(self) -> str:
-        return f"<AdaptiveLimit {self.limit} of {self._least}..{self._most} ratio={self._ratio:.2f}>"
+        return f"<AdaptiveLimit {self.limit} of {self._least}..{self._most} ratio={self.ratio:.2f}>"
 
     @property
     def limit(self) -> int:
         """How many calls may run now."""
-        return self._quiet_level if self._quiet_left else int(self._limit)
+        return int(self._limit)
 
     def observe(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
         """A call succeeded after `seconds`. in_flight: calls that ran when it ended, itself included."""
         if now >= self.paused_until:
             self.paused_until = 0.0
-        usual = self._usual_of(tool)
-        if usual is None or not 0 <= seconds < math.inf:
+        baseline = self._baselines.get(tool)
+        if baseline is None:
+            if len(self._baselines) >= MOST_TOOLS:
+                return
+            baseline = self._baselines[tool] = _Baseline()
+        if not 0 <= seconds < math.inf:
             return
-        self._seconds += (seconds - self._seconds) / 16 if self._seconds else seconds
-        if self._next_quiet is None:
-            self._next_quiet = self._when_quiet(now, 0.0)
-        if not usual.is_known:
-            usual.begin(seconds / max(1.0, self._ratio))
-            return
-        self._measure(usual, seconds, in_flight, now)
-        self._count(seconds / usual.seconds, in_flight, now)
+        if baseline.is_known:
+            self._count(baseline, seconds, in_flight, now)
+        else:
+            baseline.add(seconds)
 
     def failed(self, tool: str, seconds: float, in_flight: int, now: float) -> None:
         """A call had no answer after `seconds`. It counts only if that is long for its tool."""
-        usual = self._usual.get(tool)
-        if usual is not None and usual.is_known and seconds > TOLERANCE * usual.seconds:
-            if self._quiet_left:  # the measurement goes on without a sample
-                self._pass_quiet(in_flight, now)
-            self._count(seconds / usual.seconds, in_flight, now)
+        baseline = self._baselines.get(tool)
+        if baseline is not None and baseline.is_known and seconds > TOLERANCE * baseline.seconds:
+            self._count(baseline, seconds, in_flight, now)
 
     def overloaded(self, now: float, retry_after: float | None, in_flight: int | None = None) -> None:
         """The backend refused a call because it is overloaded. retry_after: seconds it asked for, if it did.
 
         in_flight: calls that ran then, the refused one included; None: as many as the limit allowed.
         """
-        self._overloads += 1
+        self.overloads += 1
         if retry_after is not None and retry_after > 0:  # not for NaN either
             self.paused_until = max(self.paused_until, now + min(retry_after, LONGEST_PAUSE_S))
-        if now < self._believed_from:  # calls sent before the last cut are refused for the same reason
+        if now < self._believed_from:
             return
-        self._hold = min(LONGEST_HOLD_S, 2 * self._hold) if now < self._held_until + self._hold else HOLD_S
-        self._held_until = now + self._hold
-        stood = self._limit if in_flight is None else min(self._limit, max(1, in_flight))
-        self._ceiling, self._step = max(self._least, int(stood) - 1), 1
-        self._shrink(stood * LEFT_BY_OVERLOAD)
-        self._believed_from = max(now, self.paused_until) + (self._seconds or 1.0)
-
-    def statistics(self) -> LimitStatistics:
-        return LimitStatistics(
-            self.limit, self._ratio, self._decreases, self._overloads, self._quiet_times, self.paused_until
-        )
+        self._believed_from = max(now, self.paused_until) + SAME_REFUSAL_S
+        refused_at = self._limit if in_flight is None else min(self._limit, max(1, in_flight))
+        self._ceiling, self._held_until = max(self._least, int(refused_at) - 1), now + HOLD_S
+        self._cut(refused_at)
 
     @property
-    def _has_never_been_too_much(self) -> bool:
-        return not (self._decreases or self._overloads)
+    def _is_slow_start(self) -> bool:
+        return not (self.decreases or self.overloads)
 
-    @property
-    def _quiet_level(self) -> int:
-        """The lowered limit while the baseline is measured."""
-        return max(self._least, math.ceil(int(self._limit) / 3))
-
-    def _usual_of(self, tool: str) -> _Usual | None:
-        if tool not in self._usual:
-            if len(self._usual) >= MOST_TOOLS:
-                return None
-            self._usual[tool] = _Usual()
-        return self._usual[tool]
-
-    def _measure(self, usual: _Usual, seconds: float, in_flight: int, now: float) -> None:
-        """Update the baseline with a call that ran beside few others from beginning to end."""
-        level = self._quiet_level
-        self._quiet_run = self._quiet_run + 1 if in_flight <= level else 0
-        if self._quiet_run <= level:  # it may have begun beside many others
-            return
-        usual.follow(seconds)
-        if self._quiet_left:
-            self._pass_quiet(in_flight, now)
-        else:
-            self._next_quiet = self._when_quiet(now, 0.0)
-
-    def _pass_quiet(self, in_flight: int, now: float) -> None:
-        """Count down the calls of a baseline measurement."""
-        self._quiet_left -= 1
-        if not self._quiet_left:
-            self._next_quiet = self._when_quiet(now, now - self._quiet_since)
-            self._highest = self._limit
-            self._window, self._passing, self._is_draining = _Window(), in_flight, False
-
-    def _when_quiet(self, now: float, taken: float) -> float:
-        self._may_be_quiet = now + taken / QUIET_SHARE
-        pause = max(QUIET_EVERY_S, QUIET_EVERY_CALLS * self._seconds)
-        return max(self._may_be_quiet, now + pause * (1 + self._random.random()))
-
-    def _count(self, ratio: float, in_flight: int, now: float) -> None:
+    def _count(self, baseline: _Baseline, seconds: float, in_flight: int, now: float) -> None:
         """Add a call to the window, if it began under this limit."""
-        if self._quiet_left:
-            return
-        if self._is_draining:
-            self._is_draining = in_flight > self.limit
-            self._passing = in_flight
-            return
         if self._passing:
             self._passing -= 1
             return
-        self._window.add(min(ratio, CUT_OFF), in_flight)
-        places = 1 if self._has_never_been_too_much else 2
-        if self._window.calls >= min(max(places * self.limit, FEWEST_CALLS), MOST_CALLS):
-            self._close_window(now)
+        self._window.append((baseline, seconds))
+        self._peak = max(self._peak, in_flight)
+        places = 1 if self._is_slow_start else 2
+        if len(self._window) >= min(max(places * self.limit, FEWEST_CALLS), MOST_CALLS):
+            self._close_window(in_flight, now)
+            self._window.clear()
+            self._peak = 0
 
-    def _close_window(self, now: float) -> None:
-        window, self._window = self._window, _Window()
-        self._ratio = window.mean
-        gradient = max(LEAST_LEFT, min(1.0, TOLERANCE / max(window.mean - window.doubt, 1e-9)))
-        is_used = window.peak >= self.limit
-        # Only the calls that ran can have slowed each other down.
-        base = self._limit if is_used else min(self._limit, window.peak)
-        fitting = base * gradient + math.sqrt(base) * (2 * gradient - 1)
-        if fitting < self._limit and gradient < 1:
-            self._shrink(fitting)
-        elif is_used:
-            doubles = self._has_never_been_too_much and window.mean < SLOW_START_RATIO
-            self._grow(2 * base if doubles else fitting, now)
-        self._highest = max(self._highest, self._limit)
-        # If fewer calls are as slow, their number is not the cause: measure the baseline again.
-        due = self._may_be_quiet if self._limit < self._highest / 2 else self._next_quiet
-        if due is not None and now >= due and window.peak > self._quiet_level:
-            self._quiet_left = min(REMEMBERED_CALLS, 8 * self._quiet_level)  # many would take long one by one
-            self._quiet_since, self._quiet_run = now, 0
-            self._quiet_times += 1
+    def _close_window(self, in_flight: int, now: float) -> None:
+        ratios = [min(seconds / baseline.seconds, CUT_OFF) for baseline, seconds in self._window]
+        self.ratio = statistics.fmean(ratios)
+        standard_error = statistics.pstdev(ratios, self.ratio) / math.sqrt(len(ratios))
+        is_slow = self.ratio - standard_error > TOLERANCE
+        is_fast = self.ratio + standard_error < 1 / TOLERANCE
+        self._note_streak(is_slow, is_fast)
+        if is_slow:
+            self._cut(min(self._limit, self._peak))  # only the calls that ran can have slowed each other down
+            self._passing = in_flight
+        elif self._peak >= self.limit:
+            doubles = self._is_slow_start and self.ratio < SLOW_START_RATIO
+            if doubles:
+                self._passing = in_flight
+            by = self._limit if doubles else 1.0 if self.overloads else max(1.0, GROWTH * self._limit)
+            highest = min(self._ceiling, self._most) if now < self._held_until else self._most
+            self._limit = max(self._limit, min(self._limit + by, highest))
+        elif self._peak <= self.limit / 3:
+            for baseline, seconds in self._window:
+                baseline.add(seconds)
 
-    def _grow(self, fitting: float, now: float) -> None:
-        if fitting > self._ceiling and now >= self._held_until:
-            self._ceiling, self._step = self._ceiling + self._step, 2 * self._step
-        self._limit = max(self._limit, min(fitting, self._ceiling, self._most))
+    def _note_streak(self, is_slow: bool, is_fast: bool) -> None:
+        """Correct the baselines if the last windows were all too fast, or all too slow whatever the limit was."""
+        if (self._streak and (self._streak[-1] > 1) != is_slow) or not (is_slow or is_fast):
+            self._streak.clear()
+        if is_slow or is_fast:
+            self._streak.append(self.ratio)
+        if len(self._streak) < STREAK:
+            return
+        first, *_, last = self._streak
+        if is_fast or SAME_RATIO * first < last < SAME_RATIO * CUT_OFF:
+            factor = statistics.fmean(self._streak)
+            for baseline in self._baselines.values():
+                baseline.seconds = max(1e-6, baseline.seconds * factor)
+        self._streak.clear()
 
-    def _shrink(self, fitting: float) -> None:
+    def _cut(self, used: float) -> None:
         before = self.limit
-        self._limit = max(float(self._least), min(self._limit, fitting))
-        self._decreases += self.limit < before
-        self._is_draining = True
+        self._limit = max(float(self._least), min(self._limit, LEFT_BY_CUT * used))
+        self.decreases += self.limit < before
