@@ -34,7 +34,7 @@ def room_bytes() -> int:
 def not_forked(state_dir: Path) -> str:
     """Say which servers a hub executed although their config has `spawn: fork`, and why; empty if there is none."""
     try:
-        reasons = json.loads((state_dir / "fork" / "fallbacks.json").read_text())
+        reasons = json.loads((state_dir / "fork_fallbacks.json").read_text())
     except FileNotFoundError:
         return ""
     told = "; ".join(f"{server} ({why})" for server, why in reasons.items())

@@ -55,16 +55,12 @@ class StormVariant:
     has_processes: bool = True
     """Whether each pair of a task and a server has a process of its own."""
     is_builtin: bool = False
-    is_warm: bool = False
-    """Whether a hub has run before with the same state directory."""
 
 
-_FORK: Json = {"share": "task", "spawn": "fork"}
 VARIANTS = {
     "gather": StormVariant("SDK sessions, exec, all at once"),
     "exec": StormVariant("toolhub, spawn: exec", {"share": "task", "spawn": "exec"}),
-    "fork": StormVariant("toolhub, spawn: fork, first hub ever", _FORK),
-    "fork_warm": StormVariant("toolhub, spawn: fork, a hub ran before", _FORK, is_warm=True),
+    "fork": StormVariant("toolhub, spawn: fork, first hub ever", {"share": "task", "spawn": "fork"}),
     "shared": StormVariant("toolhub, share: hub", {"share": "hub"}, has_processes=False),
     "builtin": StormVariant(
         "toolhub, builtin: OTHER programs",
@@ -147,10 +143,7 @@ class _Storm:
 
     def measure(self, name: str, *, tasks: int) -> Json:
         """Return the variant's row of the table."""
-        variant = self.scale.variants[name]
         with tempfile.TemporaryDirectory() as state:
-            if variant.is_warm:
-                self._start(name, 1, state)
             return self._start(name, tasks, state)
 
     def _start(self, name: str, tasks: int, state: str) -> Json:
@@ -244,8 +237,7 @@ def _notes(servers: list[ServerCommand], scale: StormScale) -> list[str]:
         "CPU and PSS are of the client or hub and of everything below it, supervisor, keepers and zygotes included; "
         "peak processes is without the client or hub. PSS splits shared pages among their users and is read once, when "
         "the last pair is ready. Processes left behind are looked for after the client or hub has closed.",
-        "First hub ever: its state directory is empty. A hub ran before: for one task, and left there what it learned "
-        "about the servers.",
+        "First hub ever: its state directory is empty.",
         f"A way has {scale.deadline_s:g} s; what was ready by then is counted. Before the first row the SDK has "
         "started each server once.",
     ]

@@ -27,7 +27,7 @@ from toolhub.config import Config, ServerSpec, load_config
 from toolhub.errors import ToolhubError
 from toolhub.extensions import builtin_servers, find_builtin
 from toolhub.hub import Hub
-from toolhub.spawn.fork.server import import_profiles
+from toolhub.spawn.fork.server import FALLBACKS, read_fallbacks
 from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 from toolhub_runtime import install_command
@@ -255,7 +255,7 @@ def check_machine(config: Config) -> list[Finding]:
 def check_forks(config: Config) -> list[Finding]:
     """Report which servers with `spawn: fork` were executed instead at their last start, and why."""
     forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
-    fallbacks = import_profiles(config.hub.state_path).fallbacks()
+    fallbacks = read_fallbacks(config.hub.state_path / FALLBACKS)
     found = [
         {
             "check": "fork",

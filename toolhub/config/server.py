@@ -152,7 +152,7 @@ class ServerSpec(Section):
     spawn: Literal["exec", "fork"] = "exec"
     """How a process starts. `fork`: from an interpreter that has loaded the server's libraries."""
     preload: list[str] = Field(default_factory=list)
-    """With `spawn: fork`: modules to load before the fork, besides those that the hub has observed."""
+    """With `spawn: fork`: modules to load before the fork, instead of those that the first process imports."""
     protocol: Literal["legacy", "auto"] = "legacy"
     """`auto` asks for the MCP revision of 2026 first, which some servers do not survive."""
     start_timeout_s: Seconds = 30
@@ -185,6 +185,7 @@ class ServerSpec(Section):
     _inserted: frozenset[str] = PrivateAttr(default=frozenset())
     _templates: Mapping[Key, Template] = PrivateAttr(default_factory=dict)
     _task_variables: frozenset[str] = PrivateAttr(default=frozenset())
+    _has_cwd_per_task: bool = PrivateAttr(default=False)
     _template_fingerprint: str = PrivateAttr(default="")
 
     @model_validator(mode="before")
@@ -223,6 +224,11 @@ class ServerSpec(Section):
         return self._task_variables
 
     @property
+    def has_cwd_per_task(self) -> bool:
+        """Whether the working directory differs from task to task."""
+        return self._has_cwd_per_task
+
+    @property
     def template_fingerprint(self) -> str:
         """`fingerprint()` before the task's values were filled in. It is the same for all tasks."""
         return self._template_fingerprint or self.fingerprint()
@@ -253,6 +259,7 @@ class ServerSpec(Section):
         filled = self.model_copy(update=map_texts(self._task_texts(), replace))
         filled._templates = {}
         filled._task_variables = frozenset(str(key[1]) for key in self._templates if key[0] == "env")
+        filled._has_cwd_per_task = ("cwd",) in self._templates
         filled._template_fingerprint = self.fingerprint()
         return filled
 

@@ -16,7 +16,7 @@ from toolhub import Config, ServerSpec
 from toolhub.cli.doctor import check_forks
 from toolhub.config.models import HubSettings
 from toolhub.spawn.exec import Spawner
-from toolhub.spawn.fork.server import MOST_CWDS, MOST_TARGETS, ForkServer, import_profiles
+from toolhub.spawn.fork.server import FALLBACKS, MOST_TARGETS, ForkServer
 from toolhub.spawn.fork.target import ForkTarget
 
 pytestmark = pytest.mark.anyio
@@ -82,14 +82,7 @@ async def test_what_the_first_process_imported_is_there_in_the_second(
     write(site, lib_a="", lib_b="import lib_c", lib_c="")
     assert await loaded_ahead(forks[0], site, "lib_a", "lib_b") == {"lib_a": False, "lib_b": False}
     assert await loaded_ahead(forks[0], site, "lib_a", "lib_c") == {"lib_a": True, "lib_c": True}
-    assert forks[1].reasons == {} and the_target(forks[1]).profile.excluded == {}
-
-
-async def test_what_was_learned_is_kept_over_a_restart(state_dir: Path, site: Path) -> None:
-    write(site, lib_a="")
-    for expected in (False, True):
-        async with spawners(state_dir) as (spawner, _):
-            assert await loaded_ahead(spawner, site, "lib_a") == {"lib_a": expected}
+    assert forks[1].reasons == {} and the_target(forks[1]).excluded == {}
 
 
 async def test_servers_that_give_one_program_other_arguments_have_a_profile_each(
@@ -102,7 +95,7 @@ async def test_servers_that_give_one_program_other_arguments_have_a_profile_each
     for expected in (False, True):
         assert await loaded_ahead_as(spawner, site, a, "lib_a") == {"lib_a": expected}
         assert await loaded_ahead_as(spawner, site, b, "lib_b") == {"lib_b": expected}
-    profiles = [set(target.profile.names or []) & {"lib_a", "lib_b"} for target in server._targets.values()]
+    profiles = [set(target.modules or []) & {"lib_a", "lib_b"} for target in server._targets.values()]
     assert profiles == [{"lib_a"}, {"lib_b"}] and server.reasons == {}
 
 
@@ -122,14 +115,24 @@ async def test_the_servers_own_modules_are_loaded_in_every_process(
         assert await loaded_ahead(forks[0], site, "beside_the_script") == {"beside_the_script": False}
 
 
-async def test_own_modules_that_were_configured_are_preloaded(
+async def test_with_preload_the_modules_listed_there_are_loaded_and_no_others(
     forks: tuple[Spawner, ForkServer], site: Path, tmp_path: Path
 ) -> None:
     write(tmp_path, beside_the_script="")
     write(site, lib_a="")
-    for expected in (False, True):
+    for _ in range(2):
         told = await loaded_ahead(forks[0], site, "beside_the_script", "lib_a", preload=["beside_the_script"])
-        assert told == {"beside_the_script": expected, "lib_a": expected}
+        assert told == {"beside_the_script": True, "lib_a": False}
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "a_thread"])
+async def test_a_configured_module_that_cannot_be_preloaded_is_named_in_the_reason(
+    forks: tuple[Spawner, ForkServer], site: Path, module: str
+) -> None:
+    write(site, a_thread=CULPRITS["a-thread"])
+    assert await loaded_ahead(forks[0], site, preload=[module]) == {}
+    assert forks[1].reasons["program"].startswith(f"{module}: it ")
+    assert "remove it from `preload`" in forks[1].reasons["program"]
 
 
 CULPRITS = {
@@ -154,7 +157,7 @@ async def test_a_module_that_does_something_to_its_process_is_left_out_with_its_
     env = {"PYTHONPATH": str(site)}
     said = [(await run(spawner, sys.executable, "-B", str(script), env=env)).stderr.split()[-1] for _ in range(2)]
     assert said == ["True", "False"]
-    assert set(the_target(server).profile.excluded) == {"importer", "culprit", "another"}
+    assert set(the_target(server).excluded) == {"importer", "culprit", "another"}
     assert server.reasons == {}
 
 
@@ -166,7 +169,7 @@ async def test_a_module_that_reads_a_tasks_variable_is_left_out(forks: tuple[Spa
         told = await loaded_ahead_as(forks[0], site, filled, "good", "reader")
         assert told["reader"] is False
     assert told["good"] is True
-    assert list(the_target(forks[1]).profile.excluded) == ["reader"]
+    assert list(the_target(forks[1]).excluded) == ["reader"]
 
 
 async def loaded_ahead_as(spawner: Spawner, folder: Path, spec: ServerSpec, *names: str) -> dict[str, bool]:
@@ -175,7 +178,7 @@ async def loaded_ahead_as(spawner: Spawner, folder: Path, spec: ServerSpec, *nam
     script.write_text(SERVER)
     argv = [sys.executable, "-B", str(script), *names]
     filled = spec.model_copy(update={"spawn": "fork", "env": {**spec.env, "PYTHONPATH": str(folder)}})
-    filled._task_variables = spec.task_variables
+    filled._task_variables, filled._has_cwd_per_task = spec.task_variables, spec.has_cwd_per_task
     ended = await run(spawner, *argv, spec=filled)
     told: dict[str, bool] = json.loads(ended.stdout)
     return told
@@ -196,12 +199,12 @@ async def test_a_server_whose_tasks_have_each_a_directory_is_forked_from_one_zyg
     forks: tuple[Spawner, ForkServer], site: Path, tmp_path: Path
 ) -> None:
     write(site, good="", bad="HERE = os.getcwd()")
-    for number in range(MOST_CWDS + 3):
-        cwd = tmp_path / f"task{number}"
-        cwd.mkdir()
-        told = await loaded_ahead(forks[0], site, "good", "bad", cwd=str(cwd))
+    spec = ServerSpec(name="x", command="x", cwd=f"{tmp_path}/${{task.id}}")
+    for task in ("a", "b", "c"):
+        (tmp_path / task).mkdir()
+        told = await loaded_ahead_as(forks[0], site, spec.for_task({"id": task, "run": ""}), "good", "bad")
     assert told == {"good": True, "bad": False}
-    assert len(forks[1]._targets) == MOST_CWDS + 1 and forks[1].reasons == {}
+    assert len(forks[1]._targets) == 1 and forks[1].reasons == {}
 
 
 @pytest.mark.parametrize("deed", ["os._exit(3)", "raise SystemExit(4)", "os.kill(os.getpid(), 9)"])
@@ -213,7 +216,7 @@ async def test_a_module_that_ends_the_zygote_is_left_out(
     write(site, good="", deadly=code)
     assert await loaded_ahead(forks[0], site, "good", "deadly") == {"good": False, "deadly": False}
     assert await loaded_ahead(forks[0], site, "good", "deadly") == {"good": True, "deadly": False}
-    assert list(the_target(forks[1]).profile.excluded) == ["deadly"] and forks[1].reasons == {}
+    assert list(the_target(forks[1]).excluded) == ["deadly"] and forks[1].reasons == {}
 
 
 async def test_a_fall_back_has_a_reason_that_doctor_shows(state_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,18 +232,5 @@ async def test_a_fall_back_has_a_reason_that_doctor_shows(state_dir: Path, caplo
     assert (
         finding["detail"] == "server 'program' is executed instead of forked: '/bin/echo' is not a Python interpreter"
     )
-    import_profiles(state_dir).set_fallback("program", None)
+    (state_dir / FALLBACKS).unlink()
     assert check_forks(config) == [{"check": "fork", "status": "ok", "detail": "program"}]
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", "\x00", '{"modules": 1, "excluded": []}', '{"modules": ["a b", 1, "os"]}']
-)
-async def test_a_damaged_file_of_what_was_learned_is_as_none(state_dir: Path, site: Path, content: str) -> None:
-    write(site, lib_a="")
-    for _ in range(2):
-        async with spawners(state_dir) as (spawner, server):
-            assert await loaded_ahead(spawner, site, "lib_a") == {"lib_a": False}
-            assert server.reasons == {}
-        for path in (state_dir / "fork").glob("*.json"):
-            path.write_text(content)

@@ -3,10 +3,7 @@
 All servers of the zygote share what is loaded here. Sharing is safe for code. It is unsafe when an import changes the
 process or reads something from it: a thread does not exist in the forks, an open file would be shared by all of them,
 and a task's variable would have the value of another task. When the zygote detects such a module, it reports it to the
-hub, together with the modules that were importing it, and ends. The hub starts another zygote that excludes them.
-
-The first attempt compares the process only after all imports. If it finds a change, the next attempt checks after each
-module (`check_each`), to find the module that caused it.
+hub and ends. The hub starts another zygote that excludes it.
 """
 
 from __future__ import annotations
@@ -38,9 +35,9 @@ class UnsafeImport(BaseException):
 def preload(order: dict[str, Any], hub: socket.socket) -> bool:
     """Import the modules of `order` and report the result to the hub; return True if this process may be a zygote.
 
-    order: `modules`: of the program's import profile. `own` packages and `excluded` modules: not loaded. `preload`:
-    modules to load wherever they lie, found from `folder`. `task_variables`: no module may read them, nor the working
-    directory if `cwd_varies`. `check_each`: check after each module.
+    order: `modules`: what an earlier process of the program imported. `own` packages and `excluded` modules: not
+    loaded. `preload`: modules to load instead of those, wherever they lie, found from `folder`. `task_variables`: no
+    module may read them, nor the working directory if `cwd_varies`.
     """
 
     def send(**message: Any) -> None:
@@ -49,21 +46,17 @@ def preload(order: dict[str, Any], hub: socket.socket) -> bool:
     watch = _Watch(order)
     try:
         with watch.active():
-            failed = _import_all(order, send)
-            watch.check()
-        if watch.reads:
-            raise UnsafeImport(*watch.reads[0])
+            _import_all(order, send, watch)
     except UnsafeImport as unsafe:
         send(unsafe=unsafe.reason, modules=unsafe.modules)
         return False
-    send(ready=True, failed=failed)
+    send(ready=True)
     return True
 
 
-def _import_all(order: dict[str, Any], send: Callable[..., None]) -> dict[str, str]:
-    """Import the modules one after the other; return those that could not be imported, with the reasons."""
-    failed = {}
-    for name in [*_libraries(order), *order["preload"]]:
+def _import_all(order: dict[str, Any], send: Callable[..., None], watch: _Watch) -> None:
+    """Import the modules one after the other, and check the process after each."""
+    for name in order["preload"] or _libraries(order):
         if name in sys.modules:
             continue
         send(importing=name)
@@ -72,20 +65,18 @@ def _import_all(order: dict[str, Any], send: Callable[..., None]) -> dict[str, s
             sys.path.insert(0, order["folder"])
         try:
             importlib.import_module(name)
-        except ImportError as exc:
-            failed[name] = str(exc)  # it failed in the program too, or it was uninstalled since
-        except UnsafeImport:
-            raise
         except BaseException as exc:
+            if isinstance(exc, ImportError) and not is_configured:
+                continue  # it failed in the program too
             raise UnsafeImport([name], f"it raises {type(exc).__name__} when it is imported: {exc}") from exc
         finally:
             if is_configured and order["folder"] in sys.path:
                 sys.path.remove(order["folder"])
-    return failed
+        watch.check(name)
 
 
 def _libraries(order: dict[str, Any]) -> Iterator[str]:
-    """Yield the profile's modules that are installed libraries, without the program's own and the excluded ones."""
+    """Yield the observed modules that are installed libraries, without the program's own and the excluded ones."""
     not_loaded = {*order["own"], *order["excluded"]}
     is_library: dict[str, bool] = {}
     for name in order["modules"]:
@@ -121,7 +112,6 @@ class _Watch:
     def __init__(self, order: dict[str, Any]) -> None:
         self.reads: list[tuple[list[str], str]] = []
         self._order = order
-        self._stack: list[str] = []
         self._output = -1
         self._before: dict[str, Any] = {}
 
@@ -133,26 +123,24 @@ class _Watch:
         os.dup2(self._output, 1)
         os.dup2(self._output, 2)
         undo = self._watch_reads(frozenset(self._order["task_variables"]), self._order["cwd_varies"])
-        if self._order["check_each"]:
-            sys.meta_path.insert(0, self)
         self._before = self._state()
         try:
             yield
         finally:
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
             undo()
             for target, fd in enumerate(stdio, start=1):
                 os.dup2(fd, target)
             for fd in (*stdio, self._output):
                 os.close(fd)
 
-    def check(self) -> None:
-        """Raise UnsafeImport if the process has changed. It names modules only with `check_each`."""
+    def check(self, name: str) -> None:
+        """Raise UnsafeImport if importing the module `name` has changed the process."""
+        if self.reads:
+            raise UnsafeImport(*self.reads[0])
         now = self._state()
         for change, value in now.items():
             if value != self._before[change]:
-                raise UnsafeImport(list(self._stack), f"it {change} when it is imported")
+                raise UnsafeImport([name], f"it {change} when it is imported")
 
     def _state(self) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
@@ -199,47 +187,6 @@ class _Watch:
 
     def _record(self, reason: str) -> None:
         self.reads.append((_importing(), reason))
-
-    # --- check_each: a finder that checks after each module -----------------------------------------------------------
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        self.check()
-        if name in self._order["excluded"]:
-            raise UnsafeImport([*self._stack, name], "it imports a module that cannot be preloaded")
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _CheckingLoader(spec.loader, self)
-                return spec
-        return None
-
-    @contextmanager
-    def attribute_to(self, name: str) -> Iterator[None]:
-        """Attribute every change during the block to the module `name`."""
-        self._stack.append(name)
-        try:
-            yield
-            self.check()
-        finally:
-            self._stack.pop()
-
-
-class _CheckingLoader:
-    """A module's loader that checks the process after the module has run."""
-
-    def __init__(self, loader: Any, watch: _Watch) -> None:
-        self._loader = loader
-        self._watch = watch
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._loader
-        with self._watch.attribute_to(module.__name__):
-            self._loader.exec_module(module)
 
 
 def _importing() -> list[str]:

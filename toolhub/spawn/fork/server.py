@@ -9,6 +9,7 @@ modules. A server that cannot be forked is executed instead. The reason is saved
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,20 +22,19 @@ import anyio.abc
 
 from toolhub.config import ServerSpec
 from toolhub.owned import unwrapped
+from toolhub.private_files import read_private, write_private
 from toolhub.spawn.child import Child
-from toolhub.spawn.fork.import_profile import ImportProfiles
 from toolhub.spawn.fork.python_command import Program, parse_python_command
 from toolhub.spawn.fork.target import ForkKey, ForkTarget, ForkUnavailable
 from toolhub.spawn.fork.zygote_process import Spawn
 from toolhub.spawn.journal import Journal
 
-FOLDER = "fork"
-"""The folder of import profiles, below the hub's state directory."""
+FALLBACKS = "fork_fallbacks.json"
+"""Which servers were executed instead of forked, and why: a file in the hub's state directory."""
+_FALLBACKS_BYTES = 1 << 20
 # Variables that an interpreter, the C library or the loader reads before any program runs. Forks cannot differ in them.
 _EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ", "HOME", "PATH", "VIRTUAL_ENV", "OPENSSL_")
-# A server with more working directories than this has one per task. Its zygote then runs in "/".
-MOST_CWDS = 2
-# Tasks that differ in what an interpreter reads at its start need a zygote each. A server gets at most this many.
+# Starts that differ in what an interpreter reads at its start need a zygote each. A server gets at most this many.
 MOST_TARGETS = 8
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,8 @@ class ForkServer:
         self._spawn = spawn
         self._tasks = tasks
         self._journal = journal
-        self._files = import_profiles(journal.path.parent.parent if journal is not None else None)
+        self._fallbacks = journal.path.parent.parent / FALLBACKS if journal is not None else None
         self._targets: dict[ForkKey, ForkTarget] = {}
-        self._cwds: dict[ForkKey, set[str]] = {}
 
     async def start(self, spec: ServerSpec, argv: Sequence[str], *, env: Mapping[str, str]) -> Child:
         """Start a server, with a fork if possible. Raises SpawnFailed."""
@@ -81,29 +80,41 @@ class ForkServer:
         else:
             self.reasons[server] = reason
             logger.warning("server %r is executed instead of forked: %s", server, reason)
-        self._files.set_fallback(server, reason)
+        if self._fallbacks is not None:
+            _save_fallback(self._fallbacks, server, reason)
 
     def _target(self, spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkTarget:
         """Return the target of this server, created if needed. Raises ForkUnavailable if it has too many targets."""
         fork_key = _fork_key(spec, program, env, cwd)
-        cwds = self._cwds.setdefault(replace(fork_key, cwd="", folder=""), set())
-        if cwd not in cwds and len(cwds) < MOST_CWDS:
-            cwds.add(cwd)
-        if cwd not in cwds and not _is_relative(program, env):
+        if spec.has_cwd_per_task and not _is_relative(program, env):
             folder = "/" if program.module is not None else fork_key.folder
             fork_key = replace(fork_key, cwd="/", folder=folder, cwd_varies=True)
         if fork_key not in self._targets:
             if sum(other.server == fork_key.server for other in self._targets) >= MOST_TARGETS:
-                raise ForkUnavailable("variables that an interpreter reads at its start differ from start to start")
-            self._targets[fork_key] = ForkTarget(
-                fork_key, spawn=self._spawn, tasks=self._tasks, files=self._files, journal=self._journal
-            )
+                raise ForkUnavailable(
+                    "its working directory or variables that an interpreter reads first differ from start to start"
+                )
+            self._targets[fork_key] = ForkTarget(fork_key, spawn=self._spawn, tasks=self._tasks, journal=self._journal)
         return self._targets[fork_key]
 
 
-def import_profiles(state_dir: Path | None) -> ImportProfiles:
-    """Return the import profiles of hubs with this state directory."""
-    return ImportProfiles(state_dir / FOLDER if state_dir is not None else None)
+def read_fallbacks(path: Path) -> dict[str, str]:
+    """Return why servers with `spawn: fork` were executed instead, by server name. path: of the file FALLBACKS."""
+    try:
+        saved = json.loads(read_private(path, limit=_FALLBACKS_BYTES))
+        return {str(name): str(reason) for name, reason in saved.items()}
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return {}
+
+
+def _save_fallback(path: Path, server: str, reason: str | None) -> None:
+    saved = read_fallbacks(path)
+    changed = {name: text for name, text in saved.items() if name != server} | ({server: reason} if reason else {})
+    try:
+        if changed != saved:
+            write_private(path, json.dumps(changed).encode())
+    except OSError as exc:  # a full disk must not stop the tools
+        logger.debug("cannot save %s: %s", path, exc)
 
 
 def _fork_key(spec: ServerSpec, program: Program, env: Mapping[str, str], cwd: str) -> ForkKey:

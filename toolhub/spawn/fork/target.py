@@ -1,4 +1,4 @@
-"""One server that is started repeatedly: its import profile, and the zygote that has loaded these modules.
+"""One server that is started repeatedly: what it imports, and the zygote that has loaded these modules.
 
 The first process is forked from an empty zygote and records its imports. Starts that come meanwhile wait for it, and
 then for the zygote that loads these modules. Together that takes as long as two starts. Every later start takes a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ import anyio.abc
 from toolhub.limits.backoff import RestartIntensity
 from toolhub.owned import Held, hold
 from toolhub.spawn.child import Child, Request, SpawnFailed, StarterLost
-from toolhub.spawn.fork.import_profile import ImportProfile, ImportProfiles
 from toolhub.spawn.fork.python_command import Program
 from toolhub.spawn.fork.zygote_process import PreloadError, Spawn, ZygoteProcess, open_zygote
 from toolhub.spawn.journal import Journal
@@ -34,7 +33,7 @@ _IDLE_EMPTY_S = 5.0
 COOLDOWN_S = 120.0
 # Each attempt excludes at least one more module. A program with more unsafe modules than this is executed.
 _MOST_ATTEMPTS = 8
-_RECORD_BYTES = 1 << 20
+_RECORD_BYTES, _MOST_NAMES = 1 << 20, 4000
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +62,6 @@ class ForkKey:
     task_variables: frozenset[str]
     cwd_varies: bool = False
 
-    @property
-    def identity(self) -> list[str]:
-        """Identifies the import profile, also after a restart of the hub. Holds no values of variables."""
-        return [self.server, *self.program.interpreter, self.program.name, self.folder]
-
 
 class ForkTarget:
     """See the module's text. `tasks`: the task group of its zygotes."""
@@ -78,14 +72,15 @@ class ForkTarget:
         *,
         spawn: Spawn,
         tasks: anyio.abc.TaskGroup,
-        files: ImportProfiles,
         journal: Journal | None,
     ) -> None:
         self.fork_key = fork_key
-        self.profile: ImportProfile = files.load(fork_key.identity)
+        self.modules: dict[str, None] | None = dict.fromkeys(fork_key.preload) or None
+        """What a zygote loads, in this order; None while no process was observed."""
+        self.excluded: dict[str, str] = {}
+        """Modules that a zygote must not load, with the reasons."""
         self._spawn = spawn
         self._tasks = tasks
-        self._files = files
         self._journal = journal
         self._zygote: Held[ZygoteProcess] | None = None
         self._changed = anyio.Event()
@@ -106,7 +101,7 @@ class ForkTarget:
                         return await self._fork(self._zygote.value, request)
                     except StarterLost:
                         self._zygote = None  # it ended in the moment of the request
-                elif self.profile.names is None and not self._is_learning:
+                elif self.modules is None and not self._is_learning:
                     return await self._start_first(request)
                 else:
                     await self._wait_for_change()
@@ -148,7 +143,7 @@ class ForkTarget:
             self._notify()
 
     async def _fork(self, zygote: ZygoteProcess, request: Request) -> Child:
-        if zygote.forks:
+        if zygote.forks or self.fork_key.preload:
             return await zygote.fork(request)
         record = os.memfd_create("imports")
         try:
@@ -163,12 +158,13 @@ class ForkTarget:
     def _learn(self, record: int) -> None:
         """Add what a process has imported so far. It has answered its handshake, or has ended."""
         names = os.pread(record, _RECORD_BYTES, 0).decode("utf-8", "replace").splitlines()
-        if self.profile.add(names):
-            self._files.save(self.fork_key.identity, self.profile)
+        known = self.modules or {}
+        known |= dict.fromkeys(name for name in names if all(map(str.isidentifier, name.split("."))))
+        self.modules = dict.fromkeys(list(known)[:_MOST_NAMES])
         self._stop_learning()
 
     def _end_record(self, record: int) -> None:
-        if self.profile.names is not None:
+        if self.modules is not None:
             self._learn(record)  # adds what it imported after its handshake
         self._stop_learning()
         os.close(record)
@@ -187,37 +183,33 @@ class ForkTarget:
 
     async def _preloaded_zygote(self) -> Held[ZygoteProcess]:
         """Start zygotes until one has loaded every module that is safe to load."""
-        check_each = False
         for _ in range(_MOST_ATTEMPTS):
-            opened = self._open(self.profile.names or [], IDLE_S, check_each=check_each)
+            opened = self._open(self.modules or (), IDLE_S)
             try:
                 return await hold(self._tasks, opened, until=ZygoteProcess.wait_gone, name="zygote")
             except PreloadError as exc:
-                if not exc.modules and check_each:
+                if not exc.modules:
                     raise
-                self._exclude(exc.modules, exc.reason)
-                check_each = True
-        last = next(reversed(self.profile.excluded.values()))
-        raise PreloadError(f"too many of the modules that it imports cannot be preloaded; the last one: {last}")
+                last = f"{exc.modules[-1]}: {exc.reason}"
+                if self.fork_key.preload:
+                    raise PreloadError(f"{last}; remove it from `preload`") from exc
+                logger.info("%s: %s is not preloaded: %s", self.fork_key.program.name, ", ".join(exc.modules), last)
+                self.excluded.update(dict.fromkeys(exc.modules, last))
+        raise PreloadError(
+            f"too many of the modules that it imports cannot be preloaded; the last one: {last}. "
+            "With `preload` only the modules listed there are loaded"
+        )
 
-    def _exclude(self, modules: Sequence[str], reason: str) -> None:
-        if modules:
-            text = f"{modules[-1]}: {reason}"
-            logger.info("%s: %s is not preloaded: %s", self.fork_key.program.name, ", ".join(modules), text)
-            self.profile.excluded.update(dict.fromkeys(modules, text))
-            self._files.save(self.fork_key.identity, self.profile)
-
-    def _open(self, modules: Sequence[str], idle_s: float, *, check_each: bool = False) -> Any:
+    def _open(self, modules: Iterable[str], idle_s: float) -> Any:
         fork_key = self.fork_key
         order: Mapping[str, Any] = {
             "modules": list(modules),
             "own": sorted(fork_key.program.own),
-            "excluded": list(self.profile.excluded),
+            "excluded": list(self.excluded),
             "preload": list(fork_key.preload) if idle_s != _IDLE_EMPTY_S else [],
             "folder": fork_key.folder,
             "task_variables": sorted(fork_key.task_variables),
             "cwd_varies": fork_key.cwd_varies,
-            "check_each": check_each,
             "idle_s": idle_s,
             "env": dict(fork_key.env),
         }
@@ -238,5 +230,5 @@ class ForkTarget:
         self._intensity.reset()
 
     def __repr__(self) -> str:
-        known = "unknown" if self.profile.names is None else len(self.profile.names)
+        known = "unknown" if self.modules is None else len(self.modules)
         return f"<ForkTarget {self.fork_key.program.name} modules={known} zygote={self._zygote is not None}>"
