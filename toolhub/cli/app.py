@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from toolhub import __version__
+from toolhub.cli.complete import complete_server, complete_tool
 from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, Group, command
 from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
@@ -231,7 +232,10 @@ def stdio(
 
 @command(app, USE, "toolhub tools", "toolhub tools time --config hub.yaml", "toolhub tools --hub http://127.0.0.1:8765")
 def tools(
-    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Only the tools of this server.")] = None,
+    server: Annotated[
+        str | None,
+        typer.Argument(metavar="SERVER", help="Only the tools of this server.", autocompletion=complete_server),
+    ] = None,
     config: ConfigOption = None,
     hub: HubOption = None,
     token: TokenOption = None,
@@ -252,8 +256,11 @@ def tools(
     "toolhub call files read_file @arguments.json --timeout 30",
 )
 def call(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="Name of the server, as in the config.")],
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool.")],
+    server: Annotated[
+        str,
+        typer.Argument(metavar="SERVER", help="Name of the server, as in the config.", autocompletion=complete_server),
+    ],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool.", autocompletion=complete_tool)],
     arguments: Annotated[
         str, typer.Argument(metavar="JSON", help="Arguments: a JSON object, @FILE, or - for stdin.")
     ] = "{}",
@@ -296,13 +303,14 @@ def tasks(
     _work("tasks").show_tasks(hub, token_file or token, as_json)
 
 
-@command(app, USE, "toolhub servers", "toolhub servers --json")
-def servers(as_json: JsonOption = False) -> None:
+@command(app, USE, "toolhub servers", "toolhub servers --config hub.yaml")
+def servers(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List the builtin servers with their tools and options.
 
-    A config uses one by its name: `builtin: clock`.
+    A config uses one by its name: `builtin: clock`. With --config it lists the servers of that config instead, with the
+    tools that are known without starting them.
     """
-    _work("servers").list_servers(as_json)
+    _work("servers").list_servers(config, as_json)
 
 
 @command(

@@ -1,10 +1,12 @@
-"""`toolhub servers`: the builtin servers of the installed packages, with their tools and options."""
+"""`toolhub servers`: the builtin servers of the installed packages, or the servers of a config. None is started."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,9 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 
-from toolhub.cli.shared import console, print_json, run
+from toolhub.catalog.store import CatalogStore
+from toolhub.cli.shared import console, print_json, read_config, run
+from toolhub.config import Config, ServerSpec, redact
 from toolhub.extensions import builtin_servers, find_builtin
 
 # Parameters of a factory that only Python code can give, not a config.
@@ -34,13 +38,58 @@ class Builtin:
     problem: str | None = None
 
 
-def list_servers(as_json: bool) -> None:
-    """Print every builtin server of the installed packages."""
-    found = run(find_servers)
+@dataclass(frozen=True)
+class Configured:
+    """tools: those that are known without a start; None: not known."""
+
+    name: str
+    reach: str
+    share: str
+    tools: tuple[str, ...] | None = None
+
+
+def list_servers(path: Path | None, as_json: bool) -> None:
+    """Print every builtin server of the installed packages, or with a path every server of that config."""
+    found = run(find_servers) if path is None else run(functools.partial(_find_configured, read_config(path)))
     if as_json:
         print_json([asdict(server) for server in found])
+        return
+    out = console()
+    for server in found:
+        if isinstance(server, Configured):
+            _print_configured(out, server)
+        else:
+            _print(out, server)
+    if path is None:
+        out.print("In a config: `clock: {builtin: clock}`. Every option is in servers/README.md, and in --json.")
+
+
+async def _find_configured(config: Config) -> list[Configured]:
+    return [
+        Configured(spec.name, _reach(spec), spec.share, await known_tools(config, spec))
+        for spec in config.servers.values()
+    ]
+
+
+def _reach(spec: ServerSpec) -> str:
+    return f"builtin {spec.builtin}" if spec.builtin else spec.command_line or redact(spec.url or "", spec.secrets)
+
+
+async def known_tools(config: Config, spec: ServerSpec) -> tuple[str, ...] | None:
+    """Return the tools of a server that clients may call, without starting it; None if they are not known.
+
+    A builtin server is asked. What another server has listed is known from its last start.
+    """
+    if spec.builtin is not None:
+        found = await _look_at(spec.name, spec.builtin)
+        names = None if found.problem else found.tools
     else:
-        _print(console(), found)
+        saved = CatalogStore(config.hub.state_path / "catalog").read(spec)
+        names = None if saved is None else tuple(str(tool["name"]) for tool in saved)
+    allowed = spec.tools.allow
+    return names and tuple(
+        name for name in names if name not in spec.tools.deny and (allowed is None or name in allowed)
+    )
 
 
 async def find_servers() -> list[Builtin]:
@@ -88,17 +137,21 @@ def _fields(model: BaseModel, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _print(out: Console, servers: list[Builtin]) -> None:
-    for server in servers:
-        out.print(f"[bold]{escape(server.name)}[/]  {escape(server.description)}", soft_wrap=True)
-        if server.problem is not None:
-            out.print(f"  [yellow]not available here:[/] {escape(server.problem)}", soft_wrap=True)
-        else:
-            out.print(f"  [dim]tools:[/] {escape(', '.join(server.tools))}", soft_wrap=True)
-        out.print(f"  [dim]options:[/] {escape(_short(server.options or {}))}\n", soft_wrap=True)
+def _print(out: Console, server: Builtin) -> None:
+    out.print(f"[bold]{escape(server.name)}[/]  {escape(server.description)}", soft_wrap=True)
+    if server.problem is not None:
+        out.print(f"  [yellow]not available here:[/] {escape(server.problem)}", soft_wrap=True)
+    else:
+        out.print(f"  [dim]tools:[/] {escape(', '.join(server.tools))}", soft_wrap=True)
+    out.print(f"  [dim]options:[/] {escape(_short(server.options or {}))}\n", soft_wrap=True)
+
+
+def _print_configured(out: Console, server: Configured) -> None:
+    tools = "not known before its first start" if server.tools is None else ", ".join(server.tools)
     out.print(
-        "In a config: `clock: {builtin: clock}`. Every option is in servers/README.md, and in --json.", soft_wrap=True
+        f"[bold]{escape(server.name)}[/]  {escape(server.reach)}  [dim](share: {server.share})[/]", soft_wrap=True
     )
+    out.print(f"  [dim]tools:[/] {escape(tools)}\n", soft_wrap=True)
 
 
 def _short(options: dict[str, Any]) -> str:

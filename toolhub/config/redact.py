@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolhub.config.interpolate import texts
 
@@ -48,6 +49,17 @@ def named_secrets(mapping: Mapping[str, Any]) -> Iterator[str]:
             yield text
             if scheme := _SCHEME.fullmatch(text):
                 yield scheme[1]
+
+
+def url_secrets(url: str) -> Iterator[str]:
+    """Yield the password of a URL, and the values in its query whose names contain KEY, TOKEN or the like."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    for value in filter(None, (parts.password, *named_secrets(dict(parse_qsl(parts.query))))):
+        yield value
+        yield quote(value)  # as it may stand in the URL
 
 
 def secret_arguments(args: Sequence[str]) -> Iterator[str]:

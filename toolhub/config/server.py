@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -13,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from toolhub.config.interpolate import BadReference, Template, fill, map_texts, template_of, texts
 from toolhub.config.problems import Key, Problem, format_key_path
-from toolhub.config.redact import long_enough, named_secrets, redact, redacted_arguments, secret_arguments
+from toolhub.config.redact import long_enough, named_secrets, redact, redacted_arguments, secret_arguments, url_secrets
 from toolhub.config.rules import (
     broken_rules,
     check_builtin,
@@ -237,12 +238,15 @@ class ServerSpec(Section):
     def secrets(self) -> frozenset[str]:
         """The secrets of this server. `redact` removes them from texts."""
         named = (*named_secrets(self.env), *named_secrets(self.headers), *named_secrets(self.options))
-        return long_enough(self._inserted.union(named, secret_arguments(self.args)))
+        return long_enough(self._inserted.union(named, secret_arguments(self.args), url_secrets(self.url or "")))
 
     @property
     def command_line(self) -> str:
-        """The command without secrets."""
-        return redact(" ".join([self.command or "", *redacted_arguments(self.args)]).strip(), self.secrets)
+        """The command as a shell takes it, without secrets; "" for a server without one."""
+        if self.command is None:
+            return ""
+        command = redact(shlex.join([self.command, *redacted_arguments(self.args)]), self.secrets)
+        return f"cd {shlex.quote(self.cwd)} && {command}" if self.cwd else command
 
     def for_task(self, values: Mapping[str, str]) -> ServerSpec:
         """Return the spec with `${task.<name>}` replaced; the spec itself if there is nothing to replace.

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+from served_hub import environment, served
 from toolhub_command import Shell
 
 
@@ -44,3 +48,47 @@ def test_a_builtin_may_be_named_by_module_and_factory_too(shell: Shell) -> None:
     (shell.folder / "hub.yaml").write_text(json.dumps(config))
     done = shell("call", "time", "get_current_time", "--json")
     assert done.returncode == 0 and "UTC" in done.stdout
+
+
+CONFIG = """
+servers:
+  clock: {builtin: clock, tools: {deny: [convert_time]}}
+  other: {command: my-program, args: [--key, "${MY_KEY:-}", a b], cwd: /my dir}
+  remote: {url: "https://example.org/mcp?api_key=hunter2hunter2", share: hub}
+"""
+
+
+def test_the_servers_of_a_config_are_listed_without_a_start_and_without_secrets(shell: Shell) -> None:
+    (shell.folder / "hub.yaml").write_text(CONFIG)
+    clock, other, remote = json.loads(shell("servers", "-c", "hub.yaml", "--json").stdout)
+    assert clock == {"name": "clock", "reach": "builtin clock", "share": "task", "tools": ["get_current_time"]}
+    assert other["reach"] == "cd '/my dir' && my-program --key '***' 'a b'" and other["tools"] is None
+    assert remote["reach"] == "https://example.org/mcp?api_key=***" and remote["share"] == "hub"
+    assert "tools: not known before its first start" in shell("servers", "--config", "hub.yaml").stdout
+
+
+def completed(shell: Shell, *words: str, **env: str) -> list[str]:
+    """What a shell offers for the last word."""
+    asked = {"_TOOLHUB_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    program = Path(sys.executable).parent / "toolhub"
+    own = environment(asked | {"XDG_STATE_HOME": str(shell.folder / "state")} | env)
+    done = subprocess.run([program], cwd=shell.folder, env=own, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_servers_and_their_tools(shell: Shell) -> None:
+    assert completed(shell, "toolhub", "call", "c") == []  # no config yet
+    (shell.folder / "hub.yaml").write_text(CONFIG.replace("${MY_KEY:-}", "${MY_KEY}"))
+    assert completed(shell, "toolhub", "call", "") == ["clock", "other", "remote"]
+    assert completed(shell, "toolhub", "tools", "-c", "hub.yaml", "re") == ["remote"]
+    assert completed(shell, "toolhub", "call", "clock", "", MY_KEY="k") == ["get_current_time"]
+    assert completed(shell, "toolhub", "call", "other", "", MY_KEY="k") == []
+    assert completed(shell, "toolhub", "call", "--hub", f"unix://{shell.folder}/none.sock", "") == []
+
+
+def test_a_shell_completes_the_tools_that_a_server_has_listed_and_the_servers_of_a_hub(echo: Shell) -> None:
+    assert "echo" in echo("tools", "echo").stdout
+    assert completed(echo, "toolhub", "call", "echo", "ec") == ["echo"]
+    with served(echo.folder / "hub.yaml") as hub:
+        assert completed(echo, "toolhub", "call", "--hub", hub.http, "") == ["echo"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ def server(**keys: Any) -> ServerSpec:
         {"env": {"db_password": SECRET}},
         {"url": "http://h", "headers": {"Authorization": f"Bearer {SECRET}"}},
         {"builtin": "m:f", "options": {"credentials": {"user": SECRET}}},
+        {"url": f"http://h/mcp?page=1&api_key={SECRET}"},
+        {"url": f"http://me:{SECRET}@h/mcp"},
     ],
 )
 def test_what_comes_from_the_environment_or_is_named_like_a_secret_is_one(keys: dict[str, Any]) -> None:
@@ -72,7 +75,7 @@ def test_secrets_survive_for_task_and_include_what_the_task_brought() -> None:
 def test_what_an_argument_calls_a_secret_is_one_and_is_never_shown(args: list[str], shown: list[str]) -> None:
     spec = server(args=args)
     assert redacted_arguments(args) == shown
-    assert spec.command_line == " ".join(["x", *shown])
+    assert spec.command_line == shlex.join(["x", *shown])
     assert redact(f"--{SECRET}", spec.secrets) in ("--***", "***")
     assert SECRET not in repr(spec)
 
