@@ -81,9 +81,7 @@ def _ask_all(names: Sequence[str], summary: Summary, *, ask: Asking, as_json: bo
 
     def use(result: Json) -> None:
         if out == HERE and result["git"]["dirty"]:
-            _say(
-                f"{result['question']}: not kept, as the checkout has local changes; commit them, or use --out"
-            )
+            _say(f"{result['question']}: not kept, as the checkout has local changes; commit them, or use --out")
         elif out and result["is_look"]:
             _say(f"{result['question']}: a short run, not kept; for a whole one: toolhub bench {result['question']}")
         elif out:

@@ -61,7 +61,7 @@ class ServedHub:
         config.write_text(json.dumps({"hub": {"state_dir": str(self._home)}, **self._document}))
         self._stderr = (self._home / "stderr").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "toolhub", "serve", "--config", str(config), *self._doors()],
+            [sys.executable, "-m", "toolhub", "serve", "--config", str(config), *self._listen_options()],
             cwd=ROOT,
             env={
                 **os.environ,
@@ -90,7 +90,7 @@ class ServedHub:
     def address(self) -> str:
         return f"unix://{self.socket}"
 
-    def _doors(self) -> list[str]:
+    def _listen_options(self) -> list[str]:
         return ["--private", "--uds", self.socket]
 
     def _wait_ready(self) -> bool:
@@ -131,7 +131,7 @@ class ServedHub:
 
 
 class HttpHub(ServedHub):
-    """The same hub behind its TCP door; `address` is its MCP endpoint, `url` what all its endpoints begin with."""
+    """The same hub on TCP; `address` is its MCP endpoint, `url` what all its endpoints begin with."""
 
     @property
     def url(self) -> str:
@@ -143,7 +143,7 @@ class HttpHub(ServedHub):
     def address(self) -> str:
         return f"{self.url}/mcp"
 
-    def _doors(self) -> list[str]:
+    def _listen_options(self) -> list[str]:
         return ["--port", "0"]
 
     def _wait_ready(self) -> bool:

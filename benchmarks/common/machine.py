@@ -72,7 +72,7 @@ class NoiseWatch:
     """Measures what else ran: the machine's busy time less our own and that of the children we waited for."""
 
     unwaited_cpu_s = 0.0
-    """Of those of our processes that nobody waited for; whoever knows says so before the end."""
+    """CPU time of our own processes that were not waited for. The benchmark sets it before the end."""
 
     def __enter__(self) -> Self:
         self._load = os.getloadavg()

@@ -53,7 +53,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     raw: Json = field(default_factory=dict)
     unwaited_cpu_s: float = 0.0
-    """CPU time of our own processes that nobody waited for, lest it count as somebody else's."""
+    """CPU time of our own processes that were not waited for. Without it they would count as others' noise."""
 
     def to_json(self) -> Json:
         return asdict(self)

@@ -1,6 +1,6 @@
 """An endpoint on the loopback interface that answers as Serper does and notes what its connections cost.
 
-A worker role: in a process of its own its work is in nobody's numbers.
+A worker role: in a process of its own, so that no variant's numbers include its work.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # What a client does not close would keep its thread, and with it the end, waiting.
     block_on_close = False
-    # A crowd connects at the same moment; beyond the backlog connections are reset.
+    # Many clients connect at the same moment; beyond the backlog connections are reset.
     request_queue_size = 256
 
     def __init__(self, tls: ssl.SSLContext | None, delay_s: float, answer_s: float) -> None:

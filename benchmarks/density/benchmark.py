@@ -32,8 +32,8 @@ _EACH_COLUMNS = [
     Column("total", "MiB in all"),
     Column("left_behind", "left behind"),
 ]
-_CROWD_COLUMNS = [
-    Column("way", "one hub, nobody calls"),
+_MANY_COLUMNS = [
+    Column("way", "one hub, no calls"),
     Column("tasks", "open"),
     Column("wanted", "of"),
     Column("seconds", "opened after s", 1),
@@ -46,11 +46,11 @@ _CROWD_COLUMNS = [
 
 @dataclass(frozen=True)
 class DensityScale:
-    """Tasks at the two looks that give what one more takes, and the crowds: of builtin tasks and of stdio sessions.
+    """Numbers of tasks: at the two looks that give what one more takes; and many, of builtin servers and of sessions.
 
     forked, spawned: the looks of `spawn: fork` and of `spawn: exec`, whose tasks are dear; all others have `looks`.
     budget_s: of each stage.
-    server: of the crowd of sessions; None: mcp_server_time.
+    server: of the stdio sessions; None: mcp_server_time.
     """
 
     looks: tuple[int, int]
@@ -75,12 +75,12 @@ def run(scale: DensityScale) -> Outcome:
     for row in each.values():
         part = ratio(row["mib"], each["exec"]["mib"])
         row["percent"] = None if part is None else part * 100
-    crowds = {name: _crowd(stages[name], packed[name]) for name in ("builtin", "builtin_yaml", "sessions")}
+    many = {name: _many(stages[name], packed[name]) for name in ("builtin", "builtin_yaml", "sessions")}
     outcome.tables = [
         Table("The servers of MiroThinker: what each further idle task takes", _EACH_COLUMNS, [*each.values()]),
-        Table("Crowds", _CROWD_COLUMNS, [*crowds.values()]),
+        Table("Many tasks", _MANY_COLUMNS, [*many.values()]),
     ]
-    outcome.targets = _targets(crowds, sum(p.left_behind for p in packed.values()))
+    outcome.targets = _targets(many, sum(p.left_behind for p in packed.values()))
     outcome.raw = {name: asdict(p) for name, p in packed.items()}
     return outcome
 
@@ -141,7 +141,7 @@ def _each(stage: Stage, packed: CapacityResult) -> Json:
     }
 
 
-def _crowd(stage: Stage, packed: CapacityResult) -> Json:
+def _many(stage: Stage, packed: CapacityResult) -> Json:
     row: Json = {"way": stage.label, "wanted": stage.counts[-1], "tasks": 0, "left_behind": packed.left_behind}
     if not packed.sizes:
         return row
@@ -159,11 +159,11 @@ def _stop(stage: Stage, packed: CapacityResult) -> str:
 # --- verdict ------------------------------------------------------------------------------------------------------
 
 
-def _targets(crowds: Mapping[str, Json], left_behind: int) -> list[Target]:
+def _targets(many: Mapping[str, Json], left_behind: int) -> list[Target]:
     return [
-        _total(f"{OPEN_TASKS:,} open tasks, builtin with a session each", crowds["builtin"], OPEN_TASKS, 1),
-        _total(f"{OPEN_TASKS:,} open tasks, builtin as in the config", crowds["builtin_yaml"], OPEN_TASKS, 1),
-        _total(f"{SESSIONS} sessions with spawn: fork", crowds["sessions"], SESSIONS, 8),
+        _total(f"{OPEN_TASKS:,} open tasks, builtin with a session each", many["builtin"], OPEN_TASKS, 1),
+        _total(f"{OPEN_TASKS:,} open tasks, builtin as in the config", many["builtin_yaml"], OPEN_TASKS, 1),
+        _total(f"{SESSIONS} sessions with spawn: fork", many["sessions"], SESSIONS, 8),
         Target("processes left behind", left_behind, 0),
     ]
 

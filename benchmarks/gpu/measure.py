@@ -174,7 +174,7 @@ def _scaled(scale: kv_results.KvScale, machine: Machine, engines: kv_results.KvE
 async def _engine(machine: Machine, *, cache: int | None = None, pins: bool = False) -> AsyncIterator[Served]:
     """A running engine; its whole process group ends with the block. Raises RuntimeError if it does not come up."""
     with socket.socket() as holder:
-        # Kept bound: nobody else is given the port, and engines reuse addresses.
+        # Kept bound: no other process gets the port, and engines reuse addresses.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         port = holder.getsockname()[1]
@@ -230,8 +230,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _has_ended(process: subprocess.Popen[bytes], number: int = 0) -> bool:
-    """Send a signal to its group, by default none; return whether nobody was there to get it."""
-    process.poll()  # one that has ended is in its group until somebody knows
+    """Send a signal to its group, by default none; return whether the group was empty."""
+    process.poll()  # one that has ended stays in its group until it is waited for
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """What does the model server's prefix cache give an agent, with hints and without? On a real engine.
 
-Four parts: a tool wait with an emptied cache (hints from the agent, pins, hints from the LLM door), the same with
+Four parts: a tool wait with an emptied cache (hints from the agent, pins, hints from the LLM proxy), the same with
 nothing evicted, the throughput of many tasks, and a long conversation under each policy of leaving out old results.
 """
 
@@ -66,10 +66,10 @@ async def _measure(scale: KvScale, engines: KvEngines) -> KvResults:
     variants = [HintVariant(REFERENCE, "off", False), HintVariant(NOTHING, "off", True), HintVariant(AHEAD, "on", True)]
     async with engines.small_cache() as served:
         if proxy_missing is None:
-            async with llm_proxy.open_frontend(served, scale.sizes) as door:
-                both = [*variants, HintVariant(LLM_PROXY, "door", True)]
+            async with llm_proxy.open_frontend(served, scale.sizes) as proxy:
+                both = [*variants, HintVariant(LLM_PROXY, "proxy", True)]
                 sides: Mapping[str, HintSettings] = {"off": OFF, "on": ON}
-                waits = await measure_waits(served, both, scale.rounds, scale.sizes, sides, {"door": door})
+                waits = await measure_waits(served, both, scale.rounds, scale.sizes, sides, {"proxy": proxy})
         else:
             waits = await measure_waits(served, variants, scale.rounds, scale.sizes, {"off": OFF, "on": ON})
         quiet = [HintVariant("off", "off", False), HintVariant("auto", "auto", False)]

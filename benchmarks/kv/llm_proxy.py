@@ -28,7 +28,7 @@ def missing() -> str | None:
     """Why the proxy cannot be measured here."""
     if any(entry.name == "llm" for entry in importlib.metadata.entry_points(group=FRONTENDS)):
         return None
-    return "the LLM door is not installed (entry point `llm` of toolhub.frontends)"
+    return "the LLM proxy is not installed (entry point `llm` of toolhub.frontends)"
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def open_frontend(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
         side = await stack.enter_async_context(open_side(behind))
 
         async def through(variant: HintVariant) -> Json:
-            name = f"door{uuid.uuid4().hex[:8]}"
+            name = f"proxy{uuid.uuid4().hex[:8]}"
             async with remote.task(name) as task:
                 return await trial(side, HubTools(task), variant, others, name)
 

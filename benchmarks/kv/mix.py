@@ -1,4 +1,4 @@
-"""What hints cost everybody else: many tasks at once on a cache that is too small for them, with hints and without."""
+"""What hints cost other users: many tasks at once on a cache that is too small for them, with hints and without."""
 
 from __future__ import annotations
 

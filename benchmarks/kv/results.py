@@ -13,7 +13,7 @@ from benchmarks.kv.mix import Mix, Throughput
 from benchmarks.kv.waits import Sizes, WaitStats
 from benchmarks.llm.scripted_agent import Served
 
-REFERENCE, NOTHING, AHEAD, PIN, LLM_PROXY = "reference", "nothing", "ahead", "pin", "door"
+REFERENCE, NOTHING, AHEAD, PIN, LLM_PROXY = "reference", "nothing", "ahead", "pin", "proxy"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ class KvScale:
 
 @dataclass
 class KvResults:
-    """calm: nothing evicted. pinned: on an engine with toolhub's scheduler. no_door: why none was measured."""
+    """calm: nothing evicted. pinned: on an engine with toolhub's scheduler.
+
+    proxy_missing: why the LLM proxy was not measured.
+    """
 
     waits: WaitStats
     calm: WaitStats

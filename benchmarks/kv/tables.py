@@ -15,7 +15,7 @@ VARIANTS = {
     REFERENCE: "nothing evicted, no hints (reference)",
     NOTHING: "evicted, no hints",
     AHEAD: "evicted, prefill-ahead by the agent",
-    LLM_PROXY: "evicted, prefill-ahead by the LLM door",
+    LLM_PROXY: "evicted, prefill-ahead by the LLM proxy",
     PIN: "fillers come, pinned",
 }
 POLICIES = {
@@ -97,7 +97,7 @@ def _calm_table(found: KvResults) -> Table:
 
 
 def _off_after(calm: WaitStats, variant: str) -> int | None:
-    """The first wait at whose end the hints were off; None: they never were."""
+    """The first wait after which the hints were off; None if they stayed on."""
     states = [each.get("is_off", False) for each in calm.trials.get(variant, [])]
     return states.index(True) + 1 if True in states else None
 
@@ -164,7 +164,7 @@ def _keep(found: KvResults, policy: str, key: str) -> float:
 
 
 def _whole(found: KvResults, policy: str) -> bool:
-    """Did it get as far as the others? Where the context was full before, its sums are of fewer turns."""
+    """Whether it played all turns. If the context was full before, its sums are of fewer turns."""
     return _keep(found, policy, "turns") == _keep(found, EXACT.name, "turns")
 
 
@@ -199,7 +199,7 @@ def _targets(found: KvResults, scale: KvScale) -> list[Target]:
     times = {name: _keep(found, name, "total_s") for name in POLICIES}
     return [
         *claims("prefill-ahead", AHEAD),
-        *claims("prefill-ahead by the LLM door", LLM_PROXY),
+        *claims("prefill-ahead by the LLM proxy", LLM_PROXY),
         *claims("pin", PIN, "pinned"),
         Target("pin: cached tokens ÷ un-evicted", share if pinned else None, 0.95, "×", at_most=False),
         Target("nothing evicted: TTFT with hints ÷ without", calm, 1.05, "×"),
@@ -232,9 +232,9 @@ def _notes(found: KvResults, scale: KvScale, engines: KvEngines) -> list[str]:
         "weights call no tools. TTFT is the client's, from sending the request to the first piece of text.",
         f"A wait is that of a task of its own: a prompt of some {sizes.prompt} tokens beside the tools' description, a "
         f"call of {sizes.tool_s:g} s, a result of {sizes.result} tokens. From the tool's start on, {sizes.fillers} "
-        f"prompts of {sizes.filler} tokens come from somebody else, one after another; the cache holds "
+        f"prompts of {sizes.filler} tokens come from other users, one after another; the cache holds "
         f"{engines.cache_tokens:,} tokens. The hints have seen the tool's durations before and choose the moment "
-        "themselves (`mode: on`, so that no wait is left out for comparison). Ways take turns.",
+        "themselves (`mode: on`, so that no wait is left out for comparison). Variants take turns.",
     ]
     if found.pinned is not None:
         notes.append(
@@ -243,10 +243,10 @@ def _notes(found: KvResults, scale: KvScale, engines: KvEngines) -> list[str]:
             "of the cache, and nothing is prefilled ahead."
         )
     if found.proxy_missing is not None:
-        notes.append(f"Left out: the LLM door; {found.proxy_missing}.")
+        notes.append(f"Left out: the LLM proxy; {found.proxy_missing}.")
     else:
         notes.append(
-            "Through the door: `toolhub serve` in front of the same engine, its tool a builtin of the hub; "
+            "Through the LLM proxy: `toolhub serve` in front of the same engine, its tool a builtin of the hub; "
             "the agent's own hints are off. The reference does not go through it."
         )
     statistics = found.mix.statistics

@@ -121,7 +121,7 @@ async def measure_waits(
     modes: Mapping[str, HintSettings],
     more: Mapping[str, Trial] | None = None,
 ) -> WaitStats:
-    """Take turns through the variants. modes: the hints of each side; more: sides that are opened by somebody else."""
+    """Take turns through the variants. modes: the hints of each side; more: sides that the caller has opened."""
     found = WaitStats()
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         others = Others(http, served, await open_writer(http, served), sizes)
@@ -132,7 +132,7 @@ async def measure_waits(
                     told = await more[variant.side](variant)
                 else:
                     told = await trial(sides[variant.side], tools, variant, others)
-                # Each of these trials begins with a prompt that nobody knows, so none is a warm-up.
+                # Each of these trials begins with a prompt that no cache has, so none is a warm-up.
                 found.trials.setdefault(variant.name, []).append({"round": number, **told})
             found.statistics = {name: side.hints.statistics() for name, side in sides.items()}
     return found

@@ -49,7 +49,7 @@ async def open_writer(http: httpx2.AsyncClient, served: Served) -> Writer:
 
 
 async def ask(http: httpx2.AsyncClient, served: Served, messages: list[dict[str, str]]) -> Any:
-    """One request for one token, as somebody else would send it."""
+    """Send a request for one token, as another user would."""
     body = {"model": served.model, "messages": messages, "max_tokens": 1, "stream": False}
     headers = {"Authorization": f"Bearer {served.key}"} if served.key else {}
     answer = await http.post(f"{served.url}/chat/completions", json=body, headers=headers)

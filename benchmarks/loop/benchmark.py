@@ -1,4 +1,4 @@
-"""What does the loop gain an agent beside a plain one? Streaming dispatch, slots, equal queries; on a real engine."""
+"""What does the agent loop gain beside a plain one? Early calls, slots and shared searches, on a real engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.questions import QUESTIONS
 from testbed.engine.install import installed
 from testbed.engine.server import EngineOptions, open_engine
 
-CROWDS = (
+MANY_AGENTS = (
     ManyAgents("64 agents, 32 in flight, a search of 0.8 s, 10 distinct queries", 64, 32, 0.8, 10),
     ManyAgents("20 agents, 8 in flight, a search of 0.4 s, 20 distinct queries", 20, 8, 0.4, 20),
 )
@@ -29,7 +29,7 @@ _LOOPS = {PLAIN: "plain, keeps its slot while it searches", OURS: "toolhub's loo
 
 @dataclass(frozen=True)
 class LoopEngines:
-    """What opens an engine: for the crowds and the task, and one that writes as slowly as a large model does.
+    """What opens an engine: for many agents and the long task, and one that writes as slowly as a large model does.
 
     about: the engine and its model, as the first words of a sentence.
     """
@@ -44,10 +44,10 @@ class LoopScale:
     """rounds: of each part and variant."""
 
     rounds: int
-    crowd_rounds: int
+    agents_rounds: int
     task_rounds: int
     turns: Sequence[Turn] = TURNS
-    crowds: Sequence[ManyAgents] = CROWDS
+    agents: Sequence[ManyAgents] = MANY_AGENTS
     task: LongTask = field(default_factory=LongTask)
     engines: LoopEngines | None = None
     """None: vLLM on this machine's CPU."""
@@ -55,10 +55,10 @@ class LoopScale:
 
 @dataclass(frozen=True)
 class LoopResults:
-    """The rounds of each part, by turn or crowd and by variant."""
+    """The rounds of each part, by turn or case and by variant."""
 
     dispatch: dict[str, dict[str, list[Json]]]
-    crowds: dict[str, dict[str, list[Json]]]
+    agents: dict[str, dict[str, list[Json]]]
     task: list[Json]
 
 
@@ -82,9 +82,9 @@ def run(scale: LoopScale) -> Outcome:
     engines = scale.engines or cpu_engines()
     found = anyio.run(_measure, scale, engines)
     return Outcome(
-        tables=[_dispatch_table(found), *(_crowd_table(found, crowd) for crowd in scale.crowds), _task_table(found)],
+        tables=[_dispatch_table(found), *(_agents_table(found, case) for case in scale.agents), _task_table(found)],
         notes=_notes(scale, engines),
-        raw={"dispatch": found.dispatch, "crowds": found.crowds, "task": found.task},
+        raw={"dispatch": found.dispatch, "agents": found.agents, "task": found.task},
     )
 
 
@@ -92,8 +92,8 @@ async def _measure(scale: LoopScale, engines: LoopEngines) -> LoopResults:
     async with engines.writing() as served:
         dispatch = await measure_dispatch(served, scale.turns, scale.rounds)
     async with engines.fast() as served:
-        crowds = {crowd.name: await measure_many_agents(served, crowd, scale.crowd_rounds) for crowd in scale.crowds}
-        return LoopResults(dispatch, crowds, await measure_task(served, scale.task, scale.task_rounds))
+        agents = {case.name: await measure_many_agents(served, case, scale.agents_rounds) for case in scale.agents}
+        return LoopResults(dispatch, agents, await measure_task(served, scale.task, scale.task_rounds))
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def _dispatch_table(found: LoopResults) -> Table:
     return Table("A turn's wall time, by when its calls start", columns, rows)
 
 
-def _crowd_table(found: LoopResults, crowd: ManyAgents) -> Table:
-    loops = found.crowds[crowd.name]
+def _agents_table(found: LoopResults, case: ManyAgents) -> Table:
+    loops = found.agents[case.name]
     plain = _middle(loops[PLAIN], "wall_s")
     rows = [
         {
@@ -162,7 +162,7 @@ def _crowd_table(found: LoopResults, crowd: ManyAgents) -> Table:
         Column("prefix_s", "common prompt first, s", 2),
         Column("count", "rounds"),
     ]
-    return Table(crowd.name, columns, rows)
+    return Table(case.name, columns, rows)
 
 
 def _task_table(found: LoopResults) -> Table:
@@ -199,7 +199,7 @@ def _notes(scale: LoopScale, engines: LoopEngines) -> list[str]:
         "structured outputs, so they write real text token by token. Calls are MiroFlow's XML.",
         "Calls of a turn that take equally long end together however early the first ones start, so streaming gains "
         "there only over running them one by one; it gains where text follows the call, or an early call is slow.",
-        "The crowd's prompts begin with 2,048 common tokens beside the tools' description, new in every round. The "
+        "The many agents' prompts begin with 2,048 common tokens beside the tools' description, new in each round. The "
         "plain loop is the openai SDK, one kept HTTP client for the search, and a semaphore around each agent; ours "
         "has as many requests in flight, computes the common prompt once before, and asks the hub's search server, "
         "which sends equal queries to the service once. Making the hub and the clients is not counted.",
@@ -212,13 +212,13 @@ BENCHMARK = Benchmark(
     "loop",
     QUESTIONS["loop"],
     run,
-    full=LoopScale(rounds=2, crowd_rounds=3, task_rounds=1),
+    full=LoopScale(rounds=2, agents_rounds=3, task_rounds=1),
     quick=LoopScale(
         rounds=1,
-        crowd_rounds=1,
+        agents_rounds=1,
         task_rounds=1,
         turns=TURNS[2:],
-        crowds=(ManyAgents("8 agents, 4 in flight, a search of 0.4 s, 4 distinct queries", 8, 4, 0.4, 4),),
+        agents=(ManyAgents("8 agents, 4 in flight, a search of 0.4 s, 4 distinct queries", 8, 4, 0.4, 4),),
         task=LongTask(turns=6),
     ),
 )

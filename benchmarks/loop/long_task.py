@@ -87,7 +87,7 @@ def _servers(search_url: str) -> dict[str, Json]:
 
 
 def summary(turns: Sequence[Completion]) -> Json:
-    """Of one conversation. cached_share: of all prompt tokens but the first turn's, which nobody could know."""
+    """Of one conversation. cached_share: of all prompt tokens but the first turn's, which no cache can have."""
     later = turns[1:]
     sent = sum(turn.usage.prompt_tokens for turn in later)
     engine_s = sum(turn.seconds for turn in turns)

@@ -59,13 +59,13 @@ class Stage:
     """What both loops work with. search_url: of the search service; see `loopback`."""
 
     served: Served
-    crowd: ManyAgents
+    case: ManyAgents
     writer: Writer
     service: Worker
     search_url: str
 
 
-async def measure_many_agents(served: Served, crowd: ManyAgents, rounds: int) -> dict[str, list[Json]]:
+async def measure_many_agents(served: Served, case: ManyAgents, rounds: int) -> dict[str, list[Json]]:
     """Both loops in turns. All prompts are new in each round, so that none is a warm-up.
 
     A round is ``{"wall_s", "executions", "prompt", "cached", "written", "cpu_s", "prefix_s"}``: executions are those
@@ -77,9 +77,9 @@ async def measure_many_agents(served: Served, crowd: ManyAgents, rounds: int) ->
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))
         writer = await open_writer(http, served)
         service = stack.enter_context(
-            Worker("benchmarks.common.search_endpoint:open_endpoint", {"answer_s": crowd.tool_s})
+            Worker("benchmarks.common.search_endpoint:open_endpoint", {"answer_s": case.tool_s})
         )
-        stage = Stage(served, crowd, writer, service, f"http://127.0.0.1:{service.ask({})['port']}")
+        stage = Stage(served, case, writer, service, f"http://127.0.0.1:{service.ask({})['port']}")
         loops: dict[str, Callable[[Stage], Awaitable[Json]]] = {PLAIN: _run_plain, OURS: _run_ours}
         for _, variant in interleaved((PLAIN, OURS), rounds - 1):
             cpu = time.process_time()
@@ -89,21 +89,21 @@ async def measure_many_agents(served: Served, crowd: ManyAgents, rounds: int) ->
     return found
 
 
-def _queries(crowd: ManyAgents) -> list[str]:
+def _queries(case: ManyAgents) -> list[str]:
     """One for each agent; new ones in each round, or the service would not be asked."""
     nonce = uuid.uuid4().hex[:4]
-    return [f"{nonce} {number % crowd.queries}" for number in range(crowd.agents)]
+    return [f"{nonce} {number % case.queries}" for number in range(case.agents)]
 
 
 # --- ours ---------------------------------------------------------------------------------------------------------
 
 
 async def _run_ours(stage: Stage) -> Json:
-    crowd = stage.crowd
-    objective, queries = stage.writer.fresh(crowd.shared), _queries(crowd)
+    case = stage.case
+    objective, queries = stage.writer.fresh(case.shared), _queries(case)
     async with (
         _open_hub(stage.search_url) as hub,
-        open_side(stage.served, HintSettings(), max_in_flight=crowd.slots) as side,
+        open_side(stage.served, HintSettings(), max_in_flight=case.slots) as side,
     ):
         began = anyio.current_time()
         async with hub.task("warm-up") as task:
@@ -114,7 +114,7 @@ async def _run_ours(stage: Stage) -> Json:
         prefix_s = anyio.current_time() - began
 
         async def agent(query: str) -> str:
-            name = f"crowd{uuid.uuid4().hex[:8]}"
+            name = f"agents{uuid.uuid4().hex[:8]}"
             async with hub.task(name) as task:
                 script = [called(SERVER, TOOL, {"q": query}), _LAST_WORD]
                 await play(side, Play(name, objective, script, HubTools(task)))
@@ -135,7 +135,7 @@ async def _run_ours(stage: Stage) -> Json:
 
 
 def _system(definitions: list[Json], settings: AgentSettings) -> str:
-    """The system prompt that every agent of the crowd has."""
+    """The system prompt that all agents have."""
     assert settings.system_prompt is not None
     return system_prompt_for(
         catalog_for(definitions, settings), settings, settings.system_prompt, datetime.date.today()
@@ -162,18 +162,18 @@ async def _open_hub(search_url: str) -> AsyncIterator[Hub]:
 
 async def _run_plain(stage: Stage) -> Json:
     """The SDK's client, one kept HTTP client for the search, a semaphore around each agent."""
-    crowd = stage.crowd
-    objective, queries = stage.writer.fresh(crowd.shared), _queries(crowd)
+    case = stage.case
+    objective, queries = stage.writer.fresh(case.shared), _queries(case)
     async with AsyncExitStack() as stack:
         async with _open_hub(stage.search_url) as hub, hub.task("definitions") as task:
             definitions = await HubTools(task).get_all_tool_definitions()
         model = await stack.enter_async_context(open_plain_model(stage.served))
-        limits = httpx2.Limits(max_connections=crowd.agents)
+        limits = httpx2.Limits(max_connections=case.agents)
         search = await stack.enter_async_context(
             httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False, limits=limits)
         )
         system = _system(definitions, AgentSettings(system_prompt=objective))
-        slots = anyio.Semaphore(crowd.slots)
+        slots = anyio.Semaphore(case.slots)
         answers: list[Answer] = []
 
         async def agent(query: str) -> None:

@@ -1,4 +1,4 @@
-"""The blocks of an engine's KV cache: who has them, and who loses them first."""
+"""The blocks of an engine's KV cache: which conversation has them, and which loses them first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlockCache:
         return self._idle.get(conversation, 0)
 
     def spare(self, now: float, conversation: str | None = None) -> int:
-        """Blocks that can be had without touching a pin of others; the conversation's own idle ones count."""
+        """Blocks that the conversation can get without breaking a pin of others, its own idle ones included."""
         self._pins = {name: until for name, until in self._pins.items() if until > now and name in self._idle}
         return self.total - self.used - sum(self._idle[name] for name in self._pins if name != conversation)
 
@@ -69,7 +69,7 @@ class BlockCache:
             self._idle.move_to_end(conversation)
 
     def pin(self, conversation: str, until: float) -> None:
-        """For what is idle of it now; an earlier pin is replaced."""
+        """Pin the conversation's idle blocks. It replaces an earlier pin."""
         if conversation in self._idle:
             self._pins[conversation] = until
 
@@ -78,7 +78,7 @@ class BlockCache:
         self._idle.pop(conversation, None)
 
     def yield_pin(self) -> bool:
-        """Give up the oldest pin. False: there is none."""
+        """Give up the oldest pin. Return False if there is none."""
         if not self._pins:
             return False
         del self._pins[next(iter(self._pins))]

@@ -1,4 +1,4 @@
-"""A model of an inference engine with a paged KV cache, in simulated time: what a crowd of agents costs it.
+"""A model of an inference engine with a paged KV cache, in simulated time: what many agents cost it.
 
 Like vLLM and SGLang it forms a step of every sequence that decodes and of chunks of prompts within a token budget,
 reuses what its cache has of a prompt in whole blocks, evicts the least recently used first, the end of a
@@ -23,7 +23,7 @@ from benchmarks.model.costs import EngineCosts
 
 
 class Clock:
-    """Simulated seconds, and what happens when."""
+    """The simulated clock and its events in order of time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,7 +34,7 @@ class Clock:
         heapq.heappush(self._events, (max(time, self.now), next(self._numbers), then))
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Run until no event is left."""
         while self._events:
             self.now, _, then = heapq.heappop(self._events)
             then()
@@ -147,7 +147,7 @@ class Engine:
         self.cache.pin(conversation, self.clock.now + ttl)
 
     def release(self, conversation: str) -> None:
-        """Forget it; a prefill-ahead still at work is dropped."""
+        """Forget the conversation. Drop a prefill-ahead that is still at work."""
         self._drop_ahead(conversation)
         self._ahead.pop(conversation, None)
         self.cache.release(conversation)
@@ -184,7 +184,7 @@ class Engine:
             self._waiting.remove(request)
 
     def _shorten(self, span: _Span) -> None:
-        """Let a row of decode steps end after the one that is being computed."""
+        """End a row of decode steps after the step that is being computed."""
         passed = self.clock.now - span.began
         attended, count = sum(each.computed for each in span.decoding), len(span.decoding)
         low, high = 1, span.steps
@@ -265,7 +265,7 @@ class Engine:
     # --- blocks -------------------------------------------------------------------------------------------------------
 
     def _admit(self) -> bool:
-        """Admit the first that waits, if there is a seat and the blocks of its whole prompt."""
+        """Admit the first waiting request if there is a seat and there are blocks for its whole prompt."""
         if not self._waiting or len(self._running) >= self._max_sequences:
             return False
         request, now = self._waiting[0], self.clock.now
@@ -290,7 +290,7 @@ class Engine:
         return True
 
     def _make_room(self) -> bool:
-        """A block for the next token of every sequence. False: the latest had to leave for it; admit nobody."""
+        """Take a block for the next token of every sequence. False: the latest sequence had to leave; admit none."""
         has_room = True
         while sum(_missing(each, 1) for each in self._running if each.is_decoding) > self.cache.spare(self.clock.now):
             if self.cache.yield_pin():
@@ -301,7 +301,7 @@ class Engine:
             request.reusable = request.computed
             self._waiting.appendleft(request)
             self.statistics.preempted += 1
-        # Taken now, lest whoever is admitted gets them.
+        # Taken now, or an admitted sequence would get them.
         for request in self._running:
             if request.is_decoding:
                 self._grow(request, 1)
@@ -322,7 +322,7 @@ class Engine:
         request.blocks += more
 
     def _leave(self, request: Request) -> None:
-        """Its full blocks stay as long as nobody needs them."""
+        """Its full blocks stay until another sequence needs them."""
         self._running.remove(request)
         self.cache.give(request.conversation, request.blocks, request.computed // BLOCK)
         request.blocks = 0

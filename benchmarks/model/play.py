@@ -1,4 +1,4 @@
-"""A crowd of made-up tasks against modelled engines: where an agent's time goes, by what its runtime does.
+"""Many made-up tasks on modelled engines: where an agent's time goes, by what its runtime does.
 
 Agents differ in how tools are called and in what the engine is told, never in what they ask: the same turns, results
 and tool seconds for everyone, each conversation always at the same engine.
@@ -22,7 +22,7 @@ from benchmarks.model.traces import TOOLS, Call, TaskTrace, prompts
 _THINKING = 0.6
 """Share of a turn's tokens before its first call begins; the calls share the rest evenly (assumed)."""
 _WORTH_TOKENS = 512
-"""A prefill-ahead that spares less is not sent."""
+"""A prefill-ahead that saves fewer tokens is not sent."""
 _KNOWN = 0.98
 """Of what could be reused, the share from which on nothing counts as evicted."""
 _MARGIN_S = 0.2
@@ -268,7 +268,7 @@ class Player:
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def _call_next(self, calls: tuple[Call, ...]) -> None:
-        """One call after another, each of which starts what it needs."""
+        """Make one call after another. Each call starts the server that it needs."""
         if not calls:
             self.ask()
             return
@@ -278,7 +278,7 @@ class Player:
         self._clock.at(ready + call.seconds, lambda: self._call_next(calls[1:]))
 
     def _call_at_once(self, calls: tuple[Call, ...], request: Request) -> None:
-        """Each from when it was written, beside the model and the others."""
+        """Start each call when the model has written it, beside the model and other calls."""
         now, wrote = self._clock.now, request.finished - request.first
         ends = []
         for number, call in enumerate(calls, start=1):
@@ -302,7 +302,7 @@ class Player:
     # --- prefill-ahead ------------------------------------------------------------------------------------------------
 
     def _plan_ahead(self, calls: tuple[Call, ...]) -> None:
-        """Have computed what is known of the next prompt. Tools are expected to take what their kind usually takes."""
+        """Prefill the known part of the next prompt. A tool is expected to take what its kind usually takes."""
         following, turn = self._prompts[self._turn], self._turn
         known = following.tokens - self._trace.turns[turn].new_tokens
         reusable = min(following.reusable, known)
@@ -327,4 +327,4 @@ class Player:
 
 
 def _nothing() -> None:
-    """For a task that nobody waits for."""
+    """A task without a listener."""

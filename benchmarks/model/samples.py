@@ -119,7 +119,7 @@ QUICK_PLAN = Plan(
     [Mix("3 conversations", 3, 3, (512, 1024), (128, 512), (10, 40), (0.01, 0.05))],
     repeats=2,
 )
-"""Some seconds: shows that it works."""
+"""A plan that takes some seconds; it shows only that calibration works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _Sampler:
 
 
 def _found(shape: Shape, cached: Sequence[int]) -> Shape:
-    """The shape as the engine says it was."""
+    """Return the shape that the engine reports."""
     if shape.cached and not min(cached):
         raise RuntimeError(
             f"the engine does not say that it had cached any of {shape.cached} tokens sent before: its cache is too "
@@ -301,7 +301,7 @@ def _fresh(tokens: int) -> list[int]:
 
 
 async def _all_of(asked: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of what is awaited at once, in its order. Raises the first error as it is, not in a group."""
+    """Await all at once and return the results in order. Raises the first error itself, not a group."""
     found: dict[int, T] = {}
 
     async def put(number: int) -> None:

@@ -1,7 +1,7 @@
 """Made-up tasks of a deep-research agent, shaped like those of BrowseComp: what a model server and tools are asked for.
 
 Nothing here is a recording. Each number says where it comes from: *measured* or *read* for those with a source,
-*assumed* for the rest, which whoever has logs should replace. The same seed always gives the same task.
+*assumed* for the rest, which a reader with logs should replace. The same seed always gives the same task.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from benchmarks.common.result import Json
 from benchmarks.common.worker_main import Act
 from toolhub import CallTimeout, Overloaded
 
-SERVER, TOOL = "crowded", "work"
+SERVER, TOOL = "slow", "work"
 ATTEMPTS = 5
 # For a refusal that names no pause. A whole second is a short one for something scaled down by a hundred.
 _PAUSE_S = 1.0
-# Of that pause at most so much more, lest all who were refused together come back together.
+# Of that pause at most so much more, or all refused callers would come back together.
 _JITTER = 0.25
 
 # Of a burst: longer than any window.

@@ -176,8 +176,8 @@ def _variants(workers: WorkersByVariant, scale: OverloadScale, main: Case, outco
     few = scale.tasks // 5
     cases = [
         replace(main, name="calls have 6 s, not 10", habits=replace(main.habits, deadline_s=6.0)),
-        replace(main, name="nobody is in another's way (p = 1)", p=1.0),
-        replace(main, name="stops what nobody waits for", stops_abandoned=True),
+        replace(main, name="calls do not slow each other down (p = 1)", p=1.0),
+        replace(main, name="stops abandoned calls", stops_abandoned=True),
         replace(main, name=f"2 x {few} tasks at a new hub", tasks=(few, few)),
     ]
     rows = []
@@ -257,7 +257,7 @@ _RUNS = [
 _QUIET_COLUMNS = [Column("way", "way"), Column("answered", "answered"), *_TIMES, Column("noisy", "answered, noisy")]
 _NOTES = [
     "The service is a model: 33 s alone and 631 s with 120 at once, as measured of sandboxes that 2 x 60 tasks start; "
-    "between these points each pair of requests is in each other's way (p = 2), and what nobody waits for any more is "
+    "between these points each pair of requests slows each other down (p = 2), and abandoned requests are "
     "worked on. The table of other services changes these assumptions one by one.",
     "Log-normal, per call, equal for both: work (mean 0.33 s, sigma 0.5), deadline (median 10 s, sigma 0.5), pause for "
     "thought (median 0.3 s, sigma 0.75). Times of answered calls include waiting, refusals and pauses after them. A "

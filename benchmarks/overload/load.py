@@ -1,4 +1,4 @@
-"""One load on a crowded service through a hub: who asks, what the hub lets through, and what came of it.
+"""One load on an overloaded service through a hub: its callers, what the hub lets through, and the result.
 
 The service is `slow_service`, a hundredfold faster, and the agents are those of `agents`, in a process for each run.
 Both variants are a served hub, so that they differ only in what it lets through: everything (`no backpressure`),
@@ -83,7 +83,7 @@ class LoadResult:
 
 
 def jain(counts: Sequence[float]) -> float:
-    """(sum x)^2 / (n * sum x^2): 1 when all have the same, 1/n when one has everything; 0 when nobody has anything."""
+    """(sum x)^2 / (n * sum x^2): 1 when all have the same, 1/n when one has everything; 0 when none has any."""
     squares = sum(count * count for count in counts)
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
 

@@ -11,7 +11,7 @@ once, a slowdown of 19.1. They leave the exponent open, and with it what lies be
   k = 27.95; it finishes most with 29 at once, 2.3 times as much as with 120.
 - p = 1: they only share what there is. k = 6.57; more at once finish a little more, never less.
 
-Whoever starts a sandbox does not hear that nobody waits for it any more, so neither does this server: a request is
+A service that starts a sandbox does not learn that its caller has given up; nor does this server: a request is
 worked on to its end, unless --stops-abandoned. It is no model of any limit in front of it.
 """
 
@@ -27,7 +27,7 @@ import time
 from typing import Any
 
 VERSION = "2025-06-18"
-ALONE_S, CROWDED_S, AT_ONCE = 33.0, 631.0, 120
+ALONE_S, BUSY_S, AT_ONCE = 33.0, 631.0, 120
 _PROPERTIES = {"text": {"type": "string"}, "work_s": {"type": "number"}}
 _SCHEMA = {"type": "object", "properties": _PROPERTIES, "required": ["text", "work_s"]}
 _READ_BYTES = 65536
@@ -35,7 +35,7 @@ _READ_BYTES = 65536
 
 def fitted_k(p: float) -> float:
     """The k with which the curve of exponent p goes through both known points."""
-    return float((AT_ONCE - 1) / (CROWDED_S / ALONE_S - 1) ** (1 / p))
+    return float((AT_ONCE - 1) / (BUSY_S / ALONE_S - 1) ** (1 / p))
 
 
 class ProcessorSharing:
@@ -88,8 +88,8 @@ class ProcessorSharing:
 class Server:
     """Lines in, lines out."""
 
-    def __init__(self, crowd: ProcessorSharing, *, stops_abandoned: bool, ledger: str | None) -> None:
-        self._crowd = crowd
+    def __init__(self, sharing: ProcessorSharing, *, stops_abandoned: bool, ledger: str | None) -> None:
+        self._sharing = sharing
         self._stops_abandoned = stops_abandoned
         self._ledger = open(ledger, "a", buffering=1) if ledger else None
         self._texts: dict[Any, str] = {}
@@ -98,7 +98,7 @@ class Server:
         """Serve until stdin ends."""
         rest = b""
         while True:
-            end = self._crowd.next_end()
+            end = self._sharing.next_end()
             wait = None if end is None else max(0.0, end - time.monotonic())
             if select.select([0], [], [], wait)[0]:
                 chunk = os.read(0, _READ_BYTES)
@@ -107,7 +107,7 @@ class Server:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self._take(json.loads(line))
-            for key in self._crowd.finished(time.monotonic()):
+            for key in self._sharing.finished(time.monotonic()):
                 content = [{"type": "text", "text": self._texts.pop(key)}]
                 self._answer(key, {"content": content, "isError": False})
 
@@ -118,12 +118,12 @@ class Server:
             if self._ledger is not None:
                 self._ledger.write(text + "\n")
             self._texts[key] = text
-            self._crowd.enter(key, work_s, time.monotonic())
+            self._sharing.enter(key, work_s, time.monotonic())
         elif method == "notifications/cancelled" and self._stops_abandoned:
-            self._crowd.abandon(params["requestId"], time.monotonic())
+            self._sharing.abandon(params["requestId"], time.monotonic())
             self._texts.pop(params["requestId"], None)
         elif method == "initialize":
-            about = {"name": "crowded", "version": "1"}
+            about = {"name": "slow", "version": "1"}
             self._answer(key, {"protocolVersion": VERSION, "capabilities": {"tools": {}}, "serverInfo": about})
         elif key is not None:
             self._answer(key, {"tools": [{"name": "work", "inputSchema": _SCHEMA}]})
@@ -141,8 +141,8 @@ def main() -> None:
     parser.add_argument("--stops-abandoned", action="store_true")
     parser.add_argument("--ledger")
     options = parser.parse_args()
-    crowd = ProcessorSharing(options.k, options.p)
-    Server(crowd, stops_abandoned=options.stops_abandoned, ledger=options.ledger).run()
+    sharing = ProcessorSharing(options.k, options.p)
+    Server(sharing, stops_abandoned=options.stops_abandoned, ledger=options.ledger).run()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from benchmarks.common.server_commands import ServerCommand, fixture_echo, sdk_e
 from benchmarks.questions import QUESTIONS
 from toolhub import Hub, HubTask, SessionLost
 
-# Far longer than a round: whoever is told is told because of the kill.
+# Far longer than a round: a caller that gets an error gets it because of the kill.
 _LEDGER_DELAY_S = 120
 # Every wait of a round; a server of the SDK starts in half a second on a quiet machine.
 _ROUND_S = 60.0

@@ -149,7 +149,7 @@ _VARIANTS: dict[str, Callable[[str], AbstractAsyncContextManager[Browse]]] = {
 
 
 def measure_browsers(tasks: int, rounds: int, *, settle_s: float = SETTLE_S) -> tuple[dict[str, list[Json]], float]:
-    """Return what each round of each variant came to, and the CPU seconds of processes that nobody waited for.
+    """Return what each round of each variant came to, and the CPU seconds of processes that were not waited for.
 
     A round has seconds, processes, left_behind, and bytes: PSS of everything that came with the first page.
     """

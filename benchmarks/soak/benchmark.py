@@ -192,10 +192,10 @@ class _Part:
         each = -(-over_socket // _SOCKET_PROCESSES)
         plan = [("socket", f"unix://{hub.socket}", each)] * _SOCKET_PROCESSES + [("mcp", hub.mcp_url, over_mcp)]
         load = []
-        for number, (door, address, tasks) in enumerate(plan):
+        for number, (transport, address, tasks) in enumerate(plan):
             arguments = {
                 "address": address,
-                "door": door,
+                "transport": transport,
                 "folder": str(self._folder),
                 "number": number,
                 "seed": f"{self._scale.seed}-{self._found.parts}",

@@ -170,7 +170,7 @@ class Sandbox:
 class Agent:
     """One task at a time, `calls` calls each, until told to stop."""
 
-    def __init__(self, book: Book, name: str, number: int, *, calls: int, sandboxes: bool, door: str) -> None:
+    def __init__(self, book: Book, name: str, number: int, *, calls: int, sandboxes: bool, transport: str) -> None:
         """number: decides which servers it uses. sandboxes: whether some of the agents have one."""
         self._book = book
         self._name = name
@@ -178,7 +178,7 @@ class Agent:
         self._has_sandbox = sandboxes and number % _SANDBOX_EACH == 0
         self._own = "fork" if number % 2 else "exec"
         self._mix = _MIX_WITH_HTTP if number % _HTTP_EACH == 0 else _MIX
-        self._door = door
+        self._transport = transport
         self._source = random.Random(name)
 
     async def work(self, open_task: Callable[[str], AbstractAsyncContextManager[Caller]], stop: anyio.Event) -> None:
@@ -214,7 +214,7 @@ class Agent:
 
     async def _make(self, task: Caller, server: str, sandbox: Sandbox) -> bool:
         """Make one call with what attempts it may take; True when the task is gone."""
-        shown = "mcp" if self._door == "mcp" else server
+        shown = "mcp" if self._transport == "mcp" else server
         number, key = self._book.begin(shown)
         tool = "look" if is_repeatable(number) else "work"
         pause = _PAUSE_S
@@ -232,7 +232,7 @@ class Agent:
                     self._book.note(number, Told.GAVE_UP, shown)
                     return exc.is_over
             except BaseException:
-                # The SDK's client tells the end of a connection by cancelling whoever uses it.
+                # The SDK's client tells the end of a connection by cancelling the task that uses it.
                 self._book.note(number, Told.MAYBE, shown, "MCP client error", began)
                 self._book.note(number, Told.GAVE_UP, shown)
                 raise
@@ -247,11 +247,11 @@ class Agent:
 
 @asynccontextmanager
 async def open_load(
-    address: str, door: str, folder: str, number: int, seed: str, tasks: int, calls: int, sandboxes: bool
+    address: str, transport: str, folder: str, number: int, seed: str, tasks: int, calls: int, sandboxes: bool
 ) -> AsyncIterator[Act]:
     """`tasks` agents that work from now on; answers any request when all of them have stopped.
 
-    address: of the unix socket, or the URL of `/mcp`, as `door` says. number: of this process.
+    address: of the unix socket, or the URL of `/mcp`, as `transport` says. number: of this process.
     """
     book = Book(Ledger.told_path(Path(folder), number), str(number))
     stop, stopped = anyio.Event(), anyio.Event()
@@ -261,16 +261,16 @@ async def open_load(
         await stopped.wait()
         return {}
 
-    async with toolhub.connect(address) if door == "socket" else nullcontext() as hub:
+    async with toolhub.connect(address) if transport == "socket" else nullcontext() as hub:
 
         def open_task(name: str) -> AbstractAsyncContextManager[Caller]:
-            return open_socket_task(hub, name) if door == "socket" else open_mcp_task(address)
+            return open_socket_task(hub, name) if transport == "socket" else open_mcp_task(address)
 
         async def work() -> None:
             async with anyio.create_task_group() as agents:
                 for agent in range(tasks):
                     name = f"soak-{seed}-{number}-{agent}"
-                    worker = Agent(book, name, agent, calls=calls, sandboxes=sandboxes, door=door)
+                    worker = Agent(book, name, agent, calls=calls, sandboxes=sandboxes, transport=transport)
                     agents.start_soon(worker.work, open_task, stop)
             stopped.set()
 

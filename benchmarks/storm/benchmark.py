@@ -115,7 +115,7 @@ def run(scale: StormScale) -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as directory:
         storm = _Storm(scale, list(scale.servers or python_servers(Path(directory))), outcome)
-        # So that nobody reads the servers' files from the disk on behalf of those who come later.
+        # So that no variant reads the servers' files from the disk for the variants after it.
         storm.measure("gather", tasks=1)
         rows = {name: storm.measure(name, tasks=scale.tasks) for name in scale.variants}
     _compare(rows)

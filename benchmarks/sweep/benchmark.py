@@ -2,7 +2,7 @@
 
 Each run is a process of its own with up to 60 agents at once, 130 calls each; the hub is `toolhub serve`. Pauses and
 tool times are log-normal as in an agent's day, and divided by `Pace.compressed`: a call each 48 s becomes one each
-0.27 s. Nobody is spared: what hours do to a hub by their number of calls, tasks and deaths they do here; what they
+0.27 s. What hours do to a hub by their number of calls, tasks and deaths they do here; what they
 do by their length alone (idle timers of many minutes, say) they do not.
 """
 

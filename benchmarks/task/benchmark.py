@@ -1,4 +1,4 @@
-"""How long does a whole research task take? Made-up tasks on a real engine, and, modelled, crowds on many accelerators.
+"""How long does a whole research task take? Made-up tasks on a real engine; modelled, on many accelerators.
 
 MiroFlow's pattern beside toolhub, each with the same engine, the same turns, the same results and the same seconds of
 tools. The engine's model is calibrated on the real engine, and both its errors are told.

@@ -112,7 +112,7 @@ async def _play(
 
 
 async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
-    """What all prompts begin with, the tools' description, is then nobody's gain. A server that cannot is no engine."""
+    """Empty the cache: no variant gains from the tools' description of an earlier one. Only engines can do it."""
     answer = await http.post(f"{served.root}/reset_prefix_cache")
     if answer.status_code != httpx2.codes.NOT_FOUND:
         answer.raise_for_status()

@@ -1,4 +1,4 @@
-"""The same contest for whole tasks and large sites, on the modelled engine: what cannot be played here."""
+"""The same comparison for whole tasks at large sites, which only the modelled engine can play."""
 
 from __future__ import annotations
 

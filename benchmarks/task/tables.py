@@ -263,7 +263,7 @@ def _notes(found: TaskResults, replay: Replay, about: str) -> list[str]:
 
 
 def _limits(case: str, played: Mapping[str, Json]) -> str:
-    """What no runtime can change."""
+    """Describe the part that no runtime can change."""
     base, ours = (played[variant] for variant in (SPAWN, TOOLHUB))
     removable = [(each["queue_s"] + each["prefill_s"] + each["start_s"]) / each["task_s"] for each in (base, ours)]
     return (

@@ -61,10 +61,10 @@ TINY_KV = kv_results.KvScale(
 )
 TINY_LOOP = loop.LoopScale(
     rounds=1,
-    crowd_rounds=1,
+    agents_rounds=1,
     task_rounds=1,
     turns=(Turn("2 calls", (0.01, 0.01)),),
-    crowds=(ManyAgents("3 agents", 3, 2, 0.01, 2, shared=50),),
+    agents=(ManyAgents("3 agents", 3, 2, 0.01, 2, shared=50),),
     task=LongTask(turns=4, system=20, answer_s=0.01),
     engines=loop.LoopEngines("A stand-in", open_large, open_large),
 )

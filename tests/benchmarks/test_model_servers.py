@@ -76,9 +76,9 @@ def test_calls_that_are_dispatched_after_the_turn_never_start_before_its_end(loo
 
 
 def test_a_hub_asks_the_search_service_once_for_equal_queries(loop_outcome: Outcome) -> None:
-    ((crowd, loops),) = loop_outcome.raw["crowds"].items()
-    assert loops[PLAIN][0]["executions"] == 3, crowd
-    assert loops[OURS][0]["executions"] == 2, crowd
+    ((case, loops),) = loop_outcome.raw["agents"].items()
+    assert loops[PLAIN][0]["executions"] == 3, case
+    assert loops[OURS][0]["executions"] == 2, case
 
 
 def test_a_long_task_calls_a_real_tool_in_every_turn_but_the_last(loop_outcome: Outcome) -> None:

@@ -12,18 +12,18 @@ from benchmarks.common.leak_watch import HubHistory, HubSample, least_squares
 from benchmarks.common.result import Outcome
 from benchmarks.overload import benchmark as overload
 from benchmarks.overload.load import OPEN, OURS, VARIANTS, LoadResult, jain
-from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, CROWDED_S, ProcessorSharing, fitted_k
+from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, BUSY_S, ProcessorSharing, fitted_k
 from benchmarks.report.check import ratios
 from benchmarks.sweep import benchmark as sweep
 
 NOTHING_ELSE = {"late": 0, "expired": 0, "refusals": 0, "given_up": 0}
 
 
-def ends(crowd: ProcessorSharing) -> list[tuple[Any, float]]:
+def ends(sharing: ProcessorSharing) -> list[tuple[Any, float]]:
     """When each is finished if nobody else comes, to the millisecond."""
     found = []
-    while (end := crowd.next_end()) is not None:
-        found += [(key, round(end, 3)) for key in crowd.finished(end)]
+    while (end := sharing.next_end()) is not None:
+        found += [(key, round(end, 3)) for key in sharing.finished(end)]
     return found
 
 
@@ -32,43 +32,43 @@ def ends(crowd: ProcessorSharing) -> list[tuple[Any, float]]:
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
 def test_the_curve_goes_through_both_known_points(p: float) -> None:
-    crowd = ProcessorSharing(fitted_k(p), p)
-    crowd.enter(0, ALONE_S, now=0)
-    assert crowd.next_end() == pytest.approx(ALONE_S)
+    sharing = ProcessorSharing(fitted_k(p), p)
+    sharing.enter(0, ALONE_S, now=0)
+    assert sharing.next_end() == pytest.approx(ALONE_S)
     for key in range(1, AT_ONCE):
-        crowd.enter(key, ALONE_S, now=0)
-    assert crowd.next_end() == pytest.approx(CROWDED_S)
+        sharing.enter(key, ALONE_S, now=0)
+    assert sharing.next_end() == pytest.approx(BUSY_S)
 
 
 def test_equal_requests_end_together_and_the_smaller_one_first() -> None:
-    crowd = ProcessorSharing(k=1.0, p=1.0)
+    sharing = ProcessorSharing(k=1.0, p=1.0)
     for key, work_s in (("large", 2.0), ("small", 1.0), ("equal", 1.0)):
-        crowd.enter(key, work_s, now=0)
+        sharing.enter(key, work_s, now=0)
     # Three at a third of the speed, then one alone.
-    assert ends(crowd) == [("equal", 3.0), ("small", 3.0), ("large", 4.0)]
+    assert ends(sharing) == [("equal", 3.0), ("small", 3.0), ("large", 4.0)]
 
 
 def test_who_comes_later_slows_down_those_that_are_there() -> None:
-    crowd = ProcessorSharing(k=1.0, p=1.0)
-    crowd.enter("first", 2.0, now=0)
-    crowd.enter("second", 2.0, now=1)
-    assert ends(crowd) == [("first", 3.0), ("second", 4.0)]
+    sharing = ProcessorSharing(k=1.0, p=1.0)
+    sharing.enter("first", 2.0, now=0)
+    sharing.enter("second", 2.0, now=1)
+    assert ends(sharing) == [("first", 3.0), ("second", 4.0)]
 
 
 def test_what_is_abandoned_no_longer_slows_down_the_others() -> None:
-    crowd = ProcessorSharing(k=1.0, p=1.0)
-    crowd.enter("kept", 2.0, now=0)
-    crowd.enter("left", 2.0, now=0)
-    crowd.abandon("left", now=2)
-    assert ends(crowd) == [("kept", 3.0)]
+    sharing = ProcessorSharing(k=1.0, p=1.0)
+    sharing.enter("kept", 2.0, now=0)
+    sharing.enter("left", 2.0, now=0)
+    sharing.abandon("left", now=2)
+    assert ends(sharing) == [("kept", 3.0)]
 
 
 def test_a_crowd_that_interferes_in_pairs_finishes_less_the_larger_it_is_and_one_that_shares_does_not() -> None:
     def rate(p: float, count: int) -> float:
-        crowd = ProcessorSharing(fitted_k(p), p)
+        sharing = ProcessorSharing(fitted_k(p), p)
         for key in range(count):
-            crowd.enter(key, ALONE_S, now=0)
-        return count / ends(crowd)[-1][1]
+            sharing.enter(key, ALONE_S, now=0)
+        return count / ends(sharing)[-1][1]
 
     assert rate(2.0, AT_ONCE) < rate(2.0, 29) / 2
     assert rate(1.0, AT_ONCE) > rate(1.0, 29)

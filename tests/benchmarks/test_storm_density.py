@@ -95,17 +95,17 @@ def test_storm_leaves_out_what_the_memory_is_not_enough_for(monkeypatch: pytest.
 
 def test_density_opens_every_task_in_every_variant_and_leaves_nothing_behind() -> None:
     outcome = density.run(TINY_DENSITY)
-    each, crowds = outcome.tables
+    each, many = outcome.tables
     assert [(row["first"], row["last"]) for row in each.rows] == [(1, 2)] * 5
     processes = {row["way"]: row["processes"] for row in each.rows}
     assert processes["share: task, spawn: exec"] >= 1
     assert processes["share: hub, one process per server"] == processes["builtin, a session per task and server"] == 0
-    assert [(row["tasks"], row["wanted"]) for row in crowds.rows] == [(3, 3), (3, 3), (2, 2)]
+    assert [(row["tasks"], row["wanted"]) for row in many.rows] == [(3, 3), (3, 3), (2, 2)]
     assert by_claim(outcome.targets, "left behind") == 0
     assert not [note for note in outcome.notes if "stopped early" in note]
 
 
-def test_density_says_nothing_about_a_crowd_that_it_has_not_seen() -> None:
+def test_density_says_nothing_about_tasks_that_it_has_not_seen() -> None:
     small: Json = {"tasks": OPEN_TASKS - 1, "total": 10.0}
     assert density._total("few", small, OPEN_TASKS, 1).value is None
     assert density._total("all", small | {"tasks": OPEN_TASKS}, OPEN_TASKS, 1).value == pytest.approx(10 / 1024)
@@ -116,9 +116,9 @@ def test_density_says_nothing_about_a_crowd_that_it_has_not_seen() -> None:
 def test_density_survives_a_server_that_does_not_start() -> None:
     broken = Builtin("missing", {}, {}, is_shared=False)
     outcome = density.run(replace(TINY_DENSITY, servers=(broken,)))
-    each, crowds = outcome.tables
+    each, many = outcome.tables
     assert [row["mib"] for row in each.rows] == [None] * 5
-    assert [row["tasks"] for row in crowds.rows] == [0, 0, 2]
+    assert [row["tasks"] for row in many.rows] == [0, 0, 2]
     assert len([note for note in outcome.notes if "stopped early" in note]) == 5
 
 

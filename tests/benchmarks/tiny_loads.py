@@ -1,4 +1,4 @@
-"""The benchmarks of crowds with as little work as they can."""
+"""The benchmarks of many tasks with as little work as they can."""
 
 from __future__ import annotations
 
