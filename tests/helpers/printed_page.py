@@ -106,6 +106,7 @@ class PrintedPage:
             timeout=PROGRAM_ENDS_WITHIN_S,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert "Warning" not in done.stderr, done.stderr
         return done.stdout
 
 
