@@ -22,6 +22,11 @@ from toolhub.tool_names import Prefix, function_names
 class TaskOfTools(Protocol):
     """What is used of a task, embedded or remote."""
 
+    @property
+    def servers(self) -> tuple[str, ...]: ...
+
+    async def tools(self, server: str) -> list[ToolInfo]: ...
+
     async def tools_by_server(self) -> Mapping[str, list[ToolInfo] | ToolhubError]: ...
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> Result: ...
@@ -33,14 +38,8 @@ async def named_tools(task: TaskOfTools, servers: Collection[str] | None, prefix
     Raises the error of a server whose tools cannot be listed, ToolNotFound for an unknown server, ConfigError for two
     tools of one name.
     """
-    found = await task.tools_by_server()
-    for server in servers or ():
-        if server not in found:
-            raise ToolNotFound(f"the task has no server {server!r}", near=difflib.get_close_matches(server, found))
     tools: list[ToolInfo] = []
-    for server, listed in found.items():
-        if servers is not None and server not in servers:
-            continue
+    for listed in await _listed(task, servers):
         if isinstance(listed, ToolhubError):
             raise listed
         tools += listed
@@ -48,6 +47,26 @@ async def named_tools(task: TaskOfTools, servers: Collection[str] | None, prefix
     if len(names) < len(tools):
         raise ConfigError(_doubled(tools, names, prefix))
     return names
+
+
+async def _listed(task: TaskOfTools, servers: Collection[str] | None) -> Collection[list[ToolInfo] | ToolhubError]:
+    """Return each server's tools or its error, in the config's order. Only the servers asked for are started."""
+    if servers is None:
+        return (await task.tools_by_server()).values()
+    chosen = [server for server in task.servers if server in servers]
+    chosen += [server for server in servers if server not in chosen]  # the task says what is wrong with these
+    found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(chosen, [])
+
+    async def ask(server: str) -> None:
+        try:
+            found[server] = await task.tools(server)
+        except ToolhubError as exc:
+            found[server] = exc
+
+    async with anyio.create_task_group() as asking:
+        for server in chosen:
+            asking.start_soon(ask, server)
+    return found.values()
 
 
 def _doubled(tools: list[ToolInfo], names: Mapping[str, ToolInfo], prefix: Prefix) -> str:
@@ -127,8 +146,9 @@ class OpenAITools:
         name: str = function["name"]
         tool = self._tools.get(name)
         if tool is None:
-            # All names may begin with the same server, so that many are similar.
-            near = difflib.get_close_matches(name, self._tools, n=1)
+            # A model may leave the server's name out. Names of one server are similar, so only the nearest is named.
+            plain = [known for known, tool in self._tools.items() if tool.name == name]
+            near = plain or difflib.get_close_matches(name, self._tools, n=1)
             return str(ToolNotFound(f"there is no tool {name!r}", near=near))
         try:
             arguments = json.loads(function.get("arguments") or "{}")

@@ -94,6 +94,7 @@ async def test_a_call_is_answered_by_a_tool_message_with_its_id(task: HubTask) -
     [
         (function_call("memory__fail"), "no such row"),
         (function_call("memory__ecko"), "there is no tool 'memory__ecko'; did you mean 'memory__echo'?"),
+        (function_call("echo"), "there is no tool 'echo'; did you mean 'memory__echo'?"),
         (function_call("memory__echo", "{"), "the arguments of memory__echo are not valid JSON"),
         (function_call("memory__echo", "[1]"), "the arguments of memory__echo must be a JSON object"),
         ({"id": "call_1", "type": "custom", "custom": {"name": "x", "input": ""}}, "there is no tool 'custom'"),
@@ -134,8 +135,16 @@ async def test_a_server_whose_tools_cannot_be_listed_is_an_error_unless_it_is_no
         assert (await task.to_openai(servers=[])).definitions == []
 
 
+async def test_only_the_chosen_servers_are_started_and_the_configs_order_stays() -> None:
+    server = MemoryServer(echo=echo)
+    async with a_hub(server, first={}, second={}, third={}) as hub, hub.task("t1") as task:
+        definitions = (await task.to_openai(servers=["third", "first"])).definitions
+        assert [one["function"]["name"] for one in definitions] == ["first__echo", "third__echo"]
+        assert server.opened == 2
+
+
 async def test_an_unknown_server_is_an_error_with_names_near_it(task: HubTask) -> None:
-    with pytest.raises(ToolNotFound, match="no server 'memori'; did you mean 'memory'"):
+    with pytest.raises(ToolNotFound, match="'memori'.*'memory'"):
         await task.to_openai(servers=["memori"])
 
 
