@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.agent_startup import SERVERS, Builtin
-from benchmarks.common.memory import GIB
+from benchmarks.common.measure import GIB
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.density.capacity import CapacityResult, Stage, measure_capacity

@@ -13,8 +13,7 @@ from pathlib import Path
 import anyio
 
 from benchmarks.common.callers import check
-from benchmarks.common.measure import tree
-from benchmarks.common.memory import GIB, not_forked, room_bytes, tree_pss_bytes
+from benchmarks.common.measure import GIB, not_forked, room_bytes, tree, tree_pss_bytes
 from benchmarks.common.result import Json, hub_config
 from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 from benchmarks.common.worker_main import Act

@@ -29,9 +29,8 @@ from benchmarks.common.result import Benchmark, Json, Outcome
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.questions import QUESTIONS
 from benchmarks.soak import report
-from benchmarks.soak.config import SECTIONS, servers
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, Stage, deck, strike
-from benchmarks.soak.hub import SoakHub
+from benchmarks.soak.hub import SECTIONS, SoakHub, servers
 from benchmarks.soak.ledger import Counts, Ledger
 from toolhub.config.models import HubSettings
 

@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.callers import check
-from benchmarks.common.measure import tree, tree_cpu_seconds
-from benchmarks.common.memory import GIB, ProcessCounter, not_forked, room_bytes, tree_pss_bytes
+from benchmarks.common.measure import (
+    GIB,
+    ProcessCounter,
+    not_forked,
+    room_bytes,
+    tree,
+    tree_cpu_seconds,
+    tree_pss_bytes,
+)
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
 from benchmarks.common.session_setup import gather_all, open_variant, through_hub

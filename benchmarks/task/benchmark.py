@@ -19,9 +19,8 @@ from benchmarks.model.cache import BLOCK
 from benchmarks.model.play import Site
 from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, Plan, measure_costs
 from benchmarks.questions import QUESTIONS
-from benchmarks.task.modelled import modelled, site_of, start_cpu_s
+from benchmarks.task.modelled import Case, Extrapolation, extrapolate, modelled, site_of, start_cpu_s
 from benchmarks.task.replay import Replay, measure_replay
-from benchmarks.task.sites import Case, Extrapolation, extrapolate
 from benchmarks.task.tables import TaskResults, outcome_of
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 from testbed.engine.install import installed

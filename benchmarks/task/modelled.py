@@ -1,20 +1,25 @@
-"""The tasks that were played on the real engine, played again on the modelled one: how far off is the model?"""
+"""Tasks on the modelled engine.
+
+First those that the real engine has played, which shows how far off the model is. Then whole tasks at large sites,
+which only the modelled engine can play.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple, dataclass, field, replace
 from statistics import fmean
 
 from benchmarks.common.measure import median
 from benchmarks.common.result import Json
 from benchmarks.model.costs import EngineCosts
 from benchmarks.model.play import DROP_IN, MIROFLOW, TOOLHUB, Policy, Site, play
-from benchmarks.model.traces import FRAME_TOKENS, TaskTrace, Turn
+from benchmarks.model.traces import FRAME_TOKENS, TaskTrace, Turn, make_tasks
 from benchmarks.task.replay import Round
 from benchmarks.task.times import TaskTimes
 
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (MIROFLOW, DROP_IN, TOOLHUB)}
+POLICIES = (MIROFLOW, DROP_IN, TOOLHUB)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Modelled:
 
 def modelled(variant: str, rounds: Sequence[Round], site: Site, start_cpu_s: float) -> Modelled:
     """start_cpu_s: CPU seconds of starting a tool server."""
-    policy = replace(POLICIES[variant], start_cpu_s=(start_cpu_s, start_cpu_s))
+    policy = replace(next(each for each in POLICIES if each.name == variant), start_cpu_s=(start_cpu_s, start_cpu_s))
     found: list[Json] = [
         play([_as_played(*each) for each in zip(one.traces, one.times, strict=True)], policy, site).summary()
         for one in rounds
@@ -52,3 +57,102 @@ def _as_played(trace: TaskTrace, times: TaskTimes) -> TaskTrace:
         turns.append(Turn(new_tokens, played.written, turn.calls))
         new_tokens = sum(call.result_tokens for call in turn.calls) + FRAME_TOKENS
     return TaskTrace(trace.seed, tuple(turns))
+
+
+# --- large sites ----------------------------------------------------------------------------------------------------
+
+_ROOM = 8
+"""Conversations of an engine at once that the smaller cache has room for; both runtimes have an option for it."""
+_80_GB, _141_GB = 16_000, 44_000
+"""Blocks of 16 tokens that are left beside a model of 60 GB (30 B parameters, 16 bit) and some room, with 98 kB for a
+token (48 layers, 4 heads of keys and values)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """tasks: begun at once."""
+
+    name: str
+    tasks: int
+    site: Site
+    policies: Sequence[Policy] = POLICIES
+
+
+def _site(blocks: int, cores: int, costs: EngineCosts | None = None) -> Site:
+    return Site(engines=8, blocks=blocks, cores=cores, costs=costs or EngineCosts())
+
+
+def _limited(policy: Policy) -> Policy:
+    return replace(policy, name=f"{policy.name}, {8 * _ROOM} at a time", at_once=_ROOM)
+
+
+def _slower(factor: float) -> EngineCosts:
+    return EngineCosts(*(factor * each for each in astuple(EngineCosts())))
+
+
+CASES = (
+    Case("60 tasks, 8 engines of 80 GB, tools on 16 cores", 60, _site(_80_GB, 16)),
+    Case(
+        "120 tasks, 8 engines of 80 GB, tools on 16 cores",
+        120,
+        _site(_80_GB, 16),
+        (MIROFLOW, TOOLHUB, _limited(MIROFLOW), _limited(TOOLHUB)),
+    ),
+    Case("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
+    Case("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
+)
+SENSITIVITY = (
+    Case("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),
+    Case("engines half as fast", 60, _site(_80_GB, 16, _slower(2.0)), (MIROFLOW, TOOLHUB)),
+)
+TRIED = Case(
+    CASES[0].name,
+    CASES[0].tasks,
+    CASES[0].site,
+    (
+        TOOLHUB,
+        replace(TOOLHUB, name="in strides of 2", stride=2),
+        replace(TOOLHUB, name="in strides of 10", stride=10),
+        replace(TOOLHUB, name="cut at every turn, prefilled ahead", stride=0),
+        replace(TOOLHUB, name="with pins of 30 s", pin_s=30.0),
+        replace(TOOLHUB, name="with prefill-ahead of what was evicted", warms_evicted=True),
+    ),
+)
+"""Other things that a runtime could do there."""
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """scale: of the tasks; below 1 only for a first look."""
+
+    cases: Sequence[Case] = CASES
+    sensitivity: Sequence[Case] = SENSITIVITY
+    tried: Sequence[Case] = (TRIED,)
+    scale: float = 1.0
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class Extrapolated:
+    """By case and policy, `Played.summary()`."""
+
+    cases: dict[str, dict[str, Json]] = field(default_factory=dict)
+    sensitivity: dict[str, dict[str, Json]] = field(default_factory=dict)
+    tried: dict[str, dict[str, Json]] = field(default_factory=dict)
+
+
+def extrapolate(wanted: Extrapolation, start_cpu_s: float) -> Extrapolated:
+    """start_cpu_s: CPU seconds of starting a tool server, as measured."""
+    found = Extrapolated()
+    groups = ((found.cases, wanted.cases), (found.sensitivity, wanted.sensitivity), (found.tried, wanted.tried))
+    every = [(group, case, policy) for group, cases in groups for case in cases for policy in case.policies]
+    with ProcessPoolExecutor(wanted.workers) as pool:
+        asked = [(case, policy, wanted.scale, start_cpu_s) for _, case, policy in every]
+        for (group, case, policy), summary in zip(every, pool.map(_summary, *zip(*asked, strict=True)), strict=True):
+            group.setdefault(case.name, {})[policy.name] = summary
+    return found
+
+
+def _summary(case: Case, policy: Policy, scale: float, start_cpu_s: float) -> Json:
+    costs = replace(policy, start_cpu_s=(start_cpu_s, start_cpu_s))
+    return play(make_tasks(case.tasks, scale=scale), costs, case.site).summary()

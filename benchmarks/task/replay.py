@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +18,44 @@ from benchmarks.common.result import ROOT, Json
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.kv.history import read_metric
 from benchmarks.llm.prompts import Writer, open_writer
-from benchmarks.llm.scripted_agent import Served
+from benchmarks.llm.scripted_agent import Served, called
 from benchmarks.model.traces import TOOLS, TaskTrace, make_task
-from benchmarks.task.script import Script, write
 from benchmarks.task.times import TaskTimes
+
+_LAST_WORD = "That is all."
+CALL_TOKENS = 100
+"""About what a call's XML takes with the small tokenizers here; the rest of a turn's tokens are thoughts."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """answers: what the model says, turn by turn. plan: by query, what a call of it takes and gives."""
+
+    task: str
+    objective: str
+    answers: Sequence[str]
+    plan: Json
+
+    def to_json(self) -> Json:
+        return {"task": self.task, "objective": self.objective, "answers": list(self.answers)}
+
+
+def write(trace: TaskTrace, writer: Writer) -> Script:
+    """A script of the trace, with texts that no cache knows. Its calls take the trace's seconds."""
+    name = f"t{uuid.uuid4().hex[:6]}"
+    answers: list[str] = []
+    plan: Json = {}
+    for turn in trace.turns[:-1]:
+        # No thoughts about nothing: a text of no tokens is none.
+        thoughts = turn.decode - CALL_TOKENS * len(turn.calls)
+        parts = [writer.fresh(thoughts)] if thoughts > 0 else []
+        for call in turn.calls:
+            query = f"{name} {len(plan)}"
+            plan[query] = {"kind": call.kind, "seconds": call.seconds, "text": writer.fresh(call.result_tokens)}
+            parts.append(called(call.kind, call.kind, {"q": query}))
+        answers.append("\n".join(parts))
+    return Script(name, writer.fresh(trace.turns[0].new_tokens), [*answers, _LAST_WORD], plan)
+
 
 _SERVER = ROOT / "benchmarks" / "common" / "mcp_servers" / "research.py"
 _PATIENCE_S = 600.0

@@ -9,9 +9,8 @@ from statistics import fmean
 from benchmarks.common.measure import median
 from benchmarks.common.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.model.samples import Measured
-from benchmarks.task.modelled import Modelled
+from benchmarks.task.modelled import Case, Extrapolated, Extrapolation, Modelled
 from benchmarks.task.replay import Replay, Round
-from benchmarks.task.sites import Case, Extrapolated, Extrapolation
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 
 # Variants have the names of the policies that model them.

@@ -11,9 +11,8 @@ from benchmarks.common.result import Outcome
 from benchmarks.llm.prompts import Writer
 from benchmarks.model.traces import TOOLS, make_task
 from benchmarks.task import benchmark as task
-from benchmarks.task.replay import Round, measure_replay
-from benchmarks.task.script import write
-from benchmarks.task.sites import CASES, POLICIES, TRIED
+from benchmarks.task.modelled import CASES, POLICIES, TRIED
+from benchmarks.task.replay import Round, measure_replay, write
 from benchmarks.task.tables import LABELS
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 

@@ -9,8 +9,8 @@ from benchmarks.model.costs import Calibration, EngineCosts
 from benchmarks.model.play import Site
 from benchmarks.model.samples import HeldOut, Measured
 from benchmarks.task import benchmark as task
+from benchmarks.task.modelled import TRIED, Case, Extrapolation
 from benchmarks.task.replay import Replay
-from benchmarks.task.sites import TRIED, Case, Extrapolation
 
 
 async def known(_: Served) -> Measured:
