@@ -43,6 +43,7 @@ EXTRAS = {
 }
 
 
+_NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 Finding = dict[str, str]
@@ -164,6 +165,12 @@ def advice(spec: ServerSpec, error: str) -> str:
     command = spec.command_line
     if "not found on PATH" in error:
         return f"install {spec.command!r}, or write its full path into `command`"
+    if (module := _NO_MODULE.search(error)) and command:
+        found = shutil.which(spec.command or "") or spec.command
+        return (
+            f"{found} does not have the module {module[1]}: install it there, or write into `command` the full path of "
+            f"an interpreter that has it; the hub's own is {sys.executable}"
+        )
     if "working directory" in error:
         return "create the directory or correct `cwd`"
     if "did not answer the handshake" in error:

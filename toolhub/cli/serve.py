@@ -83,25 +83,35 @@ def _announce_private(addresses: list[str], more: list[tuple[str, str]]) -> None
 def _announce(
     config: Config, bind: BindSettings, made: _TokenFile | None, addresses: list[str], more: list[tuple[str, str]]
 ) -> None:
-    write = sys.stderr.write
-    write(f"toolhub serves {len(config.servers)} servers ({', '.join(config.servers) or 'none'})\n")
-    for address in addresses:
-        write(f"  task API   {address}/v1\n" if address.startswith("http") else f"  task API   {address}\n")
+    names = ", ".join(config.servers)
+    lines = [
+        f"toolhub serves {len(config.servers)} servers ({names})" if names else "toolhub serves no configured server"
+    ]
+    lines += [_row("task API", f"{address}/v1" if address.startswith("http") else address) for address in addresses]
     http = next((address for address in addresses if address.startswith("http")), None)
+    if http:
+        lines += [
+            _row(name, f"{http}{path}") for name, path in [*more, ("MCP gateway", "/mcp"), ("metrics", "/metrics")]
+        ]
+        lines.append(_row("in Python", f'toolhub.connect("{http}")'))
     if made and http and bind.token:
         reachable = "code in sandboxes reaches this address" if is_loopback(bind.host or "") else "others reach it"
-        write(f"  token      {bind.token}\n             (made for this run, because {reachable};\n")
-        write(f"             {made.write(http, bind.token)};\n             TOOLHUB_TOKEN chooses another)\n")
+        lines += [
+            _row("token", bind.token),
+            _row("", f"made for this run, because {reachable};"),
+            _row("", f"{made.write(http, bind.token)};"),
+            _row("", "TOOLHUB_TOKEN chooses another"),
+        ]
     if http:
-        for name, path in more:
-            write(f"  {name:<10} {http}{path}\n")
-        write(f"  MCP gateway  {http}/mcp\n  metrics    {http}/metrics\n\nFor an MCP client (mcpServers JSON):\n")
-        write(
-            json.dumps({"mcpServers": {"toolhub": client_entry(http, has_token=bind.token is not None)}}, indent=2)
-            + "\n"
-        )
-    write("\nCtrl-C stops the hub and every tool it started.\n")
+        entry = {"mcpServers": {"toolhub": client_entry(http, has_token=bind.token is not None)}}
+        lines += ["", "For an MCP client (mcpServers JSON):", json.dumps(entry, indent=2)]
+    lines += ["", "Ctrl-C stops the hub and every tool it started.", ""]
+    sys.stderr.write("\n".join(lines))
     sys.stderr.flush()
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<11}  {text}"
 
 
 def client_entry(address: str, *, has_token: bool) -> dict[str, object]:

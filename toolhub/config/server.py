@@ -246,7 +246,7 @@ class ServerSpec(Section):
         if self.command is None:
             return ""
         command = redact(shlex.join([self.command, *redacted_arguments(self.args)]), self.secrets)
-        return f"cd {shlex.quote(self.cwd)} && {command}" if self.cwd else command
+        return f"cd {shlex.quote(self.cwd)} && {command}" if self.cwd and self.cwd != "." else command
 
     def for_task(self, values: Mapping[str, str]) -> ServerSpec:
         """Return the spec with `${task.<name>}` replaced; the spec itself if there is nothing to replace.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Shell:
         "silent": secretive("never_answers") | {"start_timeout_s": 1},
         "remote": {"url": "http://127.0.0.1:9/mcp?key=${MY_SECRET}", "headers": {"X-Key": "${MY_SECRET}"}},
         "no-folder": stub(cwd="/no/such/folder"),
+        "no-module": {"command": sys.executable, "args": ["-m", "no_such_module"]},
     }
     shell = Shell(tmp_path_factory.mktemp("mixed"))
     write_config(shell.folder, name="hub.yaml", servers=servers)
@@ -63,6 +65,7 @@ def test_every_failure_has_its_cause_and_its_fix(reports: tuple[Any, str]) -> No
         "silent": ("did not answer the handshake within 1 s", "start_timeout_s"),
         "remote": ("cannot connect to http://127.0.0.1:9/mcp", "is the server running"),
         "no-folder": ("working directory '/no/such/folder'", "create the directory"),
+        "no-module": ("No module named no_such_module", f"{sys.executable} does not have the module no_such_module"),
     }
     for server, (cause, fix) in expected.items():
         assert cause in servers[server]["error"] and fix in servers[server]["fix"], servers[server]
@@ -70,7 +73,7 @@ def test_every_failure_has_its_cause_and_its_fix(reports: tuple[Any, str]) -> No
 
 def test_the_table_shows_every_server_and_explains_the_failures(reports: tuple[Any, str]) -> None:
     table = reports[1]
-    assert table.endswith("1 of 6 servers work\n") and table.count("  fix: ") == 5
+    assert table.endswith("1 of 7 servers work\n") and table.count("  fix: ") == 6
     header = next(line.split() for line in table.splitlines() if line.startswith("server "))
     assert header == ["server", "status", "start", "protocol", "tools", "RSS", "via", "share"]
     assert "…" not in table
