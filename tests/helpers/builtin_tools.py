@@ -99,7 +99,7 @@ def add_conduct(server: MCPServer, stage: Stage) -> None:
         return "done"
 
     @server.tool()
-    async def waits_for_ever() -> str:
+    async def waits_for_ever() -> None:
         stage.began.set()
         try:
             await anyio.sleep_forever()

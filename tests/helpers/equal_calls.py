@@ -12,7 +12,7 @@ import anyio
 from in_memory_hub import a_spec
 
 from toolhub.config import ServerSpec
-from toolhub.layers import stack
+from toolhub.layers import Handler, stack
 from toolhub.layers.cache import Caches, cache
 from toolhub.layers.coalesce import Coalescer, coalesce
 from toolhub.layers.deadline import deadline
@@ -81,7 +81,9 @@ class AServer:
 class ATask:
     """One task: its stack of layers over `work`, and its own view of a server."""
 
-    def __init__(self, coalescer: Coalescer, work: Work, server: AServer | None = None, caches: Caches | None = None):
+    def __init__(
+        self, coalescer: Coalescer, work: Handler, server: AServer | None = None, caches: Caches | None = None
+    ):
         self.id = f"t{next(_numbers)}"
         self.retries = 0
         self.server = server or AServer()

@@ -86,7 +86,7 @@ if __name__ == "__main__":
         raise ValueError("nobody catches this")
     elif what == "chain":
         try:
-            {}["missing"]
+            dict[str, int]()["missing"]
         except KeyError as exc:
             raise RuntimeError("because of that") from exc
     elif what == "interrupt":

@@ -49,7 +49,8 @@ class HttpServer:
         return f"http://127.0.0.1:{self.port}/{'mcp' if self.transport == 'http' else 'sse'}"
 
     def spec(self, **fields: Any) -> ServerSpec:
-        return ServerSpec(**{"name": "remote", "url": self.url, "stateful": False} | fields)
+        given: dict[str, Any] = {"name": "remote", "url": self.url, "stateful": False}
+        return ServerSpec(**given | fields)
 
 
 Serve = Callable[[str], HttpServer]

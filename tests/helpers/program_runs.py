@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 
@@ -40,7 +40,7 @@ async def spawners(state_dir: Path) -> AsyncIterator[tuple[Spawner, ForkServer]]
 async def run(
     spawner: Spawner,
     *argv: str,
-    spawn: str = "fork",
+    spawn: Literal["exec", "fork"] = "fork",
     stdin: bytes = b"",
     spec: ServerSpec | None = None,
     **fields: Any,

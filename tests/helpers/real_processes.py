@@ -85,7 +85,7 @@ def fixture(script: str, *args: str, name: str = "", **fields: Any) -> ServerSpe
     return ServerSpec(name=name or script, command=command, args=[*rest, path, *args], **fields)
 
 
-def config(*specs: ServerSpec, state_dir: Path, **limits: int) -> Config:
+def config(*specs: ServerSpec, state_dir: Path, **limits: Any) -> Config:
     return Config(
         servers={spec.name: spec for spec in specs},
         hub=HubSettings(state_dir=state_dir),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 from real_processes import HubFactory, Process, below, eventually, keeper_of, pid_of
 
 from toolhub import HubTask, ServerSpec
 
-UseFn = Callable[[HubTask], Awaitable[None]]
+UseFn = Callable[[HubTask], Coroutine[Any, Any, None]]
 
 
 async def stands_a_task_and_a_kill(hubs: HubFactory, spec: ServerSpec, tools: set[str], use: UseFn) -> None:

@@ -6,11 +6,12 @@ retry that waits holds no place in a queue, and only an admitted call takes a se
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from toolhub.model import Call, Result
 
-Handler = Callable[[Call], Awaitable[Result]]
+Handler = Callable[[Call], Coroutine[Any, Any, Result]]
 Layer = Callable[[Handler], Handler]
 
 

@@ -47,7 +47,6 @@ SESSION_TRANSITIONS: dict[tuple[SessionState, SessionEvent], SessionState] = {
 _L, _LE = SlotState, SlotEvent
 SLOT_TRANSITIONS: dict[tuple[SlotState, SlotEvent], SlotState] = {
     (_L.IDLE, _LE.START): _L.STARTING,
-    (_L.IDLE, _LE.STOPPED): _L.IDLE,
     (_L.STARTING, _LE.STARTED): _L.LIVE,
     (_L.STARTING, _LE.DIED): _L.BACKOFF,
     (_L.STARTING, _LE.CIRCUIT_OPENED): _L.CIRCUIT_OPEN,
@@ -56,10 +55,8 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotEvent], SlotState] = {
     (_L.LIVE, _LE.CIRCUIT_OPENED): _L.CIRCUIT_OPEN,
     (_L.LIVE, _LE.STOPPED): _L.IDLE,
     (_L.BACKOFF, _LE.START): _L.STARTING,
-    (_L.BACKOFF, _LE.STOPPED): _L.IDLE,
     # After the cool-down one more start is tried; it either lives or gives up again.
     (_L.CIRCUIT_OPEN, _LE.START): _L.STARTING,
-    (_L.CIRCUIT_OPEN, _LE.STOPPED): _L.IDLE,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_memory_hub import a_spec
@@ -13,7 +14,10 @@ from toolhub.catalog import store as catalog_store
 from toolhub.catalog.store import FORMAT, MAX_BYTES, CatalogStore
 from toolhub.config import ServerSpec
 
-TOOLS = [{"name": "zeta", "inputSchema": {}, "x-vendor": {"a": [1, None]}}, {"name": "alpha", "description": "ä\ud800"}]
+TOOLS: list[Any] = [
+    {"name": "zeta", "inputSchema": {}, "x-vendor": {"a": [1, None]}},
+    {"name": "alpha", "description": "ä\ud800"},
+]
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ async def opened(stage: Stage | None = None) -> AsyncIterator[McpChannel]:
 async def over_streams(calls: list[tuple[str, Json]]) -> list[Outcome]:
     """What the SDK's own client gets, over the SDK's own streams."""
     server = create_server()._lowlevel_server
-    outcomes = []
+    outcomes: list[Outcome] = []
     async with create_client_server_memory_streams() as (near, far), anyio.create_task_group() as tasks:
         tasks.start_soon(server.run, *far, server.create_initialization_options())
         dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(*near)
@@ -107,7 +107,8 @@ async def test_an_answer_is_plain_json_and_nothing_else() -> None:
 
 
 async def test_what_the_caller_does_to_its_arguments_afterwards_does_not_reach_the_tool() -> None:
-    stage, arguments = Stage(), {"value": {"list": [1], "inner": {"key": "sent"}}}
+    stage = Stage()
+    arguments: dict[str, Any] = {"value": {"list": [1], "inner": {"key": "sent"}}}
     async with opened(stage) as channel:
         await channel.call_tool("keep", arguments)
         arguments["value"]["inner"]["key"] = "changed later"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 from real_processes import HubFactory, fixture
@@ -45,7 +46,7 @@ def answering(status: int, body: bytes = b"") -> Iterator[int]:
             thread.join()
 
 
-async def refusal_of(hubs: HubFactory, transport: str, port: int) -> str:
+async def refusal_of(hubs: HubFactory, transport: Any, port: int) -> str:
     spec = ServerSpec(
         name="remote",
         transport=transport,

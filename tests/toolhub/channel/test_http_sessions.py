@@ -103,9 +103,9 @@ async def test_an_answer_that_is_cut_costs_its_own_call_and_no_other(hubs: HubFa
 async def test_sessions_over_http_load_the_certificate_authorities_once(
     hubs: HubFactory, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded: list[object] = []
+    loaded: list[Any] = []
     create = httpx2.create_ssl_context
-    monkeypatch.setattr(httpx2, "create_ssl_context", lambda: loaded.append(None) or create())
+    monkeypatch.setattr(httpx2, "create_ssl_context", lambda: loaded.append(None) or create())  # type: ignore[func-returns-value]
     tls_context.cache_clear()
     upstream.may_end.set()
     spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp")

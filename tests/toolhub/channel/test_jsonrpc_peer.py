@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import MCPError
+from mcp.shared.dispatcher import CallOptions
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
@@ -188,8 +189,9 @@ async def test_a_number_that_comes_back_as_text_still_finds_its_request() -> Non
     async with sides() as (near, _):
         answer = await near.peer.send_raw_request("echo", {"n": 1}, {"request_id": "7"})
         assert answer == {"n": 1}
+        options: CallOptions = {"request_id": "7"}
         async with anyio.create_task_group() as callers:
-            callers.start_soon(near.peer.send_raw_request, "wait", {"number": 0}, {"request_id": "7"})
+            callers.start_soon(near.peer.send_raw_request, "wait", {"number": 0}, options)
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(ValueError, match="already in flight"):
                 await near.peer.send_raw_request("echo", None, {"request_id": 7})

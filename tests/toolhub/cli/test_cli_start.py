@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from served_hub import stub
@@ -13,7 +14,8 @@ import toolhub
 import toolhub.cli.app as cli
 
 cli.add_installed_commands()
-COMMANDS = tuple(command.name for command in get_command(cli.app).commands.values())
+GROUP: Any = get_command(cli.app)
+COMMANDS = tuple(command.name for command in GROUP.commands.values())
 NEED_A_CONFIG = [["serve"], ["stdio"], ["tools"], ["call", "a", "b"], ["doctor"]]
 IN_A_PIPE = {"COLUMNS": ""}
 
@@ -41,7 +43,7 @@ def test_the_help_is_not_wrapped_in_a_pipe(shell: Shell) -> None:
 
 def test_an_option_has_one_meaning_in_all_commands() -> None:
     meanings: dict[str, set[str]] = {}
-    for command in get_command(cli.app).commands.values():
+    for command in GROUP.commands.values():
         for option in command.params:
             if option.param_type_name == "option":
                 meanings.setdefault(option.opts[0], set()).add(f"{option.metavar}: {option.help}")

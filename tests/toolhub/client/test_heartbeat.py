@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def statistics_of(hub: RemoteHub, task_id: str) -> dict[str, Any] | None:
-    tasks = (await hub.statistics())["tasks"]
+    tasks: list[dict[str, Any]] = (await hub.statistics())["tasks"]
     return next((task for task in tasks if task["id"] == task_id), None)
 
 

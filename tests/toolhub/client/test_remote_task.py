@@ -66,7 +66,8 @@ async def test_progress_and_logs_arrive_while_the_call_runs(task: RemoteTask) ->
 async def test_an_error_arrives_as_its_class_also_in_a_stream(task: RemoteTask) -> None:
     async def ignore(*_: Any) -> None: ...
 
-    for stream in ({}, {"on_progress": ignore}):
+    streams: list[dict[str, Any]] = [{}, {"on_progress": ignore}]
+    for stream in streams:
         with pytest.raises(ToolNotFound, match="no server named 'nope'"):
             await task.call("nope", "echo", **stream)
 

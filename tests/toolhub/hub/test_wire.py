@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from toolhub.wire import STATUS, error_from_wire, error_to_wire, status_of, tool
 
 pytestmark = pytest.mark.quick
 
-WHERE = {"call_id": "t1-7", "server": "files", "tool": "read"}
+WHERE: Any = {"call_id": "t1-7", "server": "files", "tool": "read"}
 ERRORS = [
     errors.ToolhubError("something"),
     errors.ConfigError("expected a number", path="hub.yaml", line=3, key="limits.queue"),

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from in_memory_hub import Running, a_spec
 
 from toolhub.errors import StartError
-from toolhub.layers.cache import Caches, CacheStatistics, Store
+from toolhub.layers.cache import Caches, Store
 from toolhub.layers.clone import clone_json, size_of
-from toolhub.model import Result
+from toolhub.model import CacheStatistics, Result
 
 pytestmark = pytest.mark.anyio
 

@@ -170,7 +170,7 @@ async def test_a_timeout_tells_a_waiting_caller_whether_the_one_request_was_sent
         await anyio.sleep_forever()
 
     async with open_coalescer() as coalescer, anyio.create_task_group() as tasks:
-        task = ATask(coalescer, waits_its_turn)  # type: ignore[arg-type]  # a function will do
+        task = ATask(coalescer, waits_its_turn)
         callers = [Running(tasks, lambda t=t: task.call(timeout=t)) for t in (2, 1)]
         errors = [await caller.wait() for caller in callers]
         assert [(type(error), error.sent) for error in errors] == [(CallTimeout, sent)] * 2
@@ -234,7 +234,7 @@ async def test_progress_reaches_the_caller_that_leads():
         return an_answer()
 
     async with open_coalescer() as coalescer:
-        await ATask(coalescer, work).call(on_progress=on_progress)  # type: ignore[arg-type]  # a function will do
+        await ATask(coalescer, work).call(on_progress=on_progress)
     assert heard == [1.0]
 
 

@@ -20,7 +20,9 @@ def test_the_first_layer_of_a_stack_is_the_outermost():
     def named(name: str) -> Any:
         return lambda inner: [name, inner]
 
-    assert stack(named("a"), named("b"))("handler") == ["a", ["b", "handler"]]
+    handler: Any = "handler"
+    built: Any = stack(named("a"), named("b"))(handler)
+    assert built == ["a", ["b", "handler"]]
 
 
 async def test_a_tool_that_is_switched_off_is_refused_even_when_there_is_no_place():

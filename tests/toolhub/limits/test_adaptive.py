@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def adaptive(maximum: int = 200, **options: int) -> AdaptiveLimit:
     return AdaptiveLimit(maximum=maximum, **options)
 
 
-def best_fixed(backend: Callable[[], Backend], **conditions: float) -> Run:
+def best_fixed(backend: Callable[[], Backend], **conditions: Any) -> Run:
     runs = [simulate(Fixed(limit), backend(), **conditions) for limit in (4, 8, 12, 16, 20, 28)]
     return max(runs, key=lambda run: run.goodput)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.limits.fair_queue import FairQueue
+from toolhub.limits.fair_queue import FairQueue, Ticket
 from toolhub.model import FairShareKey
 
 
@@ -157,7 +157,7 @@ def test_the_estimate_of_what_comes_before_is_right_to_a_turn_for_equal_weights(
                           st.sampled_from("12"), st.integers(0, 99)), max_size=120))  # fmt: skip
 def test_the_counts_hold_whatever_is_done_in_whatever_order(steps) -> None:
     queue: FairQueue[int] = FairQueue()
-    inside: dict[int, object] = {}
+    inside: dict[int, Ticket] = {}
     for number, (step, run, task, choice) in enumerate(steps):
         if step == "push":
             inside[number] = queue.push(number, share_key(run, task))

@@ -70,7 +70,7 @@ def test_a_client_without_a_hub_on_the_path_does_not_hide_the_hub_behind_it(
 
 def test_the_names_of_what_a_hub_needs_are_those_of_its_extra() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    packages = {re.match(r"[\w-]+", spec)[0] for spec in project["optional-dependencies"]["hub"]}  # type: ignore[index]
+    packages = {re.match(r"[\w-]+", spec)[0] for spec in project["optional-dependencies"]["hub"]}
     distributions = importlib.metadata.packages_distributions()
     of_modules = {name.lower().replace("_", "-") for module in HUB_NEEDS for name in distributions[module]}
     assert {"mcp", "starlette", "uvicorn", "httptools"} <= of_modules & packages

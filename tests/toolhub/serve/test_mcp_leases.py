@@ -75,7 +75,7 @@ class Client:
         given = (self.headers | named | {name.replace("_", "-"): value for name, value in headers.items()}).items()
         raw = [(name.encode(), value.encode()) for name, value in given]
         scope = {"type": "http", "method": http_method, "path": "/mcp", "query_string": b"", "headers": raw}
-        await self._front(scope, receive, send)  # type: ignore[arg-type]
+        await self._front(scope, receive, send)
         return answer
 
     async def open(self) -> None:

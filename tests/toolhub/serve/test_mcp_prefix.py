@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp_clients import mcp_client, text_of
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.anyio
 async def test_the_names_are_those_of_the_config_and_qualified_names_work_always(
     prefix: str, names: list[str], tmp_path: Path
 ) -> None:
-    only_echo = {"tools": {"allow": ["echo"]}}
+    only_echo: dict[str, Any] = {"tools": {"allow": ["echo"]}}
     servers = {"one": stub(**only_echo), "two": stub(**only_echo)}
     with served(write_config(tmp_path, servers=servers, hub={"tool_prefix": prefix})) as hub:
         async with mcp_client(hub) as client:
@@ -30,7 +31,7 @@ async def test_the_names_are_those_of_the_config_and_qualified_names_work_always
 
 
 async def test_with_always_a_single_servers_tools_have_its_name_too(tmp_path: Path) -> None:
-    only_echo = {"tools": {"allow": ["echo"]}}
+    only_echo: dict[str, Any] = {"tools": {"allow": ["echo"]}}
     with served(write_config(tmp_path, servers={"one": stub(**only_echo)}, hub={"tool_prefix": "always"})) as hub:
         async with mcp_client(hub) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["one__echo"]

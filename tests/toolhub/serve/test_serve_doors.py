@@ -84,7 +84,7 @@ def test_health_is_open_without_the_token(guarded: ServedHub, path: str) -> None
     ids=["none", "wrong", "beginning", "longer", "capitals", "basic", "latin1"],
 )
 def test_everything_else_needs_the_token(guarded: ServedHub, path: str, headers: dict[str, str]) -> None:
-    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     answer = httpx2.get(guarded.http + path, headers=raw)
     assert error_of(answer, 401)["type"] == "Unauthorized"
     assert answer.headers["WWW-Authenticate"] == "Bearer"

@@ -25,11 +25,11 @@ SESSION = {
     "FAILED": {},
 }
 SLOT = {
-    "IDLE": {"START": "STARTING", "STOPPED": "IDLE"},
+    "IDLE": {"START": "STARTING"},
     "STARTING": {"STARTED": "LIVE", "DIED": "BACKOFF", "CIRCUIT_OPENED": "CIRCUIT_OPEN", "STOPPED": "IDLE"},
     "LIVE": {"DIED": "BACKOFF", "CIRCUIT_OPENED": "CIRCUIT_OPEN", "STOPPED": "IDLE"},
-    "BACKOFF": {"START": "STARTING", "STOPPED": "IDLE"},
-    "CIRCUIT_OPEN": {"START": "STARTING", "STOPPED": "IDLE"},
+    "BACKOFF": {"START": "STARTING"},
+    "CIRCUIT_OPEN": {"START": "STARTING"},
 }
 
 
@@ -79,6 +79,7 @@ def test_an_ended_session_never_moves_again():
     assert not [state for state, _ in SESSION_TRANSITIONS if state in (SessionState.CLOSED, SessionState.FAILED)]
 
 
-@pytest.mark.parametrize("state", SlotState)
-def test_a_slot_can_always_be_started_again_once_it_is_stopped(state):
-    assert advance(advance(state, SlotEvent.STOPPED), SlotEvent.START) is SlotState.STARTING
+@pytest.mark.parametrize("state", [SlotState.STARTING, SlotState.LIVE])
+@pytest.mark.parametrize("event", [SlotEvent.STOPPED, SlotEvent.DIED, SlotEvent.CIRCUIT_OPENED])
+def test_a_slot_can_be_started_again_however_its_session_ended(state, event):
+    assert advance(advance(state, event), SlotEvent.START) is SlotState.STARTING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 AT_ONCE = RestartSettings(backoff_s=0, max_deaths=1000)
 
 
-def forking(script: str, *args: str, **fields: object) -> ServerSpec:
+def forking(script: str, *args: str, **fields: Any) -> ServerSpec:
     return fixture(script, *args, spawn="fork", stateful=False, restart=AT_ONCE, **fields)
 
 

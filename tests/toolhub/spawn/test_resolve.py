@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def test_another_hub_knows_it_too_and_adds_each_start_s_own_arguments(resolver, 
 def test_neither_arguments_nor_variables_of_a_server_are_written(resolver, tmp_path):
     command = launcher_of(tmp_path, 'PYTHON -S SCRIPT "$3"; exit')
     command = with_arguments(command, "--token=sesame-open")
-    assert learned(resolver, dataclasses.replace(command, env=command.env | {"API_KEY": "sesame-shut"})) is not None
+    assert learned(resolver, dataclasses.replace(command, env={**command.env, "API_KEY": "sesame-shut"})) is not None
     assert "sesame" not in resolver._path.read_text()
     assert resolver._path.stat().st_mode & 0o777 == 0o600
 
@@ -141,8 +142,8 @@ def test_what_has_changed_on_disk_is_left_to_the_launcher(resolver, command, tmp
 def test_only_an_exact_version_is_not_asked_for_again_after_a_day(resolver, command, monkeypatch, package, is_known):
     command = dataclasses.replace(command, argv=[*command.argv[:2], package, "x"])
     assert learned(resolver, command) is not None
-    now = resolve.time.time()
-    monkeypatch.setattr(resolve.time, "time", lambda: now + UNPINNED_S + 1)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + UNPINNED_S + 1)
     assert (resolver.resolve(command) is not None) == is_known
     assert learned(resolver, command) is not None
 
@@ -154,8 +155,8 @@ def test_what_did_not_come_up_is_forgotten_and_given_up_for_a_day_when_it_fails_
         assert resolver.resolve(command) is None
     assert learned(resolver, command) is None
     assert learned(Resolver(resolver._path), command) is None
-    now = resolve.time.time()
-    monkeypatch.setattr(resolve.time, "time", lambda: now + FAILED_S + 1)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + FAILED_S + 1)
     assert learned(resolver, command) is not None
 
 

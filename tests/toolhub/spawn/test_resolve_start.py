@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,9 +16,9 @@ from toolhub.spawn.launchers.resolver import Command
 pytestmark = pytest.mark.anyio
 
 
-def spec_of(command: Command, **fields: object) -> ServerSpec:
+def spec_of(command: Command, **fields: Any) -> ServerSpec:
     first, *args = command.argv
-    given = {"name": "looks", "command": first, "args": args, "env": command.env, "cwd": command.cwd}
+    given: dict[str, Any] = {"name": "looks", "command": first, "args": args, "env": command.env, "cwd": command.cwd}
     return ServerSpec(**given | fields)
 
 
