@@ -30,7 +30,7 @@ def main() -> int:
     sys.stderr.write("".join(f"{problem}\n" for problem in problems))
     count = len(list(html.rglob("*.html")))
     sys.stdout.write(f"{html.relative_to(ROOT)}/index.html: {count} pages, {len(problems)} broken links; ")
-    sys.stdout.write(f"{len(outside)} links to elsewhere, not followed, are in {OUT.relative_to(ROOT)}\n")
+    sys.stdout.write(f"{len(outside)} links to elsewhere, not followed, are in {OUT.relative_to(ROOT)}/external-links.txt\n")
     return 1 if problems else 0
 
 
