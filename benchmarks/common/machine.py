@@ -16,7 +16,7 @@ import psutil
 from benchmarks.common.result import ROOT, Json
 
 PACKAGES = (
-    "toolhub", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
+    "toolhub-runtime", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
     "pandas", "matplotlib",
 )  # fmt: skip
 # More than this of one core used by others: the numbers are worth less.
