@@ -26,11 +26,12 @@ def main() -> int:
     if status:
         return status
     problems, outside = check(html)
-    (OUT / "external-links.txt").write_text("\n".join(sorted(outside)) + "\n")
+    listed = OUT / "external-links.txt"
+    listed.write_text("\n".join(sorted(outside)) + "\n")
     sys.stderr.write("".join(f"{problem}\n" for problem in problems))
     count = len(list(html.rglob("*.html")))
     sys.stdout.write(f"{html.relative_to(ROOT)}/index.html: {count} pages, {len(problems)} broken links; ")
-    sys.stdout.write(f"{len(outside)} links to elsewhere, not followed, are in {OUT.relative_to(ROOT)}/external-links.txt\n")
+    sys.stdout.write(f"{len(outside)} links to elsewhere, not followed, are in {listed.relative_to(ROOT)}\n")
     return 1 if problems else 0
 
 
