@@ -32,17 +32,16 @@ from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 from toolhub_runtime import install_command
 
+# A module that comes with each extra.
 EXTRAS = {
     "hub": "mcp",
-    "servers": "toolhub_servers",
+    "servers": "stamina",
     "pages": "trafilatura",
     "data": "pandas",
     "e2b": "e2b_code_interpreter",
     "browser": "playwright",
-    "agent": "openai",
+    "agent": "json_repair",
 }
-
-
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -101,12 +100,12 @@ async def examine(config: Config) -> tuple[list[Report], list[Finding]]:
 async def _examine_sandbox(hub: Hub) -> list[Finding]:
     """Check which protections a sandbox really has, and why it lacks others."""
     if hub.sandboxes is None:
-        return [{"check": "sandbox", "status": "note", "detail": "no sandbox package is installed"}]
+        return [_finding("sandbox", "note", "no sandbox package is installed")]
     try:
         findings = (await hub.sandboxes.check()).findings
     except ToolhubError as exc:
         findings = (("sandbox", "weaker", str(exc)),)
-    return [{"check": name, "status": status, "detail": detail} for name, status, detail in findings]
+    return [_finding(*finding) for finding in findings]
 
 
 async def _examine_one(hub: Hub, task: HubTask, spec: ServerSpec) -> Report:
@@ -191,14 +190,12 @@ def _advice_on_builtin(builtin: str, error: str) -> str:
         module, factory = find_builtin(builtin)
     except LookupError:
         return f"correct `builtin`, or install the package that has it; our own servers: {install_command('servers')}"
-    own = {target: name for name, target in builtin_servers().items() if target.startswith("toolhub_servers.")}
-    name = own.get(f"{module}:{factory}")
-    page = f"servers/README.md, section {name}" if name else f"the documentation of {module}"
+    is_listed = f"{module}:{factory}" in builtin_servers().values()
+    page = "`toolhub servers`" if is_listed else f"the documentation of {module}"
     if "ModuleNotFoundError" in error or "MissingExtra" in error:
         if "pip install" in error:
             return "run that pip command where toolhub is installed"
-        is_package = "No module named 'toolhub_servers'" in error
-        return install_command("servers") if is_package else f"correct `builtin`, or install what {module} imports"
+        return f"correct `builtin`, or install what {module} imports"
     if "AttributeError" in error and f"'{factory}'" in error:
         return f"correct `builtin`: {module} has no {factory}; our own servers have create_server"
     if variables := dict.fromkeys(_VARIABLE.findall(error)):
@@ -225,38 +222,33 @@ def rss_of_tree(pid: int) -> int | None:
 
 def check_machine(config: Config) -> list[Finding]:
     """Report what the machine supports, and what works less well on it."""
-    linux = sys.platform == "linux"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    checks = [
-        ("python", "ok", platform.python_version()),
-        (
+    node = shutil.which("node")
+    return [
+        _finding("python", "ok", platform.python_version()),
+        _finding("supervision", "ok", "subreaper and pidfd: no descendant survives the hub")
+        if sys.platform == "linux"
+        else _finding(
             "supervision",
-            "ok" if linux else "weaker",
-            "subreaper and pidfd: no descendant survives the hub"
-            if linux
-            else f"{platform.system()} has no subreaper: daemonised grandchildren may survive a killed server",
+            "weaker",
+            f"{platform.system()} has no subreaper: a grandchild that detached may survive a killed server",
         ),
-        _state_check(config),
-        (
-            "uvloop",
-            *(("ok", "installed") if _has("uvloop") else ("weaker", "not installed: calls take about 10 % longer")),
-        ),
-        (
+        _check_state(config),
+        _finding("uvloop", "ok", "installed")
+        if _has("uvloop")
+        else _finding("uvloop", "weaker", "not installed: calls take about 10 % longer"),
+        _finding(
             "open files",
             "ok" if soft >= 4096 else "weaker",
             f"soft limit {soft} (a session takes 4; the hub raises it to the hard limit)",
         ),
-        (
-            "node",
-            *(
-                ("ok", shutil.which("node") or "")
-                if shutil.which("node")
-                else ("note", "not on PATH: npx servers cannot start")
-            ),
-        ),
-        ("extras", "ok", ", ".join(name for name, module in EXTRAS.items() if _has(module)) or "none"),
+        _finding("node", "ok", node) if node else _finding("node", "note", "not on PATH: npx servers cannot start"),
+        _finding("extras", "ok", ", ".join(name for name, module in EXTRAS.items() if _has(module)) or "none"),
     ]
-    return [{"check": name, "status": status, "detail": detail} for name, status, detail in checks]
+
+
+def _finding(check: str, status: str, detail: str) -> Finding:
+    return {"check": check, "status": status, "detail": detail}
 
 
 def check_forks(config: Config) -> list[Finding]:
@@ -264,31 +256,22 @@ def check_forks(config: Config) -> list[Finding]:
     forked = sorted(name for name, spec in config.servers.items() if spec.spawn == "fork" and not spec.disabled)
     fallbacks = read_fallbacks(config.hub.state_path / FALLBACKS)
     found = [
-        {
-            "check": "fork",
-            "status": "weaker",
-            "detail": f"server {name!r} is executed instead of forked: {fallbacks[name]}",
-        }
+        _finding("fork", "weaker", f"server {name!r} is executed instead of forked: {fallbacks[name]}")
         for name in forked
         if name in fallbacks
     ]
     if forked and not found:
-        return [{"check": "fork", "status": "ok", "detail": ", ".join(forked)}]
+        return [_finding("fork", "ok", ", ".join(forked))]
     return found
 
 
-def _state_check(config: Config) -> tuple[str, str, str]:
-    directory = config.hub.state_path
-    probe = directory
-    while not probe.exists() and probe != probe.parent:
-        probe = probe.parent
-    if os.access(probe, os.W_OK):
-        return "state", "ok", str(directory)
-    return (
-        "state",
-        "weaker",
-        f"{directory} cannot be written, so processes that a crashed hub left cannot be killed; set hub.state_dir",
-    )
+def _check_state(config: Config) -> Finding:
+    folder = config.hub.state_path
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.access(existing, os.W_OK):
+        return _finding("state", "ok", str(folder))
+    problem = "cannot be written, so processes that a crashed hub left cannot be killed; set hub.state_dir"
+    return _finding("state", "weaker", f"{folder} {problem}")
 
 
 def _has(module: str) -> bool:

@@ -61,7 +61,7 @@ def list_servers(path: Path | None, as_json: bool) -> None:
         else:
             _print(out, server)
     if path is None:
-        out.print("In a config: `clock: {builtin: clock}`. Every option is in servers/README.md, and in --json.")
+        out.print("In a config: `clock: {builtin: clock}`. Every option, also of sections such as web.*, is in --json.")
 
 
 async def _find_configured(config: Config) -> list[Configured]:

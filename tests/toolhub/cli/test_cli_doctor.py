@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 from served_hub import stub, write_config
 from toolhub_command import Shell
+
+from toolhub.cli.doctor import EXTRAS
+from toolhub_runtime import DISTRIBUTION
 
 SECRET = "hunter2-and-more"
 ENVIRONMENT = {"MY_SECRET": SECRET}
@@ -86,6 +91,14 @@ def test_the_machine_is_checked(reports: tuple[Any, str]) -> None:
     assert set(checks) == {*named, ""}  # what more there is to say about the sandbox
 
 
+def test_each_extra_is_recognised_by_a_module_of_its_own() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    wanted = importlib.metadata.requires(DISTRIBUTION) or []
+    for extra, module in EXTRAS.items():
+        named = {re.split(r"[^\w.-]", line)[0].lower() for line in wanted if f"extra == '{extra}'" in line}
+        assert named & {name.lower().replace("_", "-") for name in distributions[module]}, (extra, module)
+
+
 def test_the_report_has_no_secret_from_the_environment(reports: tuple[Any, str]) -> None:
     assert SECRET not in json.dumps(reports[0]) + reports[1]
 
@@ -148,7 +161,7 @@ def test_each_failure_of_a_builtin_has_a_fix_of_its_own(builtins: tuple[dict[str
     servers, _, folder = builtins
     expected = {
         "search": ("serper.api_key", "set SERPER_API_KEY"),
-        "misspelt": ("'zone'", "remove that option or correct its name; servers/README.md, section clock"),
+        "misspelt": ("'zone'", "remove that option or correct its name; `toolhub servers` has every option"),
         "no-folder": (str(folder / "docs"), "TOOLHUB_DOCS"),
         "no-factory": ("'creates'", "toolhub_servers.clock has no creates"),
         "no-module": ("toolhub_servers.clocks", "correct `builtin`"),
