@@ -19,7 +19,7 @@ import httpx2
 
 from toolhub.config.llm import LlmSettings
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
-from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
+from toolhub_agent.kv_hints.estimates import estimate_ttft
 from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import Slot
@@ -178,7 +178,6 @@ class UpstreamClient:
     pool: EndpointPool
     counters: ProxyCounters
     configured: frozenset[str]
-    pace: FirstTokenEstimator = field(default_factory=FirstTokenEstimator)
 
     def __post_init__(self) -> None:
         self._secrets = tuple(secret.encode() for secret in self.pool.secrets)
@@ -315,8 +314,7 @@ class UpstreamClient:
             return
         usage = copy.usage or Usage()
         read = usage.prompt_tokens - (usage.cached_tokens or 0)
-        self.pace.observe(read=read, written=usage.completion_tokens, seconds=seconds)
-        self._finish(copy, turn, self.pace.first_token(read=read, written=usage.completion_tokens, seconds=seconds))
+        self._finish(copy, turn, estimate_ttft(read=read, written=usage.completion_tokens, seconds=seconds))
 
     def _finish(self, copy: ResponseTap, turn: RoutedRequest, ttft: float) -> None:
         if copy.usage is not None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.kv_hints.estimates import FirstTokenEstimator
 from toolhub_agent.llm.transport import SseSplitter
 from toolhub_agent.proxy.forward import is_usage_only
 from toolhub_agent.proxy.http_messages import ProxyRequest, inject_engine_fields, read_object
@@ -127,24 +125,3 @@ def test_calls_are_known_by_tool_and_arguments():
     (other,) = pending_tool_calls("", native)
     assert other.arguments == wanted.arguments
     assert other.may_be("search") and not other.may_be("arch") and not other.may_be("find")
-
-
-def test_the_time_to_the_first_token_is_told_apart_from_the_writing():
-    """Of an engine that reads 2000 tokens and writes 40 in a second."""
-    pace, numbers = FirstTokenEstimator(), random.Random(7)
-    for _ in range(40):
-        read, written = numbers.randrange(200, 20_000), numbers.randrange(20, 2000)
-        pace.observe(read=read, written=written, seconds=read / 2000 + written / 40)
-    assert pace.first_token(read=4000, written=400, seconds=12) == pytest.approx(2, rel=0.15)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0, 1e4))),
-    st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0, 1e4)),
-)
-def test_the_time_to_the_first_token_is_never_more_than_all_of_it(seen, last):
-    pace = FirstTokenEstimator()
-    for read, written, seconds in seen:
-        pace.observe(read=read, written=written, seconds=seconds)
-    read, written, seconds = last
-    assert 0 <= pace.first_token(read=read, written=written, seconds=seconds) <= seconds * (1 + 1e-9)
