@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolhub_agent.history import encoded
-from toolhub_agent.trimming import OMITTED
+from toolhub_agent.history import OMITTED, encoded
 from toolhub_agent.types import Json, Message, Usage
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import anyio
 
 from toolhub.config import AgentSettings
 from toolhub_agent.events import AgentReporter
-from toolhub_agent.history import History
+from toolhub_agent.history import ContextBudget, History, ToolResultTrimmer
 from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
@@ -36,7 +36,6 @@ from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.tasklog import ConversationLog
 from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
 from toolhub_agent.tool_calls.catalog import ToolCatalog
-from toolhub_agent.trimming import ContextBudget, ToolResultTrimmer
 from toolhub_agent.types import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
 
 # --- The model --------------------------------------------------------------------------------------------------------

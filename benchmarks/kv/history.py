@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx2
-from toolhub_agent.history import History
+from toolhub_agent.history import ALL, History, ToolResultTrimmer
 from toolhub_agent.llm import LlmClient
 from toolhub_agent.llm.client import LlmRequest
-from toolhub_agent.trimming import ALL, ToolResultTrimmer
 from toolhub_agent.types import Completion, ToolOutcome
 
 from benchmarks.common.measure import interleaved, median

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import anyio
 import httpx2
-from toolhub_agent.kv_hints.context import HintStatistics
+from toolhub_agent.kv_hints.client import HintStatistics
 
 from benchmarks.common.measure import interleaved
 from benchmarks.common.result import Json

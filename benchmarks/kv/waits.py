@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import httpx2
-from toolhub_agent.kv_hints.context import HintStatistics
+from toolhub_agent.kv_hints.client import HintStatistics
 from toolhub_agent.tools import ToolSource
 
 from benchmarks.common.measure import interleaved

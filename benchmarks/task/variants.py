@@ -20,10 +20,10 @@ from typing import Any
 
 import anyio
 from toolhub_agent.agent import catalog_for, system_prompt_for
+from toolhub_agent.history import ToolResultTrimmer
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.tools import HubTools, ToolSource
-from toolhub_agent.trimming import ToolResultTrimmer
 from toolhub_agent.types import Completion
 
 from benchmarks.common.callers import sdk_session

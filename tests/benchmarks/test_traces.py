@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import mean, median, pstdev
 
 import pytest
-from toolhub_agent.trimming import ToolResultTrimmer
+from toolhub_agent.history import ToolResultTrimmer
 
 from benchmarks.model.traces import (
     CALLS_PER_TURN,

@@ -10,9 +10,8 @@ import anyio
 import httpx2
 import openai
 import pytest
-from toolhub_agent.history import History
+from toolhub_agent.history import History, ToolResultTrimmer
 from toolhub_agent.prefix_report import PrefixReport
-from toolhub_agent.trimming import ToolResultTrimmer
 from toolhub_agent.types import Completion, Message, ToolCall, ToolOutcome, Usage
 
 from testbed.engine.server import BLOCK_SIZE, EngineServer

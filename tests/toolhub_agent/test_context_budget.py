@@ -6,8 +6,7 @@ import pytest
 from conversation import after_turns
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.history import encoded
-from toolhub_agent.trimming import ContextBudget
+from toolhub_agent.history import ContextBudget, encoded
 from toolhub_agent.types import Usage
 
 pytestmark = pytest.mark.quick

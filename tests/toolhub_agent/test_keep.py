@@ -6,8 +6,7 @@ import pytest
 from conversation import after_turns, an_answer, an_outcome, contents, native_answer
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.history import History
-from toolhub_agent.trimming import ToolResultTrimmer
+from toolhub_agent.history import History, ToolResultTrimmer
 from toolhub_agent.types import Message
 
 pytestmark = pytest.mark.quick

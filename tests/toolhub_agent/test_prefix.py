@@ -7,8 +7,8 @@ import io
 import pytest
 from conversation import after_turns, an_answer, an_outcome
 from rich.console import Console
+from toolhub_agent.history import ToolResultTrimmer
 from toolhub_agent.prefix_report import PrefixReport
-from toolhub_agent.trimming import ToolResultTrimmer
 from toolhub_agent.types import Message, Usage
 
 pytestmark = pytest.mark.quick

@@ -16,8 +16,18 @@ from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
-from toolhub_agent.session import check_model_servers, llm_settings, open_session
-from toolhub_agent.sweep import ResultFile, Sweep, SweepPlan, new_log, read_tasks, row_of, summary
+from toolhub_agent.sweep import (
+    ResultFile,
+    Sweep,
+    SweepPlan,
+    check_model_servers,
+    llm_settings,
+    new_log,
+    open_session,
+    read_tasks,
+    row_of,
+    summary,
+)
 from toolhub_agent.types import Task, TaskResult
 from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 
-from toolhub_agent.kv_hints.context import HintContext, HintStatistics
+from toolhub_agent.kv_hints.client import HintContext, HintStatistics
+from toolhub_agent.kv_hints.engines import LMCacheClient
 from toolhub_agent.kv_hints.estimates import ToolDurations
-from toolhub_agent.kv_hints.lmcache import LMCacheClient
 from toolhub_agent.kv_hints.session import HintSession
 from toolhub_agent.kv_hints.signals import Signal, ToolResultReady, ToolWaitStarted, TurnFinished
 from toolhub_agent.types import EngineFields

@@ -17,8 +17,7 @@ from uuid import uuid4
 
 import anyio
 
-from toolhub_agent.kv_hints.client import HintClient
-from toolhub_agent.kv_hints.context import HintContext, HintEndpoint
+from toolhub_agent.kv_hints.client import HintClient, HintContext, HintEndpoint
 from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX, Command
 from toolhub_agent.kv_hints.estimates import ToolDurations
 from toolhub_agent.kv_hints.policy import (

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 import httpx2
@@ -22,7 +22,6 @@ from toolhub.config.agent import Sampling
 from toolhub.config.llm import LlmSettings
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
-from toolhub_agent.llm.cache import SingleFlight
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
 from toolhub_agent.llm.errors import UNKNOWN_FIELD, AttemptFailed, FailureKind, retry_pause
@@ -292,6 +291,46 @@ class LlmStream:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             await attempt.aclose()
+
+
+# --- Shared work ------------------------------------------------------------------------------------------------------
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Flight(Generic[V]):
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.result: list[V] = []
+        """Empty if the work failed or was cancelled."""
+
+
+class SingleFlight(Generic[K, V]):
+    """Does one piece of work per key at a time. Callers that arrive meanwhile wait and get the same result.
+
+    If the work fails or is cancelled, only the caller that did it gets the error. The next waiting caller then does it.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[K, _Flight[V]] = {}
+
+    def __repr__(self) -> str:
+        return f"<SingleFlight {len(self._flights)} under way>"
+
+    async def run(self, key: K, work: Callable[[], Awaitable[V]]) -> V:
+        while (flight := self._flights.get(key)) is not None:
+            await flight.ended.wait()
+            if flight.result:
+                return flight.result[0]
+        flight = self._flights[key] = _Flight()
+        try:
+            result = await work()
+            flight.result.append(result)
+            return result
+        finally:
+            del self._flights[key]
+            flight.ended.set()
 
 
 # --- Shared prefixes --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from toolhub_agent.kv_hints.context import HintStatistics
+from toolhub_agent.kv_hints.client import HintStatistics
 from toolhub_agent.llm.endpoint_pool import EndpointStatistics
 from toolhub_agent.types import Usage
 

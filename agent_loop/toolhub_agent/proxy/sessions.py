@@ -30,8 +30,15 @@ from toolhub_agent.kv_hints.signals import (
 )
 from toolhub_agent.llm.transport import SESSION_HEADERS, header_value, session_headers
 from toolhub_agent.proxy.http_messages import Header, header_text
-from toolhub_agent.proxy.message_format import AnswerFingerprints, AssistantMessageFormat, fingerprints_of
-from toolhub_agent.proxy.prefix_index import PrefixHashes, SessionMatcher, digest_of, prefix_hashes
+from toolhub_agent.proxy.prefix_index import (
+    AnswerFingerprints,
+    AssistantMessageFormat,
+    PrefixHashes,
+    SessionMatcher,
+    digest_of,
+    fingerprints_of,
+    prefix_hashes,
+)
 from toolhub_agent.tool_calls.arguments import read_arguments
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import Json, Message

@@ -21,8 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-fo
 from vllm.v1.request import RequestStatus  # type: ignore[import-not-found,unused-ignore]
 
 from toolhub_agent.vllm_plugin.metrics import PinMetrics, log_limits
-from toolhub_agent.vllm_plugin.pin_requests import pin_request, released_key, session_key
-from toolhub_agent.vllm_plugin.pins import Pins
+from toolhub_agent.vllm_plugin.pins import Pins, pin_request, released_key, session_key
 from toolhub_agent.vllm_plugin.support import PinSettings, RequiredMethods, UnsupportedVllm, check_features
 
 _ANSWERED = frozenset(

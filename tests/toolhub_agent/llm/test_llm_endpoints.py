@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from toolhub_agent.llm import routing as module
-from toolhub_agent.llm.routing import LONGEST_BACKOFF_S, EndpointRouter, rendezvous_order
+from toolhub_agent.llm.endpoint_pool import LONGEST_BACKOFF_S, EndpointRouter, rendezvous_order
 
 URLS = ("http://a/v1", "http://b/v1", "http://c/v1")
 

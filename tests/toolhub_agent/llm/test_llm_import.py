@@ -9,6 +9,6 @@ import sys
 def test_the_client_of_model_servers_needs_no_openai_sdk():
     code = (
         "import sys; sys.modules['openai'] = None\n"
-        "import toolhub_agent.agent, toolhub_agent.llm, toolhub_agent.session, toolhub_agent.doctor"
+        "import toolhub_agent.agent, toolhub_agent.llm, toolhub_agent.sweep, toolhub_agent.doctor"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

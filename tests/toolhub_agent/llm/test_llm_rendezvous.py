@@ -8,7 +8,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.llm.routing import rendezvous_order
+from toolhub_agent.llm.endpoint_pool import rendezvous_order
 
 ENDPOINTS = st.sets(st.from_regex(r"http://[a-z]{1,8}:[0-9]{2,4}/v1", fullmatch=True), min_size=1, max_size=8)
 
@@ -34,7 +34,7 @@ def test_conversations_spread_evenly():
 
 def test_every_process_gives_the_same_order():
     code = (
-        "from toolhub_agent.llm.routing import rendezvous_order as order; "
+        "from toolhub_agent.llm.endpoint_pool import rendezvous_order as order; "
         "print(*order('task', ['http://a/v1', 'http://b/v1', 'c']))"
     )
     told = {

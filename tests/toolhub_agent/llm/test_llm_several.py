@@ -10,7 +10,7 @@ from llm_stand_in.model_server import open_model_server
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm import open_llm
 from toolhub_agent.llm.client import group_by_prefix, prefix_key
-from toolhub_agent.llm.routing import rendezvous_order
+from toolhub_agent.llm.endpoint_pool import rendezvous_order
 
 pytestmark = pytest.mark.anyio
 PREFIX = ({"role": "system", "content": "You search. " * 50},)
@@ -65,7 +65,7 @@ async def test_conversations_of_a_server_that_ended_are_all_answered_by_the_othe
 
 
 async def test_a_conversation_returns_home_when_that_works_again(ordered, monkeypatch):
-    monkeypatch.setattr("toolhub_agent.llm.routing.FIRST_BACKOFF_S", 0.0)
+    monkeypatch.setattr("toolhub_agent.llm.endpoint_pool.FIRST_BACKOFF_S", 0.0)
     home, other = ordered
     home.script(failed(500))
     async with open_llm(settings(home, other)) as llm:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from toolhub_agent.llm.transport import SseSplitter
 from toolhub_agent.proxy.forward import is_usage_only
 from toolhub_agent.proxy.http_messages import ProxyRequest, inject_engine_fields, read_object
-from toolhub_agent.proxy.message_format import AssistantMessageFormat, fingerprints_of
-from toolhub_agent.proxy.prefix_index import prefix_hashes
+from toolhub_agent.proxy.prefix_index import AssistantMessageFormat, fingerprints_of, prefix_hashes
 from toolhub_agent.proxy.sessions import arguments_digest, pending_tool_calls
 
 ENDS = ("\n\n", "\r\n\r\n", "\r\r")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.vllm_plugin.pin_requests import MAX_SESSION_CHARS, PinRequest, pin_request, released_key, session_key
+from toolhub_agent.vllm_plugin.pins import MAX_SESSION_CHARS, PinRequest, pin_request, released_key, session_key
 
 
 def wish(**extra: Any) -> PinRequest | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolhub_agent.session import open_session
-from toolhub_agent.sweep import new_log
+from toolhub_agent.sweep import new_log, open_session
 from toolhub_agent.types import Task
 
 from toolhub import parse_config
