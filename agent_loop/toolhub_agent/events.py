@@ -95,7 +95,7 @@ class StreamEvents:
             if inspect.isawaitable(waiting):
                 await waiting
         except Exception as exc:
-            logger.warning("the stream of events ends here, its queue refused one: %r", exc)
+            logger.warning("no more events are sent: the queue refused one: %r", exc)
             self._sink = None
 
 

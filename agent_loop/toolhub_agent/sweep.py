@@ -186,10 +186,10 @@ def read_tasks(path: Path) -> list[Task]:
             continue
         task = _parse_task(line, number, path)
         if task.id in tasks:
-            raise ConfigError(f"the id {task.id!r} is there twice", path=str(path), line=number)
+            raise ConfigError(f"the id {task.id!r} occurs twice", path=str(path), line=number)
         tasks[task.id] = task
     if not tasks:
-        raise ConfigError("there is no task in it", path=str(path))
+        raise ConfigError("the file has no task", path=str(path))
     return list(tasks.values())
 
 
@@ -299,7 +299,9 @@ class ResultFile:
             if self.path.read_bytes()[-1:] not in (b"", b"\n"):
                 os.write(self._file, b"\n")  # a killed process left an incomplete line
         except OSError as exc:
-            raise ConfigError(f"results cannot be kept in {folder}: {exc.strerror or exc}; choose --out") from exc
+            raise ConfigError(
+                f"cannot write results to {folder}: {exc.strerror or exc}; choose another folder with --out"
+            ) from exc
 
     def done(self) -> set[tuple[int, str]]:
         """(run, id) of every task that need not run again. Tasks that could not reach the model are not among them."""
@@ -406,7 +408,7 @@ class Sweep:
         try:
             await self._session.prefetch_shared_prefix()
         except ToolhubError as exc:
-            logger.warning("the tasks' common prefix was not computed beforehand: %s", exc)
+            logger.warning("the common prefix of the tasks was not prefetched: %s", exc)
 
     async def _run_one(self, run: int, task: Task, on_done: OnDone) -> None:
         self.started += 1
@@ -438,7 +440,7 @@ class Sweep:
                 self.resumed += 1
                 return log, replay
             except (OSError, LogUnreadable) as exc:
-                logger.warning("%s cannot be gone on with (%s); the task is begun anew", path, exc)
+                logger.warning("%s cannot be continued (%s); the task starts again", path, exc)
         return new_log(self._session, folder, task), None
 
 

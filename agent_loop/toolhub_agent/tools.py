@@ -105,4 +105,4 @@ class ToolExecutor:
             if "error" in answer:
                 raise ToolFailed(str(answer["error"]))
             return str(answer.get("result", ""))
-        raise ToolFailed(f"no answer within {self._timeout:g} s; it may have been executed")
+        raise ToolFailed(f"no answer within {self._timeout:g} s; the call may have been executed")

@@ -58,7 +58,7 @@ class TaskView:
 
     def called(self, agent: str, outcome: ToolOutcome) -> None:
         mark = "[red]✗[/]" if outcome.is_error else "[green]→[/]"
-        early = ", begun while the model wrote" if outcome.started_early else ""
+        early = ", started early" if outcome.started_early else ""
         self._console.print(
             f"  {mark} {markup_text(call_text(outcome.call))}  [dim]{outcome.seconds:.2f} s, "
             f"{len(outcome.text):,} characters{early}[/]"

@@ -46,7 +46,7 @@ def run(
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Tasks at once.")] = 8,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each task is run.")] = 1,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Logs and results; the same folder goes on with what is left.")
+        Path, typer.Option(metavar="FOLDER", help="Logs and results. A sweep with the same folder continues.")
     ] = Path("logs"),
     hub: Annotated[
         str | None,
@@ -58,7 +58,9 @@ def run(
     ] = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
-    prefix: Annotated[bool, typer.Option("--prefix", help="Show what of each prompt the cache could reuse.")] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Show how much of each prompt the cache could reuse.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Have an agent answer a question, or a file of them, with the configured tools.

@@ -105,7 +105,7 @@ def _sweep(reach: _Reach, plan: SweepPlan, progress: Console, as_json: bool) -> 
     try:
         run_async(functools.partial(_run_sweep, reach, plan, results, progress))
     except KeyboardInterrupt:
-        progress.print("\nstopped; the same command goes on with what is left")
+        progress.print("\nstopped; run the same command again to continue")
         raise
     finally:
         results.close()
@@ -128,7 +128,7 @@ async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, progre
         done = total - left
         progress.print(
             f"{total} tasks, {plan.concurrency} at once, model at {reach.endpoints}"
-            + (f"; {done} had finished before" if done else ""),
+            + (f"; {done} of them already finished" if done else ""),
             soft_wrap=True,
         )
         if not left:
@@ -136,4 +136,4 @@ async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, progre
         with SweepView(progress, total, done) as view:
             await sweep.run(view.done)
         if sweep.resumed:
-            progress.print(f"{sweep.resumed} tasks went on from where they had stopped")
+            progress.print(f"{sweep.resumed} tasks continued where they had stopped")

@@ -100,7 +100,7 @@ def _reuse_result(
     if cached is None:
         is_faster = _best_ttft(warm) < _MUCH_FASTER * cold.ttft
         seems = "is much faster" if is_faster else "is not faster"
-        detail = f"the server does not tell; a repeated prompt {seems}"
+        detail = f"the server does not report it; a repeated prompt {seems}"
         return CheckResult("prefix cache", "note" if is_faster else "weaker", detail, "" if is_faster else advice)
     detail = f"{cached} of {prompt} tokens were cached when a prompt was sent again"
     if cached >= MIN_CACHED_SHARE * prompt:
@@ -199,7 +199,7 @@ _TEMPLATE_KINDS: Mapping[str, tuple[Message, Json]] = {
     ),
     "thinking": ({"role": "assistant", "content": "<think>\nA heron?\n</think>\n\nI look it up."}, {}),
 }
-_TEMPLATE_ADVICE = "a prefetch is of no use for such turns, and the hints leave it out; see the model's template"
+_TEMPLATE_ADVICE = "a prefetch does not help such turns, so none is sent; see the model's template"
 
 
 async def check_templates(server: ModelServer, context_tokens: int | None) -> list[CheckResult]:
@@ -237,9 +237,11 @@ async def _measure_template(server: ModelServer, context_tokens: int | None) -> 
     answer = await server.stream([*history, *results_for(turn)])
     is_found = is_reused(answer)
     if is_found is None:
-        return CheckResult("template", "note", "the server neither renders a prompt nor tells of cached tokens")
+        return CheckResult("template", "note", "the server neither renders prompts nor reports cached tokens")
     if is_found:
-        return CheckResult("template", "ok", "append-only for text, by what was cached (there is no tokenizer to ask)")
+        return CheckResult(
+            "template", "ok", "append-only for text, as its cache shows (the server has no tokenizer to ask)"
+        )
     return CheckResult("template", "weaker", "a past answer was not found in the cache", _TEMPLATE_ADVICE)
 
 
@@ -267,7 +269,7 @@ async def _prefetch_result(server: ModelServer, context_tokens: int | None) -> C
     is_found = is_reused(answer)
     if is_found is None:
         return CheckResult("hint: prefetch", "note", "accepted; whether it helps shows in the time to first token")
-    detail = f"{cached} of {prompt} tokens were there when the request came"
+    detail = f"{cached} of {prompt} tokens were in the cache when the request came"
     if is_found:
         return CheckResult("hint: prefetch", "ok", detail)
     return CheckResult("hint: prefetch", "weaker", detail, "it needs the prefix cache; see above")
@@ -286,13 +288,13 @@ def _retention_result(server: ModelServer, page: str, pin: bool) -> CheckResult:
             advice = "SGLANG_ENABLE_UNIFIED_RADIX_TREE=1 and --enable-session-radix-cache; toolhub llm-command sglang"
             return CheckResult(check, "note", "the server does not protect sessions", advice)
         case "dynamo":
-            detail = "none to ask for; session ids are sent in headers"
+            detail = "the server has none; session ids are sent in headers"
             return CheckResult(
-                check, "note", detail, "the frontend goes by them with --router-session-affinity-ttl-secs"
+                check, "note", detail, "start the frontend with --router-session-affinity-ttl-secs to use them"
             )
         case _:
             return CheckResult(
-                check, "note", "none to ask for; what is evicted during a tool call is computed ahead again"
+                check, "note", "the server has none; a prefetch computes again what was evicted during a tool call"
             )
 
 
@@ -345,7 +347,7 @@ def load_result(server: ModelServer, page: str) -> CheckResult:
         usage = f"{reading.usage:.0%} of its cache in use"
         return CheckResult("metrics", "ok", f"{reading.running} running, {reading.waiting} waiting, {usage}")
     advice = _METRICS_ADVICE.get(server.adapter.name, "set `llm: max_in_flight:` to what the server takes at once")
-    what = "there is nothing about a queue" if page else "there are none"
+    what = "no queue is reported" if page else "there are no metrics"
     return CheckResult("metrics", "weaker", f"{what} at {server.adapter.root}/metrics", advice)
 
 
@@ -378,7 +380,7 @@ async def run_checks(
     progress: Callable[[str], None] = lambda _text: None,
 ) -> DoctorReport:
     """transport: to the endpoint. progress: called with the name of each check as it begins."""
-    progress("is it there?")
+    progress("connecting")
     url = transport.endpoint
     try:
         identity = await read_identity(transport.http, url, settings)
@@ -391,7 +393,12 @@ async def run_checks(
         await checks.run()
     if bound.cancelled_caught:
         found.append(
-            CheckResult("time", "weaker", f"not all was looked at within {TOTAL_TIMEOUT_S:.0f} s", "is it very busy?")
+            CheckResult(
+                "time",
+                "weaker",
+                f"not all checks ended within {TOTAL_TIMEOUT_S:.0f} s",
+                "check again when the server is less busy",
+            )
         )
     return DoctorReport(url, tuple(found))
 

@@ -134,13 +134,13 @@ async def _read_stream(chunks: ChunkStream, began: float) -> TimedAnswer:
     usage, ttft = Usage(), None
     while isinstance(chunk := await chunks.next(), dict):
         if chunks.bytes_read > MAX_STREAM_BYTES:
-            raise RequestFailed("the answer has no end")
+            raise RequestFailed("the answer does not end")
         if ttft is None and any(_has_begun(choice) for choice in chunk.get("choices") or ()):
             ttft = anyio.current_time() - began
         if isinstance(found := chunk.get("usage"), dict):
             usage = usage_of(found, chunk)
     if ttft is None:
-        raise RequestFailed("the stream had no answer in it")
+        raise RequestFailed("the stream contained no answer")
     return TimedAnswer(usage, ttft)
 
 
@@ -156,7 +156,7 @@ def _read_whole(answer: Any, seconds: float) -> TimedAnswer:
     try:
         message = answer["choices"][0]["message"]
     except (LookupError, TypeError):
-        raise RequestFailed("the answer is no chat completion") from None
+        raise RequestFailed("the answer is not a chat completion") from None
     usage = answer.get("usage")
     return TimedAnswer(usage_of(usage, answer) if isinstance(usage, dict) else Usage(), seconds, message)
 
@@ -207,7 +207,10 @@ def _engine_result(identity: ServerIdentity) -> CheckResult:
     name = _ENGINE_NAMES.get(identity.adapter.name)
     if name is None:
         return CheckResult(
-            "engine", "note", "not recognised", "if you know better, set `llm: engine:`; hints are prefetch only"
+            "engine",
+            "note",
+            "not recognised",
+            "set `llm: engine:` if you know it; until then the only hint is prefetch",
         )
     return CheckResult("engine", "ok", f"{name} {identity.version}".strip())
 
@@ -226,7 +229,7 @@ def _context_result(identity: ServerIdentity, wanted: int | None) -> CheckResult
     has = identity.context_tokens
     if has is None:
         return CheckResult(
-            "context", "note", "the server does not tell", "set `agent: max_context_tokens:` by its model card"
+            "context", "note", "the server does not report it", "set `agent: max_context_tokens:` by its model card"
         )
     if wanted is not None and has < wanted:
         advice = f"set `agent: max_context_tokens: {has}`, or serve the model with more"
@@ -237,7 +240,7 @@ def _context_result(identity: ServerIdentity, wanted: int | None) -> CheckResult
 async def _served_models(http: httpx2.AsyncClient, url: str) -> list[Mapping[str, Any]]:
     answer = await http.get(f"{url}/models")
     if answer.status_code in (401, 403):
-        raise RequestFailed(f"HTTP {answer.status_code}: it wants a key, or another one", answer.status_code)
+        raise RequestFailed(f"HTTP {answer.status_code}: the server requires a key, or another key", answer.status_code)
     if answer.status_code != 200:
         raise RequestFailed(f"{url}/models answered HTTP {answer.status_code}", answer.status_code)
     try:
@@ -254,7 +257,7 @@ def _choose(entries: list[Mapping[str, Any]], wanted: str | None) -> tuple[str, 
     by_name = {str(entry["id"]): entry for entry in entries}
     name = wanted or next(iter(by_name))
     if name not in by_name:
-        raise RequestFailed(f"it does not serve {name!r} (llm.model), but {', '.join(by_name)}")
+        raise RequestFailed(f"the server does not have the model {name!r} (llm.model); it has {', '.join(by_name)}")
     return name, by_name[name]
 
 

@@ -116,7 +116,7 @@ class ReplayView(TaskView):
                 "seconds": round(outcome.seconds, 4),
                 "chars": len(outcome.text),
                 "error": outcome.text[:300] if outcome.is_error else None,
-                "begun_while_the_model_wrote": outcome.started_early,
+                "started_early": outcome.started_early,
             }
         )
 
@@ -185,7 +185,7 @@ def _trajectory(path: Path) -> Trajectory:
     except (OSError, LogUnreadable) as exc:
         raise ConfigError(f"cannot be replayed: {exc}; give a task_*.jsonl that `toolhub run` wrote") from exc
     if not trajectory.turns:
-        raise ConfigError("cannot be replayed: there is no answer of a model in it", path=str(path))
+        raise ConfigError("cannot be replayed: it contains no answer of a model", path=str(path))
     return trajectory
 
 

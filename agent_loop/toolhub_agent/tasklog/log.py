@@ -69,7 +69,7 @@ class LineWriter:
             del self._waiting[:count]
 
     def _give_up(self) -> None:
-        logger.warning("log %s: given up; it ends here, the task goes on", self.path)
+        logger.warning("log %s: too much is unwritten, so the log ends here; the task goes on", self.path)
         self._waiting.clear()
         self.close()
 
@@ -81,7 +81,7 @@ class LineWriter:
     def cut(self, size: int) -> None:
         """Remove all after the first `size` bytes: a killed process left an incomplete line. Raises OSError."""
         if self._fd is not None and (rest := os.fstat(self._fd).st_size - size) > 0:
-            logger.warning("log %s: its last %d bytes are no whole record and are removed", self.path, rest)
+            logger.warning("log %s: removed the last %d bytes, which are not a whole record", self.path, rest)
             os.ftruncate(self._fd, size)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class TaskLog:
             writer = create_file(folder, stem, ".jsonl")
         except OSError as exc:
             writer = LineWriter(folder / f"{stem}.jsonl", None)
-            logger.warning("no log at %s (%s): the task goes on and cannot be resumed", writer.path, exc)
+            logger.warning("cannot create the log %s (%s): the task goes on, but cannot be resumed", writer.path, exc)
         log = cls(writer, secrets=secrets, clock=lambda: now)
         log._record(
             "task",
@@ -280,7 +280,7 @@ class TaskLog:
         try:
             line = encoded(_without(self._forms, {"kind": kind, "at": at, **fields}))
         except (TypeError, ValueError, RecursionError) as exc:
-            logger.warning("log %s: a record %r is left out, it is no JSON: %s", self.path, kind, exc)
+            logger.warning("log %s: left out a record %r, which JSON cannot hold: %s", self.path, kind, exc)
             if kind == "step":
                 return  # nothing is resumed from it
             line = encoded({"kind": LOST, "at": at, "lost": kind})

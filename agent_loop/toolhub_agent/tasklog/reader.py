@@ -363,7 +363,7 @@ def read_log(path: Path) -> TaskRecord:
     records = _parse_records(path)
     first, size = next(records, (None, 0))
     if first is None or first["kind"] != "task" or "task_id" not in first:
-        raise LogUnreadable(f"{path} is no task's log: it does not begin with a task")
+        raise LogUnreadable(f"{path} is not the log of a task: its first record is not a task")
     replay = TaskRecord(first, size=size)
     replay.steps += steps_of(first)
     for record, size in records:

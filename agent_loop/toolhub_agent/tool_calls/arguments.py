@@ -42,7 +42,7 @@ def read_arguments(text: str) -> tuple[Json, str | None]:
     try:
         value = _loaded(text)
     except ValueError as exc:
-        return {}, f"the arguments are no readable JSON ({exc})"
+        return {}, f"the arguments are not valid JSON ({exc})"
     if not isinstance(value, dict):
         return {}, f"the arguments must be a JSON object, not {_KINDS.get(type(value), 'null')}"
     return {key: item for key, item in value.items() if item is not None}, None

@@ -122,7 +122,7 @@ class XmlCallReader:
         if self._place not in (_State.TEXT, _State.THINKING):
             problem = "a call's </use_mcp_tool> is missing"
         if problem is None and self._stray and not self._standing:
-            problem = "there is a tag of a call, but no call"
+            problem = "the text has a tag of a tool call, but no tool call"
         return ParseEnd(problem=problem, format_error=problem is not None and not self._standing)
 
     def _step(self, piece: str) -> None:

@@ -109,7 +109,7 @@ def test_a_finished_sweep_asks_nothing_again(server: ModelServer, tmp_path: Path
     toolhub(*command, cwd=tmp_path)
     asked = len(server.chats)
     again = toolhub(*command, cwd=tmp_path)
-    assert again.returncode == 0 and len(server.chats) == asked and "1 had finished before" in again.stderr
+    assert again.returncode == 0 and len(server.chats) == asked and "1 of them already finished" in again.stderr
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
@@ -139,7 +139,7 @@ def test_a_sweep_that_was_ended_goes_on_in_the_middle_of_its_task(server: ModelS
     done = toolhub(*command, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["success"] == 2
-    assert "1 tasks went on from where they had stopped" in done.stderr
+    assert "1 tasks continued where they had stopped" in done.stderr
     (only,) = server.chats[asked:]
     assert is_second_turn_of_b(only) and use_clock() == only.body["messages"][2]["content"]
 

@@ -47,8 +47,8 @@ def test_the_field_names_of_benchmark_files_are_understood(tmp_path, fields):
         (['{"question": "Q"}', "{"], "tasks.jsonl:2: not valid JSON"),
         (["[1]"], ":1: expected an object"),
         (['{"id": "a"}'], ":1: expected a text under one of question"),
-        (['{"id": "a", "question": "Q"}'] * 2, ":2: the id 'a' is there twice"),
-        ([""], "there is no task in it"),
+        (['{"id": "a", "question": "Q"}'] * 2, ":2: the id 'a' occurs twice"),
+        ([""], "the file has no task"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, lines, words):
@@ -93,7 +93,7 @@ def test_a_task_that_the_model_could_not_be_asked_about_runs_again_and_counts_on
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="results cannot be kept in .*file"):
+    with pytest.raises(ConfigError, match="cannot write results to .*file"):
         ResultFile(tmp_path / "file")
 
 

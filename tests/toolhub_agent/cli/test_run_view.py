@@ -46,7 +46,7 @@ def test_a_turn_that_was_rolled_back_says_why():
 def test_a_call_shows_its_time_and_that_it_began_early():
     call = ToolCall(0, "web", "search", {"q": "x"})
     told = seen(called=("main", ToolOutcome(call, "found", seconds=0.5, started_early=True)))
-    assert 'web/search {"q": "x"}' in told and "0.50 s, 5 characters, begun while the model wrote" in told
+    assert 'web/search {"q": "x"}' in told and "0.50 s, 5 characters, started early" in told
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b2J", "\x07", "[bold]x[/]"])

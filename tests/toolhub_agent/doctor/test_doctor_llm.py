@@ -58,7 +58,7 @@ def test_cached_tokens_that_are_not_told_are_missed(shell: Shell, server: ModelS
     found = examined(shell, server)
     assert found["cached tokens"]["status"] == "weaker"
     assert "--enable-prompt-tokens-details" in found["cached tokens"]["advice"]
-    assert "does not tell" in found["prefix cache"]["detail"]
+    assert "does not report it" in found["prefix cache"]["detail"]
 
 
 def test_a_cache_that_is_not_told_of_shows_in_the_time(shell: Shell, server: ModelServer) -> None:

@@ -41,7 +41,7 @@ def test_the_included_task_is_played_with_real_tools_and_says_that_it_is_a_repla
         ("task_planner", "add_todo"),
         ("stateless_python", "python"),
     } == tools - {("task_planner", "list_todos")}
-    assert any(call["begun_while_the_model_wrote"] for call in told["calls"])
+    assert any(call["started_early"] for call in told["calls"])
     assert list((shell.folder / "tmp").iterdir()) == []
 
 
@@ -74,7 +74,7 @@ def test_a_log_without_its_end_is_played_as_far_as_it_goes(shell: Shell):
     "content, words",
     [
         (None, "cannot be replayed"),
-        ('{"kind": "other"}\n', "no task's log"),
+        ('{"kind": "other"}\n', "not the log of a task"),
         ('{"kind": "task", "at": 1, "task_id": "t"}\n', "there is no answer of a model in it"),
     ],
 )

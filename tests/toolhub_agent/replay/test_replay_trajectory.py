@@ -111,5 +111,5 @@ def test_sub_agents_have_conversations_of_their_own(tmp_path: Path):
 
 def test_another_file_is_refused(tmp_path: Path):
     (tmp_path / "x.jsonl").write_text('{"kind": "other"}\n')
-    with pytest.raises(LogUnreadable, match="no task's log"):
+    with pytest.raises(LogUnreadable, match="not the log of a task"):
         Trajectory.read(tmp_path / "x.jsonl")

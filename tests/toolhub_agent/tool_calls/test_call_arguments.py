@@ -69,7 +69,7 @@ def test_what_is_no_object_is_a_problem_that_names_what_it_is(text, kind):
 
 @pytest.mark.parametrize("text", ['{"q": 1}{"q": 2}', '{"q": 1}\n{"r": 2}', '{"q": 1} [2]'])
 def test_of_several_objects_none_is_chosen(text):
-    assert read_arguments(text) == ({}, "the arguments are no readable JSON (there is more than one object)")
+    assert read_arguments(text) == ({}, "the arguments are not valid JSON (there is more than one object)")
 
 
 @pytest.mark.parametrize("text", ["find me some cats", "q=cats", "NaN nonsense"])
@@ -77,7 +77,7 @@ def test_what_cannot_be_repaired_is_a_problem(text):
     arguments, problem = read_arguments(text)
     assert arguments == {}
     assert problem is not None
-    assert problem.startswith("the arguments are no readable JSON")
+    assert problem.startswith("the arguments are not valid JSON")
 
 
 def test_numbers_that_json_does_not_have_are_no_json():

@@ -56,7 +56,7 @@ def test_more_text_after_the_object_withdraws_the_call_and_it_comes_again_at_the
     assert reader.take_withdrawn() == [0]
     (call,) = reader.close().calls
     assert (call.index, call.arguments, call.id) == (0, {}, "c1")
-    assert call.problem == "the arguments are no readable JSON (there is more than one object)"
+    assert call.problem == "the arguments are not valid JSON (there is more than one object)"
 
 
 def test_a_call_without_arguments_is_complete_at_the_end():
