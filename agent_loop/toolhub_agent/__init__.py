@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolhub_agent.agent import Agent as Agent
+    from toolhub_agent.errors import AgentError as AgentError
+    from toolhub_agent.errors import AnswerUnreadable as AnswerUnreadable
+    from toolhub_agent.errors import ContextTooLong as ContextTooLong
+    from toolhub_agent.errors import LlmError as LlmError
+    from toolhub_agent.errors import LlmRefused as LlmRefused
+    from toolhub_agent.errors import LlmUnavailable as LlmUnavailable
     from toolhub_agent.errors import ToolFailed as ToolFailed
     from toolhub_agent.kv_hints.hinter import open_hints as open_hints
     from toolhub_agent.llm import LlmClient as LlmClient
@@ -35,10 +41,16 @@ if TYPE_CHECKING:
 # Imported when used: the vLLM plugin lives in an environment that has nothing of toolhub.
 _LAZY = {
     "Agent": "agent",
+    "AgentError": "errors",
+    "AnswerUnreadable": "errors",
+    "ContextTooLong": "errors",
     "Dispatcher": "tool_calls",
     "HubTools": "tools",
     "LlmClient": "llm",
+    "LlmError": "errors",
+    "LlmRefused": "errors",
     "LlmRequest": "llm",
+    "LlmUnavailable": "errors",
     "Task": "types",
     "TaskLog": "tasklog",
     "TaskResult": "types",
@@ -56,3 +68,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'toolhub_agent' has no attribute {name!r}")
     return getattr(importlib.import_module(f"toolhub_agent.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion in an editor or a shell."""
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"]

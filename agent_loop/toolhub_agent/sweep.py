@@ -420,10 +420,10 @@ class Sweep:
             self._places.release()
 
     async def _result(self, run: int, task: Task) -> TaskResult:
-        log, replay = self._log(run, task)
+        log, record = self._log(run, task)
         try:
             async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
-                return await self._session.agent(tools).run(task, log=log, resume_from=replay)
+                return await self._session.agent(tools).run(task, log=log, resume_from=record)
         except Exception as exc:  # one failed task must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)
             return failed_result(task, str(exc) or repr(exc), log.path)
@@ -436,9 +436,9 @@ class Sweep:
         path = unfinished_log(folder, task.id, fingerprint)
         if path is not None:
             try:
-                log, replay = TaskLog.resume(path, secrets=self._session.secrets)
+                log, record = TaskLog.resume(path, secrets=self._session.secrets)
                 self.resumed += 1
-                return log, replay
+                return log, record
             except (OSError, LogUnreadable) as exc:
                 logger.warning("%s cannot be continued (%s); the task starts again", path, exc)
         return new_log(self._session, folder, task), None
@@ -472,17 +472,17 @@ def unfinished_log(folder: Path, task_id: str, fingerprint: str) -> Path | None:
     newest, at = None, -math.inf
     for path in logs_of_task(folder, task_id):
         try:
-            replay = read_log(path)
+            record = read_log(path)
         except (OSError, LogUnreadable):
             continue
-        begun = float(replay.task.get("at", 0))
-        if _is_of(replay, task_id) and replay.result is None and replay.fingerprint == fingerprint and begun > at:
+        begun = float(record.task.get("at", 0))
+        if _is_of(record, task_id) and record.result is None and record.fingerprint == fingerprint and begun > at:
             newest, at = path, begun
     return newest
 
 
-def _is_of(replay: TaskRecord, task_id: str) -> bool:
-    return replay.task_id == task_id or replay.task_id.startswith(f"{task_id}_attempt-")
+def _is_of(record: TaskRecord, task_id: str) -> bool:
+    return record.task_id == task_id or record.task_id.startswith(f"{task_id}_attempt-")
 
 
 def failed_result(task: Task, error: str, log: Path | None = None) -> TaskResult:

@@ -38,7 +38,12 @@ class HubTask(Protocol):
 
 
 class HubTools:
-    """A hub's task as a `ToolSource`."""
+    """A hub's task as a `ToolSource`.
+
+    async with Hub(config) as hub, hub.task("t1") as task:
+        tools = HubTools(task)
+        answer = await tools.execute_tool_call("clock", "get_current_time", {"timezone": "UTC"})
+    """
 
     def __init__(self, task: HubTask, *, timeout: float | None = None) -> None:
         """timeout: seconds per call; None: the hub's config decides."""

@@ -255,7 +255,6 @@ class Conversation:
         self._stored: dict[tuple[str, str, str], str] = {}
         """Results of read-only calls in turns that were rolled back, by call."""
         self._length_retries = 0
-        self._resuming = False
 
     def __repr__(self) -> str:
         return f"<Conversation {self.session} {self.history!r}>"
@@ -443,9 +442,7 @@ class Conversation:
         self._budget.note(request.messages, completion.usage)
         self.prefix.add(number, request.messages, request.body, completion.usage)
         self._deps.journal.answered(number, completion)
-        if self._resuming:
-            self._signal(Resumed(self.session, completion.usage, completion.ttft))
-        self._resuming = False
+        self._signal(Resumed(self.session, completion.usage, completion.ttft))
 
     # --- signals -----------------------------------------------------------------------------------------------------
 
@@ -458,7 +455,6 @@ class Conversation:
         prompt = self._next_prompt((), completion.endpoint)
         self._signal(TurnFinished(self.session, prompt, completion.usage, completion.ttft))
         self._signal(ToolWaitStarted(self.session, tuple((call.server, call.tool) for call in calls)))
-        self._resuming = True
 
     def _signal_result(self, outcome: ToolOutcome, turn: _Turn) -> None:
         call, ready = outcome.call, turn.in_order()

@@ -158,6 +158,7 @@ async def test_signals_tell_the_life_of_a_conversation_in_order(stage: Stage):
     kinds = [type(signal).__name__ for signal in stage.hints.signals]
     assert kinds == [
         "AboutToResume",
+        "Resumed",
         "TurnFinished",
         "ToolWaitStarted",
         "ToolResultReady",

@@ -67,7 +67,7 @@ class AboutToResume:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The request after a tool wait was answered. usage and ttft show what the hints gained."""
+    """The request was answered. After a tool wait, usage and ttft show what the hints gained."""
 
     session: str
     usage: Usage

@@ -435,7 +435,15 @@ class LlmStatistics:
 
 
 class LlmClient:
-    """Sends requests to the model servers of one configuration. See `open_llm`."""
+    """Sends requests to the model servers of one configuration. Made by `open_llm`.
+
+    async with open_llm(LlmSettings(endpoints=["http://127.0.0.1:8000/v1"])) as llm:
+        request = LlmRequest("task-1", [{"role": "user", "content": "Hello"}])
+        async with llm.stream(request) as stream:
+            async for delta in stream:
+                print(delta.text, end="")
+        print(stream.completion.usage)
+    """
 
     def __init__(self, settings: LlmSettings, pool: EndpointPool) -> None:
         self.pool = pool

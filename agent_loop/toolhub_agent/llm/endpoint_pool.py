@@ -75,37 +75,39 @@ class EndpointRouter:
         """
         self.urls = tuple(dict.fromkeys(urls))
         self._load = load
-        self._spill_load = load_imbalance_threshold
+        self._imbalance_threshold = load_imbalance_threshold
         self._now = now
         self._health = {url: _Health() for url in self.urls}
-        self._away: OrderedDict[str, str] = OrderedDict()
+        self._moved: OrderedDict[str, str] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<EndpointRouter {len(self.urls)}, {len(self.failing())} failing, {len(self._away)} conversations away>"
+        return (
+            f"<EndpointRouter {len(self.urls)}, {len(self.failing())} failing, {len(self._moved)} conversations moved>"
+        )
 
     def of(self, session: str) -> str:
         """The endpoint for the conversation's next request, as of now. Changes nothing."""
         order = self._order(session)
-        home, here = order[0], self._away.get(session)
-        if here is None or here == home or not self.is_healthy(here):
-            return self._with_spill(order)
-        if self._load(home) - self._load(here) <= self._spill_load // 2:
-            return home
-        return self._with_spill([here, *(url for url in order if url != here)])
+        preferred, here = order[0], self._moved.get(session)
+        if here is None or here == preferred or not self.is_healthy(here):
+            return self._least_imbalanced(order)
+        if self._load(preferred) - self._load(here) <= self._imbalance_threshold // 2:
+            return preferred
+        return self._least_imbalanced([here, *(url for url in order if url != here)])
 
     def choose(self, session: str) -> str:
         """Choose the endpoint for the next request. Remember it if it is not the first of the order."""
         url = self.of(session)
-        self._away.pop(session, None)
+        self._moved.pop(session, None)
         if len(self.urls) > 1 and url != rendezvous_order(session, self.urls)[0]:
-            self._away[session] = url
-            while len(self._away) > MAX_MOVED:
-                self._away.popitem(last=False)
+            self._moved[session] = url
+            while len(self._moved) > MAX_MOVED:
+                self._moved.popitem(last=False)
         return url
 
     def forget(self, session: str) -> None:
         """Forget a conversation that sends no more requests."""
-        self._away.pop(session, None)
+        self._moved.pop(session, None)
 
     def failed(self, url: str, *, for_s: float | None = None) -> None:
         """Try this endpoint last for a while. for_s: the time it asked for; else longer with each failure."""
@@ -129,10 +131,10 @@ class EndpointRouter:
         healthy = [url for url in order if self.is_healthy(url)]
         return healthy + sorted((u for u in order if u not in healthy), key=lambda u: self._health[u].out_until)
 
-    def _with_spill(self, order: list[str]) -> str:
+    def _least_imbalanced(self, order: list[str]) -> str:
         """The first endpoint, or the next healthy one that has so many requests less."""
         first = order[0]
-        busy = self._load(first) - self._spill_load
+        busy = self._load(first) - self._imbalance_threshold
         return next((url for url in order[1:] if self.is_healthy(url) and self._load(url) <= busy), first)
 
 
@@ -184,9 +186,9 @@ class EndpointPool:
 
     def load(self, url: str) -> int:
         """Requests that run or wait there: the engine's number, or ours if that is larger."""
-        lane = self.limiter.statistics(url)
+        slots = self.limiter.statistics(url)
         load = self.engine_load(url)
-        return lane.waiting + max(lane.in_use, load.running + load.waiting if load else 0)
+        return slots.waiting + max(slots.in_use, load.running + load.waiting if load else 0)
 
     def engine_load(self, url: str) -> EngineLoad | None:
         """The engine's last report; None if it is too old."""

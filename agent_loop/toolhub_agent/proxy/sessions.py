@@ -138,7 +138,6 @@ class ProxySession:
     _ended: int = 0
     _is_reported: bool = False
     """Whether the hints got the prompt that the next turn will have."""
-    _is_resuming: bool = False
 
     def __repr__(self) -> str:
         state = "asking" if self.is_asking else f"{len(self.running)} calls running"
@@ -191,9 +190,7 @@ class ProxySession:
         """The answer is complete. body: the fields that shape prompts. is_turn: it will stand in history unchanged."""
         self.leave()
         self.turns += 1
-        if self._is_resuming:
-            self.sink.signal(Resumed(self.name, answer.usage, answer.ttft))
-        self._is_resuming = False
+        self.sink.signal(Resumed(self.name, answer.usage, answer.ttft))
         if not is_turn:
             return
         self._fingerprints = fingerprints_of(answer.text, answer.reasoning, answer.calls)
@@ -228,7 +225,6 @@ class ProxySession:
         missing = max(0, len(self.pending) - self._began)
         later = tuple((each.server, each.name) for each in self.pending[len(self.pending) - missing :])
         self.sink.signal(ToolWaitStarted(self.name, (*self.running, *later)))
-        self._is_resuming = True
 
     def close(self) -> None:
         """No request follows."""

@@ -80,7 +80,7 @@ def demo_config(workdir: Path) -> Config:
 
 
 # --- What people see --------------------------------------------------------------------------------------------------
-# What people see of a replay: the live view of `toolhub run`, with a mark on what is not of now.
+# The live view of `toolhub run`, which marks what was recorded.
 
 NOTICE = "a replay: the model's words are recorded, every tool call below is real"
 
@@ -97,7 +97,7 @@ def banner(trajectory: Trajectory) -> str:
 
 
 class ReplayView(TaskView):
-    """Says `recorded` before every turn: its TTFT, seconds and tokens are the recording's. calls: made just now."""
+    """Marks every turn as `recorded`: its TTFT, seconds and tokens are. calls: those that were made just now."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -129,7 +129,7 @@ _ANY_CONTEXT = 1 << 40
 
 
 def replay_settings(trajectory: Trajectory, settings: AgentSettings) -> AgentSettings:
-    """Those of an agent whose turns stand as they were recorded, whatever the tools say today."""
+    """The settings for a replay: no turn is rolled back, even if a tool behaves differently today."""
     return settings.model_copy(
         update={
             "protocol": trajectory.protocol,
@@ -171,8 +171,8 @@ def replay(as_json: bool, log: Path | None, config: Path | None) -> None:
         out.print(banner(trajectory))
         result = run_async(functools.partial(_play, trajectory, llm, chosen, view, Path(folder)))
     if as_json:
-        told = {"replay": NOTICE, "note": trajectory.note, "recorded_turns": trajectory.turns, "calls": view.calls}
-        print_json({**told, "result": asdict(row_of(1, result))})
+        about = {"replay": NOTICE, "note": trajectory.note, "recorded_turns": trajectory.turns, "calls": view.calls}
+        print_json({**about, "result": asdict(row_of(1, result))})
     else:
         _print_result(out, trajectory, result)
     if result.status != "success":
@@ -190,7 +190,7 @@ def _trajectory(path: Path) -> Trajectory:
 
 
 def _config(log: Path | None, config: Path | None, workdir: Path) -> Config:
-    """The tools of one's own log are one's own; the included log brings its tools along."""
+    """The config for the tools: the user's for the user's own log, the demo's for the log that ships."""
     if log is not None:
         return read_config(config)
     if importlib.util.find_spec("markdown_it") is None:

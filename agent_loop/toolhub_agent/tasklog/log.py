@@ -128,7 +128,17 @@ TaskStatus = Literal["success", "failed"]
 
 
 class TaskLog:
-    """One task's log. Make it with `create_file` or `resume`. After that no method raises because of the disk."""
+    """One task's log. Made by `create` or `resume`. After that no method raises because of the disk.
+
+    log = TaskLog.create(Path("logs"), "t1", description=question)
+    try:
+        await agent.run(Task("t1", question), log=log)
+    finally:
+        log.close()
+
+    log, record = TaskLog.resume(path)  # after a crash
+    await agent.run(Task("t1", question), log=log, resume_from=record)
+    """
 
     def __init__(
         self, writer: LineWriter, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time
@@ -202,15 +212,15 @@ class TaskLog:
         """
         writer = reopen_file(path)
         try:
-            replay = read_log(path)
-            writer.cut(replay.size)
+            record = read_log(path)
+            writer.cut(record.size)
         except BaseException:
             writer.close()
             raise
         log = cls(writer, secrets=secrets, clock=clock)
-        log._sub_agents = replay.sub_agent_counter
+        log._sub_agents = record.sub_agent_counter
         log._record("resumed")
-        return log, replay
+        return log, record
 
     @property
     def path(self) -> Path | None:

@@ -19,7 +19,7 @@ from toolhub_agent.types import Json, Message, ToolCall, Usage, add_usage
 MAIN = "main"
 """The main agent's conversation. A sub-agent's is `<name>_<n>`."""
 
-# MiroFlow writes the time of this zone wherever it runs.
+# MiroFlow always writes the time of this zone.
 _ZONE = timezone(timedelta(hours=8))
 # A file name may have 255 bytes. The rest of the name takes less than 40.
 _LONGEST_ID = 200
@@ -200,7 +200,7 @@ def _cost_fields(record: Json) -> Json:
 
 
 class LogUnreadable(AgentError, ValueError):
-    """The file is not a task's log. Start the task anew."""
+    """The file is not a task's log. Start the task again without it."""
 
 
 @dataclass
@@ -364,18 +364,18 @@ def read_log(path: Path) -> TaskRecord:
     first, size = next(records, (None, 0))
     if first is None or first["kind"] != "task" or "task_id" not in first:
         raise LogUnreadable(f"{path} is not the log of a task: its first record is not a task")
-    replay = TaskRecord(first, size=size)
-    replay.steps += steps_of(first)
+    task = TaskRecord(first, size=size)
+    task.steps += steps_of(first)
     for record, size in records:
         if record is None or record["kind"] == LOST:
-            replay.is_whole = False
+            task.is_whole = False
             break
         try:
-            replay.take(record)
+            task.take(record)
         except (KeyError, TypeError, AttributeError, ValueError) as exc:
             raise LogUnreadable(f"{path}: a record {record['kind']!r} has an unknown form: {exc!r}") from exc
-        replay.size += size
-    return replay
+        task.size += size
+    return task
 
 
 def _parse_records(path: Path) -> Iterator[tuple[Any, int]]:

@@ -41,7 +41,11 @@ class ToolEntry:
 
 
 class ToolCatalog:
-    """Made by `ToolCatalog.of`. It does not change afterwards."""
+    """The tools of one agent. Made by `ToolCatalog.of`. It does not change afterwards.
+
+    catalog = ToolCatalog.of(await HubTools(task).get_all_tool_definitions(), hidden=["files/delete"])
+    request["tools"] = catalog.native_tools()
+    """
 
     def __init__(self, servers: Mapping[str, tuple[ToolEntry, ...]], read_only: frozenset[str] = frozenset()) -> None:
         self.servers = servers

@@ -54,8 +54,8 @@ class TurnCalls:
     """The calls of a finished turn.
 
     calls: in order, with corrected names. native: the API's tool calls, as they go into history. problem: a call was
-    begun and never completed. format_error: there is no complete call at all. is_void: no call ran, or those that ran
-    were cancelled, because of the problem or because of `cancel()`.
+    begun and never completed. format_error: there is no complete call at all. is_void: no outcome
+    counts, because of the problem or because of `cancel()`.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -260,6 +260,12 @@ _ERROR_CHARS = 4000
 
 class Dispatcher:
     """One turn of an agent: `async with` it, `feed` it, `finish` it, read `results()`. Leaving cancels running calls.
+
+    async with Dispatcher(execute, catalog) as turn:
+        async for piece in stream:
+            turn.feed(piece)
+        await turn.finish()
+        results = [outcome.text async for outcome in turn.results()]
 
     The dispatcher alone measures calls, notes whether they started early, and makes error outcomes of exceptions.
 

@@ -94,9 +94,9 @@ class PinScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
     def _free_request_blocks(self, request: Any) -> None:
         """Called when a request has finished, and when it is preempted."""
         self._frees += 1
-        wish = pin_request(_extra(request), request.request_id, max_ttl=self._max_ttl)
-        if wish is not None and _is_answered(request):
-            self._pins.hold(wish.key, self._full_blocks(request.request_id), wish.ttl)
+        wanted = pin_request(_extra(request), request.request_id, max_ttl=self._max_ttl)
+        if wanted is not None and _is_answered(request):
+            self._pins.hold(wanted.key, self._full_blocks(request.request_id), wanted.ttl)
         super()._free_request_blocks(request)
 
     def _full_blocks(self, request_id: str) -> Iterator[Any]:

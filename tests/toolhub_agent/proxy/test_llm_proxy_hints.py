@@ -75,13 +75,13 @@ async def test_a_prompt_is_computed_ahead_while_its_tool_runs(server, tmp_path, 
                 await anyio.sleep(0.01)
         await ask(client, [*history, {"role": "user", "content": "found"}], stream=stream, headers=headers)
         with anyio.fail_after(10):
-            while "Resumed" not in sink.names:
+            while sink.names.count("Resumed") < 2:
                 await anyio.sleep(0.01)
     wait, result, resumed = (sink.last(name) for name in ("ToolWaitStarted", "ToolResultReady", "Resumed"))
     assert wait.tools == (("tools", "search"),) and (result.left, result.prompt) == (0, None)
     assert {each.session for each in sink.signals} == {name}
     order = [name for name in sink.names if name != "AboutToResume"]
-    assert order[:4] == ["TurnFinished", "ToolWaitStarted", "ToolResultReady", "Resumed"]
+    assert order[:5] == ["Resumed", "TurnFinished", "ToolWaitStarted", "ToolResultReady", "Resumed"]
     assert resumed.usage.cached_tokens == server.counted[-1].cached
 
 
