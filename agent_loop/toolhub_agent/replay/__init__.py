@@ -10,7 +10,7 @@ from toolhub.errors import MissingExtra
 def run(as_json: bool, log: Path | None = None, config: Path | None = None) -> None:
     """`toolhub demo --replay`. log: a log of `toolhub run`, with the tools of config; None: the bundled log."""
     try:
-        from toolhub_agent.replay.player import replay  # a hub and its servers: nothing that an import should cost
+        from toolhub_agent.cli.demo_replay import replay  # a hub and its servers: nothing that an import should cost
     except ImportError as exc:
         if (exc.name or "").startswith("toolhub"):
             raise

@@ -49,9 +49,12 @@ async def test_the_whole_is_bounded_and_says_what_was_left_out(
     ("answer", "what"),
     [
         (Answer(fault=Fault.MALFORMED), "not JSON"),
-        (Answer(raw="data: [DONE]\n\n", content_type="text/event-stream"), "no answer in it"),
+        (Answer(raw="data: [DONE]\n\n", content_type="text/event-stream"), "contained no answer"),
         (Answer(fault=Fault.CUT), "RemoteProtocolError"),
-        (Answer(raw=f'data: {{"pad": "{"x" * (1 << 16)}"}}\n\n' * 80, content_type="text/event-stream"), "no end"),
+        (
+            Answer(raw=f'data: {{"pad": "{"x" * (1 << 16)}"}}\n\n' * 80, content_type="text/event-stream"),
+            "does not end",
+        ),
     ],
 )
 async def test_a_broken_stream_is_a_finding(server: ModelServer, answer: Answer, what: str) -> None:

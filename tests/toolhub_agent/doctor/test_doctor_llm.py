@@ -130,7 +130,7 @@ def test_a_server_that_nothing_is_known_of_is_measured(shell: Shell, server: Mod
     del server.pages["/version"]
     found = examined(shell, server)
     assert found["engine"]["status"] == "note"
-    assert found["template"]["status"] == "ok" and "by what was cached" in found["template"]["detail"]
+    assert found["template"]["status"] == "ok" and "as its cache shows" in found["template"]["detail"]
 
 
 def test_pins_that_work_but_are_not_used_are_told(shell: Shell, server: ModelServer) -> None:
@@ -155,7 +155,7 @@ def test_an_agent_that_wants_more_context_than_there_is_is_told(shell: Shell, se
 def test_a_model_that_is_not_served_is_an_error(shell: Shell, server: ModelServer) -> None:
     config = {"llm": {"endpoints": [server.url], "model": "other"}}
     (shell.folder / "hub.yaml").write_text(yaml.safe_dump(config))
-    assert "does not serve 'other'" in shell.json("doctor", "--llm", server.url, code=1)["error"]
+    assert "does not have the model 'other'" in shell.json("doctor", "--llm", server.url, code=1)["error"]
 
 
 def test_the_key_goes_to_the_endpoints_it_is_for_and_to_no_other(shell: Shell, server: ModelServer) -> None:

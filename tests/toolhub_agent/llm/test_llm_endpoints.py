@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toolhub_agent.llm import routing as module
+from toolhub_agent.llm import endpoint_pool as module
 from toolhub_agent.llm.endpoint_pool import LONGEST_BACKOFF_S, EndpointRouter, rendezvous_order
 
 URLS = ("http://a/v1", "http://b/v1", "http://c/v1")
@@ -102,12 +102,12 @@ def test_a_failing_endpoint_takes_no_spill(stage):
     assert stage.choose() == 0
 
 
-def test_memory_of_conversations_away_is_bounded(stage, monkeypatch):
+def test_the_memory_of_moved_conversations_is_bounded(stage, monkeypatch):
     monkeypatch.setattr(module, "MAX_MOVED", 3)
     stage.endpoints.failed(stage.order[0])
     for number in range(50):
         stage.endpoints.choose(f"task-{number}")
-    assert "3 conversations away" in repr(stage.endpoints)
+    assert "3 conversations moved" in repr(stage.endpoints)
     for number in range(50):
         stage.endpoints.forget(f"task-{number}")
     assert "0 conversations away" in repr(stage.endpoints)

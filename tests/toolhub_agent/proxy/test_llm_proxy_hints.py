@@ -166,7 +166,7 @@ async def test_what_nobody_waits_for_is_not_kept(server, tmp_path):
     """No task of the hub, no call in the answer: the text need not be known after it went through."""
     async with watched(server, folder=tmp_path) as (stage, sink), stage.client() as client:
         await ask(client, TASK)
-        assert sink.names == ["AboutToResume"]
+        assert sink.names == ["AboutToResume", "Resumed"]
         assert stage.metric("toolhub_llm_hint_sessions") == 0
 
 

@@ -75,7 +75,7 @@ def test_a_log_without_its_end_is_played_as_far_as_it_goes(shell: Shell):
     [
         (None, "cannot be replayed"),
         ('{"kind": "other"}\n', "not the log of a task"),
-        ('{"kind": "task", "at": 1, "task_id": "t"}\n', "there is no answer of a model in it"),
+        ('{"kind": "task", "at": 1, "task_id": "t"}\n', "it contains no answer of a model"),
     ],
 )
 def test_what_is_no_log_is_refused_with_the_way_out(shell: Shell, content: str | None, words: str):

@@ -63,6 +63,6 @@ import sys
 sys.path.insert(0, {str(home)!r})
 for name in {FOREIGN!r}:
     sys.modules[name] = None
-from toolhub_agent.vllm_plugin import metrics, pin_requests, pins, support
+from toolhub_agent.vllm_plugin import metrics, pins, support
 """
     subprocess.run([sys.executable, "-I", "-W", "error", "-c", program], check=True)
