@@ -6,6 +6,7 @@ They are replaced whole. They are read only if no other user could have written 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tempfile
 from pathlib import Path
@@ -21,7 +22,7 @@ def check_private_folder(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(f"{folder} belongs to another user")
     if found.st_mode & _WRITABLE_BY_OTHERS:
-        raise PermissionError(f"other users can write to {folder}; run: chmod go-w {folder}")
+        raise PermissionError(f"other users can write to {folder}; run: chmod go-w {shlex.quote(str(folder))}")
 
 
 def read_private(path: Path, *, limit: int) -> bytes:
@@ -55,7 +56,7 @@ def read_secret(path: Path, *, limit: int) -> bytes:
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise PermissionError(
                 f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users can read or change it; "
-                f"run: chmod 600 {path}"
+                f"run: chmod 600 {shlex.quote(str(path))}"
             )
         return file.read(limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shlex
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -72,7 +73,7 @@ class _TokenFile:
         except OSError as exc:
             return f"set TOOLHUB_TOKEN for clients; {path} could not be written: {exc.strerror or exc}"
         self._closing.callback(path.unlink, missing_ok=True)
-        return f"clients here: --token-file {path}"
+        return f"clients here: --token-file {shlex.quote(str(path))}"
 
 
 def _announce_private(addresses: list[str], more: list[tuple[str, str]]) -> None:

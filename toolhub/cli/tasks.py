@@ -55,7 +55,7 @@ def _tasks(tasks: list[dict[str, Any]]) -> Table:
 
 
 def _broken(server: dict[str, Any]) -> str:
-    """One server that does not work: since when, how often it died, and its last words."""
+    """One server that does not work: since when, how often it died, and its last error."""
     state = server["state"].replace("_", " ")
     since = _duration(time.time() - server["since"])
     head = f"{server['server']}: {state} for {since}, {server['deaths']} deaths, last in task {server['task']}"
@@ -63,7 +63,7 @@ def _broken(server: dict[str, Any]) -> str:
 
 
 def _limiters(limiters: list[dict[str, Any]]) -> Table:
-    """The limits that tasks share, and how hard they press."""
+    """The limits that all tasks share, with their use."""
     table = _table(("limit on", "at once", "in use", "waiting", "refused", "mean wait"), ("limit on",))
     for limiter in limiters:
         wait = f"{limiter['waited_seconds'] / limiter['waits'] * 1e3:.0f} ms" if limiter["waits"] else "-"
@@ -73,7 +73,7 @@ def _limiters(limiters: list[dict[str, Any]]) -> Table:
 
 
 def _room(budget: dict[str, Any]) -> str:
-    """What sessions use together, and what was done to make room."""
+    """The processes, descriptors and memory of all sessions, and how often room was made."""
 
     def of(used: int | None, limit: int | None, unit: int = 1) -> str:
         return ("?" if used is None else f"{used / unit:,.0f}") + (f" of {limit / unit:,.0f}" if limit else "")

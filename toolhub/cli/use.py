@@ -17,7 +17,7 @@ from toolhub.errors import ConfigError, ToolhubError
 from toolhub.model import Result, ToolInfo
 from toolhub.wire import error_to_wire, tool_to_wire
 
-# Of 80 columns; longer names are folded, never cut: they are there to be copied.
+# Of 80 columns. Longer names are folded and not cut, so that they can be copied.
 _NAME_WIDTH = 32
 
 
