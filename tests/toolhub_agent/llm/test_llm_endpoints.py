@@ -110,4 +110,4 @@ def test_the_memory_of_moved_conversations_is_bounded(stage, monkeypatch):
     assert "3 conversations moved" in repr(stage.endpoints)
     for number in range(50):
         stage.endpoints.forget(f"task-{number}")
-    assert "0 conversations away" in repr(stage.endpoints)
+    assert "0 conversations moved" in repr(stage.endpoints)
