@@ -14,9 +14,10 @@ from typing import Self
 import psutil
 
 from benchmarks.common.result import ROOT, Json
+from toolhub_runtime import DISTRIBUTION
 
 PACKAGES = (
-    "toolhub-runtime", "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
+    DISTRIBUTION, "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
     "pandas", "matplotlib",
 )  # fmt: skip
 # More than this of one core used by others: the numbers are worth less.
