@@ -121,7 +121,6 @@ class ServerSpec(Section):
     name: Annotated[str, AfterValidator(check_name)]
     """The key of its mapping under `servers`."""
     transport: Transport = "stdio"
-    """Found from the other keys if it is not given."""
     """`stdio`, `http`, `sse` or `builtin`. Follows from `command`, `url` or `builtin`. `type` is the same key."""
     command: str | None = Field(default=None, min_length=1)
     """A program that speaks MCP over stdin and stdout."""
