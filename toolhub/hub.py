@@ -34,7 +34,7 @@ from toolhub.limits.budget import Budget
 from toolhub.limits.descriptors import raise_fd_limit, usable_descriptors
 from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import FairShareKey, HubStatistics, SandboxCounts
+from toolhub.model import ClientProfile, FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, SessionPool
@@ -137,7 +137,7 @@ class Hub:
     async def _hosted_opener(self, stack: AsyncExitStack) -> HostedOpener:
         given = self._open_channel
         if given is not None:
-            return lambda spec, host: given(spec)
+            return lambda spec, host, profile: given(spec)
         journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
         spawner = await stack.enter_async_context(open_spawner(journal))
         resolver = Resolver(self.config.hub.state_path / "resolved.json")
@@ -396,11 +396,13 @@ async def _warm(slot: Slot) -> None:
 def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> HostedOpener:
     """Return the opener for every transport. limit: bytes of the largest answer."""
 
-    def open_channel(spec: ServerSpec, host: BuiltinContext) -> AbstractAsyncContextManager[Channel]:
+    def open_channel(
+        spec: ServerSpec, host: BuiltinContext, profile: ClientProfile
+    ) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":
-            return open_stdio(spec, spawner, limit=limit, resolver=resolver)
+            return open_stdio(spec, spawner, profile, limit=limit, resolver=resolver)
         if spec.transport == "builtin":
-            return open_builtin(spec, host)
-        return open_http(spec, limit=limit)
+            return open_builtin(spec, host, profile)
+        return open_http(spec, profile, limit=limit)
 
     return open_channel

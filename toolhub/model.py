@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from toolhub.errors import Sent
 
@@ -125,6 +126,96 @@ class FairShareKey:
     run_weight: float = 1.0
 
 
+Era = Literal["handshake", "modern"]
+"""The generation of MCP: `handshake` up to revision 2025-11-25, `modern` from 2026-07-28."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """On whose behalf a session is opened. A client in another era, or with other capabilities, has another profile.
+
+    hello: the params of `initialize` in the handshake era; None: toolhub introduces itself.
+    """
+
+    era: Era = "handshake"
+    key: str = ""
+    """Equal for clients that may use one session."""
+    hello: Json | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, era: Era, hello: Json) -> ClientProfile:
+        """Return the profile of a client that says this about itself.
+
+        Clients that can be asked nothing, and so have no capabilities, are alike.
+        """
+        capabilities = hello.get("capabilities") or {}
+        key = json.dumps(capabilities, sort_keys=True) if capabilities and era == "handshake" else ""
+        return cls(era, key, hello)
+
+    def in_handshake_era(self) -> ClientProfile:
+        return self.of("handshake", self.hello or {}) if self.hello else OWN_PROFILE
+
+
+OWN_PROFILE = ClientProfile()
+"""The profile of calls that no MCP client makes."""
+
+
+class Listener(Protocol):
+    """A client with a stream for what belongs to no request."""
+
+    @property
+    def subscriptions(self) -> set[str]:
+        """The URIs of the resources whose updates it wants."""
+        ...
+
+    @property
+    def log_level(self) -> str | None:
+        """The level of log lines that it has set last."""
+        ...
+
+    def notify(self, method: str, params: Json | None) -> None:
+        """Pass a notification on, without waiting."""
+        ...
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        """Ask the client and return its result. Raises `channel.base.Refused` with the client's error."""
+        ...
+
+
+class Requester(Protocol):
+    """The client of one relayed request. What the server says or asks while it answers goes here."""
+
+    @property
+    def id(self) -> int | str:
+        """The id of the request, as the client chose it."""
+        ...
+
+    @property
+    def listener(self) -> Listener | None:
+        """The client's stream for the rest; None in the modern era, which has none."""
+        ...
+
+    def notify(self, method: str, params: Json | None) -> None: ...
+
+    async def request(self, method: str, params: Json | None) -> Json: ...
+
+    def close_stream(self) -> None:
+        """The server has closed the stream of this request's answer, and will go on when the client resumes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedRequest:
+    """A client's request as it stood on the wire. Its server gets it unchanged."""
+
+    method: str
+    params: Json | None
+    requester: Requester
+    profile: ClientProfile
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """The client's headers that repeat parameters (`Mcp-Param-*`), for servers over HTTP."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One tool call on its way through the layers. `deadline` is absolute on the anyio clock."""
@@ -141,6 +232,17 @@ class Call:
     on_log: LogFn | None = None
     delivery: Delivery = field(default_factory=Delivery)
     share_key: FairShareKey = FairShareKey()
+    relayed: RelayedRequest | None = None
+    """The request of an MCP client that this call passes on; `tool` is its method where it is no tool call."""
+
+    @property
+    def is_tool_call(self) -> bool:
+        return self.relayed is None or self.relayed.method == "tools/call"
+
+    @property
+    def profile(self) -> ClientProfile | None:
+        """The client's profile; None for a call that is not relayed."""
+        return self.relayed.profile if self.relayed is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +253,7 @@ class SlotKey:
     owner: str
     fingerprint: str
     instance: int = 0
+    profile: ClientProfile = OWN_PROFILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +265,11 @@ class ServerInfo:
     protocol: str
     capabilities: Json = field(default_factory=dict)
     instructions: str | None = None
+    hello: Json = field(default_factory=dict, repr=False)
+    """Its whole answer to `initialize` or `server/discover`."""
 
     @property
-    def era(self) -> str:
-        """`handshake` up to revision 2025-11-25, `modern` from 2026-07-28."""
+    def era(self) -> Era:
         return "modern" if self.protocol >= "2026" else "handshake"
 
 

@@ -9,12 +9,13 @@ import itertools
 import math
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import anyio
 import anyio.abc
 
+from toolhub.channel.base import Refused
 from toolhub.config import ServerSpec
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
 from toolhub.extensions import OwnerSandboxes
@@ -28,10 +29,26 @@ from toolhub.layers.deadline import deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
-from toolhub.model import Call, FairShareKey, LogFn, ProgressFn, Result, TaskStatistics, ToolInfo, ToolPolicy
+from toolhub.model import (
+    Call,
+    FairShareKey,
+    Json,
+    Listener,
+    LogFn,
+    ProgressFn,
+    RelayedRequest,
+    Result,
+    ServerInfo,
+    TaskStatistics,
+    ToolInfo,
+    ToolPolicy,
+)
 from toolhub.sessions.pool import HubResources, SessionPool
+from toolhub.sessions.session import ERROR_META, Session
 from toolhub.sessions.slot import Slot
 from toolhub.tool_names import Prefix
+
+_PLAIN_PARAMS = frozenset({"name", "arguments", "_meta"})
 
 
 class HubTask:
@@ -84,7 +101,7 @@ class HubTask:
             deadline,
             authorize(specs, tools=False),
             admission(self._limiters_of, self._waits),
-        )(self._relay)
+        )(self._request)
 
     def __repr__(self) -> str:
         return f"<HubTask {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
@@ -169,6 +186,7 @@ class HubTask:
         timeout: float | None = None,
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
+        relayed: RelayedRequest | None = None,
     ) -> Call:
         bound = self._servers.get(server)
         # `authorize` refuses a call to an unknown server, so that the refusal is traced: it needs no limit of time.
@@ -186,11 +204,20 @@ class HubTask:
             on_progress=on_progress,
             on_log=on_log,
             share_key=self.share_key,
+            relayed=relayed,
         )
 
     async def _dispatch(self, call: Call) -> Result:
-        async with self._servers[call.server].lease() as session:
+        async with await self._lease(call) as session:
             return await session.call(call)
+
+    async def _lease(self, call: Call, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
+        """Return the lease of a session for this call; for a relayed one, of a session that suits its client."""
+        server, relayed = self._servers[call.server], call.relayed
+        if relayed is None:
+            return server.lease(uses_state=uses_state)
+        profile = await server.suited(relayed.profile)
+        return server.lease(profile, uses_state=uses_state, listener=relayed.requester.listener)
 
     async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
@@ -243,10 +270,63 @@ class HubTask:
         call = self._call(server, method, params, ToolPolicy())
         return (await self._run(self._handle_request, call)).raw
 
-    async def _relay(self, call: Call) -> Result:
-        async with self._servers[call.server].lease() as session:
+    async def _request(self, call: Call) -> Result:
+        async with await self._lease(call, uses_state=False) as session:
+            if call.relayed is not None:
+                return await session.relay(call)
             call.delivery.mark_sent(anyio.current_time())
             return Result(await session.request(call.tool, call.arguments or None))
+
+    # --- relaying the requests of MCP clients ------------------------------------------------------------------------
+
+    async def relay(self, server: str, relayed: RelayedRequest) -> Json:
+        """Pass a client's request on to a server and return the result as it stood on the wire.
+
+        It takes the way of a call; a tool call can be coalesced, cached and repeated. Raises Refused with the server's
+        own error, and what `call()` raises.
+        """
+        params = relayed.params or {}
+        if relayed.method != "tools/call":
+            call = self._call(server, relayed.method, params, ToolPolicy(), relayed=relayed)
+            return _result_or_refusal(await self._run(self._handle_request, call))
+        name, arguments = str(params.get("name")), params.get("arguments")
+        bound = self._servers.get(server)
+        # More than a name and arguments may be a part of something longer: a task, or an answer to a question.
+        is_plain = bound is not None and params.keys() <= _PLAIN_PARAMS
+        policy = self._shared.catalog.policy(bound.key, bound.spec, name) if bound and is_plain else ToolPolicy()
+        given = arguments if isinstance(arguments, dict) else {}
+        call = self._call(server, name, given, policy, relayed=relayed)
+        return _result_or_refusal(await self._run(self._handle, call))
+
+    async def listen(self, server: str, relayed: RelayedRequest) -> Json:
+        """Like `relay()`, for a request whose answer is a stream without an end: no deadline, no place in a queue."""
+        call = self._call(server, relayed.method, relayed.params, ToolPolicy(), relayed=relayed)
+        return _result_or_refusal(await self._run(self._request, call))
+
+    async def describe(self, server: str, relayed: RelayedRequest) -> ServerInfo:
+        """Return what a server says about itself to this client. Starts it if need be. Raises what `call()` raises."""
+        server_named(self.specs, server)
+        with self.in_use():
+            call = self._call(server, relayed.method, None, ToolPolicy(), relayed=relayed)
+            async with await self._lease(call, uses_state=False) as session:
+                return session.info
+
+    async def tool(self, server: str, name: str) -> ToolInfo | None:
+        """Return what is known of a tool. A server whose tools are not known is asked for them."""
+        bound = self._servers[server]
+        if not self._shared.catalog.is_known(bound.key, bound.spec):
+            await self.tools(server)
+        return self._shared.catalog.tool(bound.key, bound.spec, name)
+
+    def offered(self, server: str, tools: list[Json]) -> list[Json]:
+        """Return the tools of a server's own list that the config offers, with what the config declares of them."""
+        return self._servers[server].offered(tools)
+
+    async def notify(self, server: str, method: str, params: Mapping[str, Any] | None, listener: Listener) -> None:
+        """Pass a client's notification on to the sessions that it has used."""
+        for slot in self._servers[server].slots:
+            if listener in slot.listeners and slot.session is not None:
+                await slot.session.notify(method, params)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -342,6 +422,15 @@ class HubTask:
             refusals=self.counts.outcomes.get("Overloaded", 0),
             waited_seconds=self._waits.seconds,
         )
+
+
+def _result_or_refusal(result: Result) -> Json:
+    """Return the result. Raises Refused where the server answered with an error."""
+    meta = result.raw.get("_meta")
+    refused = meta.get(ERROR_META) if isinstance(meta, dict) else None
+    if refused:
+        raise Refused(refused["code"], refused["message"], refused["data"])
+    return result.raw
 
 
 async def _warm_quietly(slot: Slot) -> None:

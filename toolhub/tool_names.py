@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import Literal
-
-from toolhub.model import ToolInfo
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol, TypeVar
 
 Prefix = Literal["always", "collision", "never"]
 """When the server's name stands before the tool's, as `server__tool`.
@@ -17,23 +15,36 @@ Prefix = Literal["always", "collision", "never"]
 `never`: of tools with equal names only that of the first server can be used.
 """
 
+
+class Owned(Protocol):
+    """A tool or a prompt of a server."""
+
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+OwnedT = TypeVar("OwnedT", bound=Owned)
+
 SEPARATOR = "__"
 # The limit of several model APIs for a function's name.
 MAX_NAME = 64
 _NOT_IN_FUNCTIONS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def exposed_names(tools: Iterable[ToolInfo], *, prefix: Prefix) -> dict[str, ToolInfo]:
+def exposed_names(tools: Iterable[OwnedT], *, prefix: Prefix) -> dict[str, OwnedT]:
     """Map names of at most MAX_NAME characters to tools. Of tools that get the same name the first one is in it."""
     listed = list(tools)
     plain = _plain_names(listed, prefix)
-    exposed: dict[str, ToolInfo] = {}
+    exposed: dict[str, OwnedT] = {}
     for tool in listed:
         exposed.setdefault(_shortened(tool.name if tool.name in plain else qualified(tool)), tool)
     return exposed
 
 
-def function_names(tools: Iterable[ToolInfo], *, prefix: Prefix) -> dict[str, ToolInfo]:
+def function_names(tools: Iterable[OwnedT], *, prefix: Prefix) -> dict[str, OwnedT]:
     """`exposed_names()` of the characters that OpenAI's API allows in a function's name.
 
     A name with another character ends with a digest, so that it depends on no other tool.
@@ -41,11 +52,11 @@ def function_names(tools: Iterable[ToolInfo], *, prefix: Prefix) -> dict[str, To
     return {_function_name(name): tool for name, tool in exposed_names(tools, prefix=prefix).items()}
 
 
-def qualified(tool: ToolInfo) -> str:
+def qualified(tool: Owned) -> str:
     return f"{tool.server}{SEPARATOR}{tool.name}"
 
 
-def _plain_names(tools: list[ToolInfo], prefix: Prefix) -> set[str]:
+def _plain_names(tools: Sequence[Owned], prefix: Prefix) -> set[str]:
     owners = Counter(tool.name for tool in tools)
     if prefix == "always":
         return set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -12,9 +12,10 @@ import anyio.abc
 from trio.testing import MockClock
 
 from toolhub import Hub, Result, ServerSpec, parse_config
+from toolhub.channel.base import Channel
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import Call, Json, SlotKey, ToolPolicy
+from toolhub.model import Call, ClientProfile, Json, SlotKey, ToolPolicy
 from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Slot
 
@@ -94,7 +95,11 @@ async def open_slot(server: MemoryServer, **keys: Any) -> AsyncIterator[Slot]:
     async with anyio.create_task_group() as owners:
         key = SlotKey("memory", "t1", "")
         starts = StartLimiter(4)
-        yield Slot(key, a_spec(**keys), open_channel=server.open, owners=owners, starts=starts)
+
+        def open_channel(spec: ServerSpec, profile: ClientProfile) -> AbstractAsyncContextManager[Channel]:
+            return server.open(spec)
+
+        yield Slot(key, a_spec(**keys), open_channel=open_channel, owners=owners, starts=starts)
         owners.cancel_scope.cancel()
 
 

@@ -43,6 +43,13 @@ class Catalog:
         tools = self._known(key, spec)
         return None if tools is None else copy.deepcopy(list(tools.values()))
 
+    def is_known(self, key: str, spec: ServerSpec) -> bool:
+        return self._known(key, spec) is not None
+
+    def tool(self, key: str, spec: ServerSpec, name: str) -> ToolInfo | None:
+        """Return one tool, which must not be changed; None if it is not known."""
+        return (self._known(key, spec) or {}).get(name)
+
     def put(self, key: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
         """Store a copy of what `tools/list` answered; return the tools."""
         tools = [ToolInfo.from_wire(spec.name, tool) for tool in wire]

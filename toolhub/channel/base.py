@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolhub.errors import Sent
-from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
+from toolhub.model import Json, Listener, LogFn, ProgressFn, RelayedRequest, ServerInfo
 
 
 class Channel(Protocol):
@@ -17,6 +17,8 @@ class Channel(Protocol):
     pid: int | None
     on_tools_changed: Callable[[], None] | None
     """Called (without waiting) when the server says that its tool list changed."""
+    listeners: Collection[Listener]
+    """The clients that get what belongs to no request. The slot sets them, and they outlive the channel."""
 
     async def list_tools(self) -> list[Json]:
         """Return every tool as its wire object, from all pages."""
@@ -32,13 +34,28 @@ class Channel(Protocol):
     ) -> Json:
         """Return the wire result. Cancelling sends `notifications/cancelled`.
 
-        Raises ChannelClosed when the conversation ended, ServerRefused when the server answered with a JSON-RPC error,
+        Raises ChannelClosed when the conversation ended, Refused when the server answered with a JSON-RPC error,
         ProtocolViolation when its answer makes no sense.
         """
         ...
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
-        """Send any request and return its wire result."""
+        """Send any request and return its wire result. Raises what `call_tool` raises."""
+        ...
+
+    async def relay(self, relayed: RelayedRequest) -> Json:
+        """Pass a client's request on and return the wire result. Raises what `call_tool` raises.
+
+        Progress, logs and questions of the server go to the client of this request.
+        """
+        ...
+
+    async def knows_modern_era(self) -> bool:
+        """Whether the server would speak revision 2026-07-28 in a conversation of its own."""
+        ...
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification. It is dropped if the conversation has ended."""
         ...
 
     async def wait_closed(self) -> None:
@@ -71,8 +88,8 @@ class ChannelClosed(Exception):
         self.sent: Sent = sent
 
 
-class ServerRefused(Exception):
-    """The server answered with a JSON-RPC error."""
+class Refused(Exception):
+    """The other side, a server or the client of a relayed request, answered with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -87,3 +104,7 @@ class OpenFailed(Exception):
     def __init__(self, message: str, exit_info: ExitInfo | None = None) -> None:
         super().__init__(message)
         self.exit_info = exit_info or ExitInfo()
+
+
+class EraRefused(OpenFailed):
+    """The server ended when it was asked for the modern revision. A new process can be asked for a handshake."""

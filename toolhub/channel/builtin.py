@@ -20,6 +20,7 @@ from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.mcp import McpChannel, conversation
 from toolhub.config import ServerSpec
 from toolhub.extensions import BuiltinContext, find_builtin
+from toolhub.model import OWN_PROFILE, ClientProfile
 from toolhub.owned import unwrapped
 
 
@@ -58,24 +59,32 @@ def _root_logger_untouched() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def open_builtin(spec: ServerSpec, context: BuiltinContext | None = None) -> AsyncIterator[McpChannel]:
+async def open_builtin(
+    spec: ServerSpec, context: BuiltinContext | None = None, profile: ClientProfile = OWN_PROFILE
+) -> AsyncIterator[McpChannel]:
     """Run a server object in a task of this process; leaving ends it. Raises OpenFailed."""
     server = load_server(spec, context)
     death = ExitInfo()
     try:
         async with anyio.create_task_group() as tasks:
             client, served = in_process_pair()
-            tasks.start_soon(_serve, server, served)
-            async with conversation(spec, Peer(client, client), lambda: death) as channel:
+            has_ended = anyio.Event()
+            tasks.start_soon(_serve, server, served, has_ended)
+            async with conversation(spec, Peer(client, client), lambda: death, profile) as channel:
                 yield channel
+            with anyio.move_on_after(spec.stop_timeout_s):
+                await has_ended.wait()  # it sees the end of the conversation, and leaves its lifespan
             tasks.cancel_scope.cancel()
     except Exception as exc:
         death.cause = str(unwrapped(exc))
         raise unwrapped(exc) from exc
 
 
-async def _serve(server: Server[Any], link: InProcessTransport) -> None:
+async def _serve(server: Server[Any], link: InProcessTransport, has_ended: anyio.Event) -> None:
     """Serve one conversation until it ends. It always begins with a handshake, whatever `protocol` the config says."""
     peer = Peer(link, link)
-    async with server.lifespan(server) as state:
-        await serve_connection(server, peer, connection=Connection.for_loop(peer), lifespan_state=state)
+    try:
+        async with server.lifespan(server) as state:
+            await serve_connection(server, peer, connection=Connection.for_loop(peer), lifespan_state=state)
+    finally:
+        has_ended.set()

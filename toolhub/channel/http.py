@@ -28,7 +28,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST
 from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.mcp import McpChannel, RelayDispatcher, conversation, open_reason
 from toolhub.config import ServerSpec
-from toolhub.model import Json
+from toolhub.model import OWN_PROFILE, ClientProfile, Json
 from toolhub.overload import OverloadSignal, overload_in_http
 from toolhub.owned import unwrapped
 
@@ -44,14 +44,14 @@ ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
 
 @asynccontextmanager
-async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel]:
+async def open_http(spec: ServerSpec, profile: ClientProfile = OWN_PROFILE, *, limit: int) -> AsyncIterator[McpChannel]:
     """Connect to a streamable HTTP or legacy SSE server. Raises OpenFailed.
 
     limit: bytes of the largest answer.
     """
     death = ExitInfo()
     statuses: list[int] = []
-    opened = False
+    opened: list[McpChannel] = []
 
     async def end(reason: _Unacceptable) -> None:
         raise reason
@@ -62,13 +62,17 @@ async def open_http(spec: ServerSpec, *, limit: int) -> AsyncIterator[McpChannel
 
     async def note(response: httpx2.Response) -> None:
         statuses[:] = [response.status_code]
-        _bind(response, limit, is_legacy=spec.transport == "sse", refuse=refuse)
+        _bind(response, limit, is_legacy=spec.transport == "sse", refuse=refuse, ended_early=ended_early)
+
+    def ended_early(request: httpx2.Request) -> None:
+        for channel in opened:
+            channel.stream_closed(json.loads(request.content)["id"])
 
     try:
         async with anyio.create_task_group() as guard:
             async with _http_transport(spec, note) as streams:
-                async with conversation(spec, RelayDispatcher(*streams), lambda: death) as channel:
-                    opened = True
+                async with conversation(spec, RelayDispatcher(*streams), lambda: death, profile) as channel:
+                    opened.append(channel)
                     yield channel
                 guard.start_soon(_cancel_later, guard.cancel_scope)  # the transport now sends DELETE
             guard.cancel_scope.cancel()
@@ -130,8 +134,18 @@ class _Unacceptable(Exception):
     """The body of an answer is too large, or compressed. The text completes "the server ended the connection"."""
 
 
-def _bind(response: httpx2.Response, limit: int, *, is_legacy: bool, refuse: Callable[[_Unacceptable], None]) -> None:
+def _bind(
+    response: httpx2.Response,
+    limit: int,
+    *,
+    is_legacy: bool,
+    refuse: Callable[[_Unacceptable], None],
+    ended_early: Callable[[httpx2.Request], None],
+) -> None:
     """Bound what may be read of an answer's body.
+
+    ended_early: called when a stream of events has ended without the answer. The SDK stops reading after the answer, so
+    a stream that is read to its end has none. Servers close streams so that clients resume them later (SEP-1699).
 
     is_legacy: over legacy SSE only the answer to GET is a stream of events, whatever others call themselves: the SDK
     reads those to their end.
@@ -151,6 +165,8 @@ def _bind(response: httpx2.Response, limit: int, *, is_legacy: bool, refuse: Cal
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     response.stream = _Bounded(response.stream, limit, is_events, encoding, refuse, may_be_cut=is_answer)
+    if is_events and response.request.method == "POST" and not is_legacy:
+        response.stream.on_end = functools.partial(ended_early, response.request)
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -173,6 +189,8 @@ class _Bounded(httpx2.AsyncByteStream):
         self._encoding = encoding
         self._refuse = refuse
         self._may_be_cut = may_be_cut
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when the body was read to its end."""
         self._size = 0
         self._tail = b""
         """The last bytes of an event that goes on: its end may come in two chunks."""
@@ -188,6 +206,7 @@ class _Bounded(httpx2.AsyncByteStream):
                 if self._added(chunk) > self._limit:
                     self._stop(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
                 yield chunk
+            self.on_end()
         except httpx2.TransportError:
             # The SDK tells half an answer to the caller of that request alone. An error here would end the session, and
             # with it every other call in flight.

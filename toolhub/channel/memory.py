@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 
-from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed
+from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, Refused
 from toolhub.config import ServerSpec
-from toolhub.model import Json, LogFn, ProgressFn, ServerInfo
+from toolhub.model import Json, Listener, LogFn, ProgressFn, RelayedRequest, ServerInfo
 
 ToolFn = Callable[[Mapping[str, Any]], Awaitable[Json]]
 
@@ -55,9 +55,10 @@ class MemoryChannel:
     """One channel of a MemoryServer."""
 
     def __init__(self, tools: Mapping[str, ToolFn], *, pid: int) -> None:
-        self.info = ServerInfo("memory", "1", "2025-11-25")
+        self.info = ServerInfo("memory", "1", "2025-11-25", {"tools": {"listChanged": True}})
         self.pid: int | None = pid
         self.on_tools_changed: Callable[[], None] | None = None
+        self.listeners: Collection[Listener] = ()
         self.calls: list[str] = []
         self._tools = tools
         self._ended = anyio.Event()
@@ -102,7 +103,19 @@ class MemoryChannel:
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
         if method == "tools/list":
             return {"tools": await self.list_tools()}
-        raise ChannelClosed("a memory server has tools only", sent="no")
+        raise Refused(-32601, "a memory server has tools only")
+
+    async def relay(self, relayed: RelayedRequest) -> Json:
+        params = relayed.params or {}
+        if relayed.method == "tools/call":
+            return await self.call_tool(params["name"], params.get("arguments") or {})
+        return await self.request(relayed.method, params)
+
+    async def knows_modern_era(self) -> bool:
+        return False
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Nothing listens."""
 
     async def wait_closed(self) -> None:
         await self._ended.wait()

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from toolhub.channel.base import ExitInfo, OpenFailed
+from toolhub.channel.base import EraRefused, ExitInfo, OpenFailed
 from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
+from toolhub.model import OWN_PROFILE, ClientProfile
+from toolhub.owned import unwrapped
 from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
 from toolhub.spawn.launchers.resolver import Command, Resolver
 from toolhub.spawn.stop import stop
@@ -26,29 +28,52 @@ _EXIT_CODE_S = 0.5
 
 @asynccontextmanager
 async def open_stdio(
-    spec: ServerSpec, spawner: Spawner, *, limit: int, resolver: Resolver | None = None
+    spec: ServerSpec,
+    spawner: Spawner,
+    profile: ClientProfile = OWN_PROFILE,
+    *,
+    limit: int,
+    resolver: Resolver | None = None,
 ) -> AsyncIterator[McpChannel]:
     """Start the server's process and talk to it; leaving ends the process and everything it started.
 
     limit: bytes of the longest line accepted. resolver: knows what launchers such as npx run; if that command does not
-    start, the launcher itself is run. Raises OpenFailed.
+    start, the launcher itself is run. A server that ends when it is asked for the modern revision is started once more,
+    for a handshake. Raises OpenFailed.
     """
+    opened = False
+    try:
+        async with _open_resolved(spec, spawner, profile, limit=limit, resolver=resolver) as channel:
+            opened = True
+            yield channel
+        return
+    except EraRefused:
+        if opened:
+            raise
+    async with _open_resolved(spec, spawner, profile.in_handshake_era(), limit=limit, resolver=resolver) as channel:
+        yield channel
+
+
+@asynccontextmanager
+async def _open_resolved(
+    spec: ServerSpec, spawner: Spawner, profile: ClientProfile, *, limit: int, resolver: Resolver | None
+) -> AsyncIterator[McpChannel]:
     command = Command([spec.command or "", *spec.args], child_environment(spec.env, spec.inherit_env), spec.cwd)
     resolved = resolver.resolve(command) if resolver is not None else None
     if resolver is not None and resolved is not None:
         opened, began = False, anyio.current_time()
         try:
-            async with _open_command(spec, resolved, spawner, limit=limit) as channel:
+            async with _open_command(spec, resolved, spawner, profile, limit=limit) as channel:
                 opened = True
                 yield channel
             return
-        except OpenFailed:
-            if opened:
+        except OpenFailed as exc:
+            if opened or isinstance(exc, EraRefused):
                 raise
             resolver.record_failure(command)
             if anyio.current_time() - began >= spec.start_timeout_s:
                 raise  # the caller has waited long enough
-    async with _open_command(spec, command, spawner, limit=limit) as channel:
+    async with _open_command(spec, command, spawner, profile, limit=limit) as channel:
         if resolver is not None:
             resolver.record(command, channel.pid)
         yield channel
@@ -56,7 +81,7 @@ async def open_stdio(
 
 @asynccontextmanager
 async def _open_command(
-    spec: ServerSpec, command: Command, spawner: Spawner, *, limit: int
+    spec: ServerSpec, command: Command, spawner: Spawner, profile: ClientProfile, *, limit: int
 ) -> AsyncIterator[McpChannel]:
     child: Child | None = None
     tail = StderrTail()
@@ -85,7 +110,8 @@ async def _open_command(
             tasks.start_soon(_watch, child, watching)
             tasks.start_soon(_end_of_process, child, stdout)
             try:
-                async with conversation(spec, Peer(stdout, StdinStream(child, tasks)), evidence) as channel:
+                peer = Peer(stdout, StdinStream(child, tasks))
+                async with conversation(spec, peer, evidence, profile) as channel:
                     channel.pid = child.pid
                     child.on_ready()
                     opened = True
@@ -100,7 +126,8 @@ async def _open_command(
     except Exception as exc:
         if opened:
             raise
-        raise OpenFailed(open_reason(exc), evidence()) from exc
+        kind = EraRefused if isinstance(unwrapped(exc), EraRefused) else OpenFailed
+        raise kind(open_reason(exc), evidence()) from exc
     finally:
         child.close()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from toolhub.cli.shared import log_to_stderr, open_task, read_config
 from toolhub.cli.shared import run as run_async
-from toolhub.serve.stdio import serve_stdio
 
 
 def run(config: Path | None, hub: str | None, token: str | None) -> None:
@@ -16,7 +15,12 @@ def run(config: Path | None, hub: str | None, token: str | None) -> None:
 
 
 async def _serve(config: Path | None, hub: str | None, token: str | None) -> None:
-    # The config of a running hub is not known here.
-    prefix = read_config(config).hub.tool_prefix if hub is None else "collision"
     async with open_task(config, hub, token, None) as task:
-        await serve_stdio(task, prefix=prefix)
+        if hub is not None:
+            from toolhub.client.mcp_pipe import serve_pipe
+
+            await serve_pipe(hub, token, task.id)
+        else:
+            from toolhub.serve.stdio import serve_stdio
+
+            await serve_stdio(task, prefix=read_config(config).hub.tool_prefix)

@@ -39,6 +39,8 @@ class Http1:
         self._state = h11.Connection(h11.CLIENT)
         self.status = 0
         """The status of the current answer. It is set when `read()` has returned bytes."""
+        self.answer_headers: dict[str, str] = {}
+        """The headers of the current answer, with lower-case names."""
 
     def request(self, method: str, target: str, headers: Headers, payload: bytes) -> bytes:
         """Return the request as one block of bytes, so that it wakes the hub only once."""
@@ -63,6 +65,7 @@ class Http1:
                     return bytes(event.data)
             elif isinstance(event, h11.Response):
                 self.status = event.status_code
+                self.answer_headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
             elif isinstance(event, h11.EndOfMessage):
                 return b""
             elif event is h11.NEED_DATA:

@@ -13,7 +13,8 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -90,6 +91,30 @@ class Transport:
                         await on_line(json.loads(line))
             if connection.http.status >= 400:
                 decoded(self.address, connection.http.status, rest)
+        finally:
+            self._release(connection)
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], payload: bytes = b""
+    ) -> AsyncIterator[tuple[int, Mapping[str, str], AsyncIterator[bytes]]]:
+        """Send a request with these headers too; give status, headers and the parts of the body as they arrive.
+
+        Leaving early ends the connection, which cancels the request. Raises HubUnreachable, HubLost.
+        """
+        given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        connection = await self._connection()
+        try:
+            await self._send(connection, method, target, [*common_headers(self.address, self.token), *given], payload)
+            first = await self._read(connection)
+
+            async def parts() -> AsyncIterator[bytes]:
+                part = first
+                while part:
+                    yield part
+                    part = await self._read(connection)
+
+            yield connection.http.status, connection.http.answer_headers, parts()
         finally:
             self._release(connection)
 

@@ -62,7 +62,8 @@ def key_of(call: Call, target: CacheTarget, scope: Scope, *more: object) -> str 
     arguments = call.arguments if type(call.arguments) is dict else dict(call.arguments)
     writes = target.writes if scope == "task" and target.spec.is_stateful else 0
     try:
-        text = _encode([target.key, call.tool, arguments, writes, *more])
+        era = "handshake" if call.profile is None else call.profile.era  # whose results differ
+        text = _encode([target.key, call.tool, arguments, writes, era, *more])
     except (TypeError, ValueError, RecursionError):
         return None
     if not _is_plain(arguments):

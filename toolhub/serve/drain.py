@@ -27,13 +27,21 @@ class _Running:
     is_stream: bool
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     has_begun: bool = False
+    is_complete: bool = False
 
     async def send(self, message: Message) -> None:
+        """Pass a part of the answer on. What another task still writes after the end is dropped."""
+        if self.is_complete:
+            return
         self.has_begun = True
+        self.is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self.client(message)
 
     async def finish(self) -> None:
         """Complete the answer of a request that was cancelled."""
+        if self.is_complete:
+            return
+        self.is_complete = True
         body = b""
         if not self.has_begun:
             body = to_json({"error": error_to_wire(_STOPPED)})

@@ -80,7 +80,7 @@ class Guard:
         if "@" in host or not is_loopback(_hostname("//" + host)):
             return "the Host header is not a loopback name; start the hub with --token-file to serve other names"
         origin = headers.get("origin")
-        if origin in self._allowed_origins:
+        if origin in self._allowed_origins or origin == f"http://{host}":  # a page of the hub itself
             return None
         if origin is not None or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
             return "requests from web pages are refused; list the page's origin in hub.allowed_origins, or use a token"

@@ -203,6 +203,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEAD)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value.strip(b" \t"))  # white space around a value is no part of it (RFC 9110, 5.5)
+
     def on_headers_complete(self) -> None:
         self._enter(_Phase.BODY)
         self._check_headers()

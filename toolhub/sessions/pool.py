@@ -23,13 +23,18 @@ from toolhub.limits.backoff import RetryBudget
 from toolhub.limits.budget import Budget
 from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import FairShareKey, Json, SlotKey, ToolInfo
+from toolhub.model import OWN_PROFILE, ClientProfile, Era, FairShareKey, Json, Listener, SlotKey, ToolInfo
 from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.session import Session
 from toolhub.sessions.slot import Counters, Slot
 from toolhub.shared_resources import SharedResources
 
-HostedOpener = Callable[[ServerSpec, BuiltinContext], AbstractAsyncContextManager[Channel]]
+# Clients choose what they say about themselves. Beyond this number of kinds they share the sessions of others.
+_MOST_PROFILES = 8
+# Servers whose era is remembered. Tasks with servers of their own add some all the time.
+_MOST_ERAS = 10_000
+
+HostedOpener = Callable[[ServerSpec, BuiltinContext, ClientProfile], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
@@ -58,6 +63,8 @@ class HubResources:
     server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None
+    eras: dict[str, Era] = field(default_factory=dict)
+    """The newest era that each server knows, by its fingerprint. To ask again would cost a start, or some seconds."""
 
     def host(self, owner: str) -> BuiltinContext:
         """Return what the builtin servers of an owner are given."""
@@ -138,34 +145,50 @@ class SessionPool:
         """The key of this server in the catalog. Two names for one program are two servers."""
         return f"{self.spec.name}:{self.fingerprint}"
 
-    def slot(self) -> Slot:
-        """Return the least busy slot. Another instance is added only while all others are busy."""
-        if self.spec.instances == 1 and self.slots:
-            return self.slots[0]
-        best = min(self.slots, key=lambda slot: slot.leases, default=None)
-        if best is None or (best.leases and len(self.slots) < self.spec.instances):
-            best = self.new_slot(len(self.slots))
+    def slot(self, profile: ClientProfile = OWN_PROFILE) -> Slot:
+        """Return the least busy slot. Another instance is added only while all others are busy.
+
+        A server that keeps state has one session for all clients of its owner: that of the client that came first.
+        Others have one for each kind of client.
+        """
+        slots = self.slots
+        if self.spec.is_stateful:
+            if self.spec.instances == 1 and slots:
+                slots[0].adopt(profile)
+                return slots[0]
+        elif len(slots) != 1 or slots[0].key.profile != profile:
+            kinds = {slot.key.profile for slot in slots}
+            if profile not in kinds and len(kinds) >= _MOST_PROFILES:
+                profile = slots[0].key.profile
+            slots = [slot for slot in slots if slot.key.profile == profile]
+        best = min(slots, key=lambda slot: slot.leases, default=None)
+        if best is None or (best.leases and len(slots) < self.spec.instances):
+            best = self.new_slot(len(slots), profile)
             self.slots.append(best)
         return best
 
-    def new_slot(self, instance: int) -> Slot:
+    def new_slot(self, instance: int, profile: ClientProfile = OWN_PROFILE) -> Slot:
         return Slot(
-            SlotKey(self.spec.name, self.owner, self.fingerprint, instance),
+            SlotKey(self.spec.name, self.owner, self.fingerprint, instance, profile),
             self.spec,
             open_channel=self._open_channel,
             owners=self.owners,
             starts=self.shared.starts,
-            on_session=self._watch_tools,
+            on_session=self._watch_session,
             totals=self.shared.totals,
             events=self.shared.events,
             budget=self.shared.budget,
             share_key=self.share_key,
         )
 
-    def _open_channel(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
-        return self.shared.open_channel(spec, self.host)
+    @asynccontextmanager
+    async def _open_channel(self, spec: ServerSpec, profile: ClientProfile) -> AsyncIterator[Channel]:
+        async with self.shared.open_channel(spec, self.host, profile) as channel:
+            if profile.era == "modern" and len(self.shared.eras) < _MOST_ERAS:
+                self.shared.eras[spec.template_fingerprint] = channel.info.era
+            yield channel
 
-    def _watch_tools(self, session: Session) -> None:
+    def _watch_session(self, session: Session) -> None:
         session.on_tools_changed(self._tools_changed)
         if self.shared.catalog.is_unverified(self.key, self.spec):
             self.owners.start_soon(self._verify, session, name=f"verify the tools of {self.spec.name}")
@@ -186,13 +209,34 @@ class SessionPool:
         for listener in self.shared.tools_listeners:
             listener(self.spec.name)
 
-    def lease(self, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
-        """Hold a session for one call. With `share: call` the session ends with the call."""
-        return self._fresh_lease() if self.spec.share == "call" else self.slot().lease(uses_state=uses_state)
+    def lease(
+        self, profile: ClientProfile = OWN_PROFILE, *, uses_state: bool = True, listener: Listener | None = None
+    ) -> AbstractAsyncContextManager[Session]:
+        """Hold a session for one call. With `share: call` the session ends with the call.
+
+        profile: of the client that it is for; see `suited`. listener: hears from now on what happens in the session.
+        """
+        if self.spec.share == "call":
+            return self._fresh_lease(profile)
+        slot = self.slot(profile)
+        if listener is not None:
+            slot.listeners.add(listener)
+        return slot.lease(uses_state=uses_state)
+
+    async def suited(self, profile: ClientProfile) -> ClientProfile:
+        """Return the profile with which a client should use this server: a server may know the older era only."""
+        if profile.era == "handshake":
+            return profile
+        fingerprint, eras = self.spec.template_fingerprint, self.shared.eras
+        if fingerprint not in eras:
+            live = next((slot.session for slot in self.slots if slot.session is not None), None)
+            if live is not None and live.info.era == "handshake" and len(eras) < _MOST_ERAS:
+                eras[fingerprint] = "modern" if await live.knows_modern_era() else "handshake"
+        return profile.in_handshake_era() if eras.get(fingerprint) == "handshake" else profile
 
     @asynccontextmanager
-    async def _fresh_lease(self) -> AsyncIterator[Session]:
-        slot = self.new_slot(0)
+    async def _fresh_lease(self, profile: ClientProfile) -> AsyncIterator[Session]:
+        slot = self.new_slot(0, profile)
         self.slots.append(slot)
         try:
             async with slot.lease() as session:
@@ -213,6 +257,11 @@ class SessionPool:
             async with self.lease(uses_state=False) as session:
                 tools = await self._ask(session)
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
+
+    def offered(self, wire: list[Json]) -> list[Json]:
+        """Return the tools of a list that are offered, with the config's declarations."""
+        tools = [ToolInfo.from_wire(self.spec.name, one) for one in wire if is_offered(self.spec, str(one.get("name")))]
+        return [with_declarations(self.spec, tool).raw for tool in tools]
 
     async def _ask(self, session: Session) -> list[ToolInfo]:
         """Ask the server for its tools. Notify listeners if the catalog listed something else."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
 
-from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, ServerRefused
+from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, Refused
 from toolhub.config import ServerSpec, redact
 from toolhub.errors import ProtocolViolation, SessionLost, StartError
-from toolhub.model import Call, Json, LogFn, Result, ServerInfo
+from toolhub.model import Call, Json, Listener, LogFn, Result, ServerInfo
 from toolhub.overload import overload_in_error
 from toolhub.sessions.lifecycle import SessionEvent, SessionState, advance
 
@@ -64,6 +64,18 @@ class Session:
     def handle(self, event: SessionEvent) -> None:
         self.state = advance(self.state, event)
 
+    def listen(self, listeners: Collection[Listener]) -> None:
+        """Pass on what belongs to no request to these clients, which come and go."""
+        self._channel.listeners = listeners
+
+    async def knows_modern_era(self) -> bool:
+        """Whether a new session with this server could be of revision 2026-07-28."""
+        return await self._channel.knows_modern_era()
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification; it is dropped if the server is gone."""
+        await self._channel.notify(method, params)
+
     def on_tools_changed(self, callback: Callable[[], None]) -> None:
         """Call `callback` (without waiting) whenever the server says that its tools changed."""
         self._channel.on_tools_changed = callback
@@ -74,7 +86,7 @@ class Session:
             return await self._channel.list_tools()
         except ChannelClosed as exc:
             raise await self._lost(exc, "tools/list") from exc
-        except ServerRefused as exc:
+        except Refused as exc:
             if exc.code == METHOD_NOT_FOUND:  # a server without tools need not know the method
                 return []
             raise ProtocolViolation(
@@ -87,7 +99,7 @@ class Session:
             return await self._channel.request(method, params)
         except ChannelClosed as exc:
             raise await self._lost(exc, method) from exc
-        except ServerRefused as exc:
+        except Refused as exc:
             raise ProtocolViolation(
                 f"server {self.spec.name!r} refused {method}: {exc.message} (code {exc.code})", server=self.spec.name
             ) from exc
@@ -98,21 +110,33 @@ class Session:
         Raises SessionLost if the server dies first, ProtocolViolation if its answer makes no sense.
         Cancelling tells the server.
         """
-        self._running[id(call)] = call
         self.calls += 1
+        return await self._answered(call)
+
+    async def relay(self, call: Call) -> Result:
+        """Pass a client's request on that is no tool call. It answers and raises like `call()`."""
+        return await self._answered(call)
+
+    async def _answered(self, call: Call) -> Result:
+        self._running[id(call)] = call
         call.delivery.mark_sent(anyio.current_time())
         try:
-            raw = await self._channel.call_tool(
-                call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)
-            )
+            raw = await self._send(call)
         except ChannelClosed as exc:
             raise await self._lost(exc, call.tool, call) from exc
-        except ServerRefused as exc:
+        except Refused as exc:
             raw = refusal(exc)
         finally:
             del self._running[id(call)]
             self.last_used = anyio.current_time()
         return Result(raw)
+
+    async def _send(self, call: Call) -> Json:
+        if call.relayed is not None:
+            return await self._channel.relay(call.relayed)
+        return await self._channel.call_tool(
+            call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)
+        )
 
     def _log_of(self, call: Call) -> LogFn | None:
         # Log lines carry no request id, so on a shared session they might belong to another task's call.
@@ -125,7 +149,7 @@ class Session:
         unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
         if call is not None and unsent:
             call.delivery.mark_unsent()
-            self.calls -= 1
+            self.calls -= call.is_tool_call
         outcome = "nothing was sent" if unsent else f"{tool!r} may or may not have been executed"
         return SessionLost(
             f"server {self.spec.name!r} {_end(death)}; {outcome}{_quoted_stderr(self.spec, death)}",
@@ -166,7 +190,7 @@ async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIt
             session.mark_closed()
 
 
-def refusal(exc: ServerRefused) -> Json:
+def refusal(exc: Refused) -> Json:
     """Turn a JSON-RPC error into a result for the model. `_meta` keeps the error itself, for gateways."""
     error = {"code": exc.code, "message": exc.message, "data": exc.data}
     overload = overload_in_error(error)

@@ -7,25 +7,27 @@ starts and ends sessions.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
 import anyio
 import anyio.abc
 
+from toolhub.channel.base import Channel
 from toolhub.config import ServerSpec
 from toolhub.errors import CircuitOpen, HubClosed, Overloaded, SessionLost, StartError
 from toolhub.layers.clone import clone_error
 from toolhub.limits.backoff import Backoff, RestartIntensity
 from toolhub.limits.budget import Budget
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import FairShareKey, SlotKey, SlotStatistics
+from toolhub.model import ClientProfile, FairShareKey, Listener, SlotKey, SlotStatistics
 from toolhub.owned import Held, hold
 from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.lifecycle import SessionEvent, SessionState, SlotEvent, SlotState, advance
-from toolhub.sessions.session import ChannelOpener, Session, open_session
+from toolhub.sessions.session import Session, open_session
 
 
 @dataclass(eq=False)
@@ -85,7 +87,7 @@ class Slot:
         key: SlotKey,
         spec: ServerSpec,
         *,
-        open_channel: ChannelOpener,
+        open_channel: Callable[[ServerSpec, ClientProfile], AbstractAsyncContextManager[Channel]],
         owners: anyio.abc.TaskGroup,
         starts: StartLimiter,
         on_session: Callable[[Session], None] | None = None,
@@ -97,6 +99,10 @@ class Slot:
         """budget: what its processes count against; None: nothing. share_key: on whose behalf it starts."""
         self.key = key
         self.spec = spec
+        self.profile = key.profile
+        """On whose behalf its next session is opened."""
+        self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        """The clients that have used it and have a stream for what belongs to no request."""
         self.state = SlotState.IDLE
         self.counters = Counters()
         self.last_error: str | None = None
@@ -120,6 +126,16 @@ class Slot:
         rules = spec.restart
         self._backoff = Backoff(rules.backoff_s, rules.max_backoff_s)
         self._intensity = RestartIntensity(rules.max_deaths, rules.window_s)
+
+    def adopt(self, profile: ClientProfile) -> None:
+        """Open the next session on behalf of this client. A session that is open or being opened stays as it is."""
+        if self._held is None and self._start is None:
+            self.profile = profile
+
+    @property
+    def session(self) -> Session | None:
+        """The session, if it is open."""
+        return self._held.value if self._held is not None else None
 
     def __repr__(self) -> str:
         return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
@@ -243,12 +259,16 @@ class Slot:
                 self._events.starting(self.spec, self.key.owner, deaths=self.counters.deaths)
                 self.counters.starts += 1
                 self._totals.starts += 1
-                session = await stack.enter_async_context(open_session(self.spec, self._open_channel))
+                session = await stack.enter_async_context(open_session(self.spec, self._open_for_client))
                 self.start_seconds = anyio.current_time() - began
             yield session
 
+    def _open_for_client(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
+        return self._open_channel(spec, self.profile)
+
     def _started(self, held: Held[Session]) -> None:
         self._held = held
+        held.value.listen(self.listeners)
         self.state = advance(self.state, SlotEvent.STARTED)
         self._events.ready(self.spec, self.key.owner, pid=held.value.pid, seconds=self.start_seconds or 0.0)
         self._owners.start_soon(self._watch, held, name=f"watch {self.spec.name}")

@@ -16,7 +16,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.transport_context import TransportContext
 
-from toolhub.channel.base import ChannelClosed, OpenFailed, ServerRefused
+from toolhub.channel.base import ChannelClosed, OpenFailed, Refused
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.mcp import McpChannel
 from toolhub.config import parse_server
@@ -82,7 +82,7 @@ async def test_every_kind_of_answer_is_byte_for_byte_what_the_sdk_gives_over_its
         for tool, arguments in CALLS:
             try:
                 outcomes.append(("result", await channel.call_tool(tool, arguments)))
-            except ServerRefused as exc:
+            except Refused as exc:
                 outcomes.append(("refused", [exc.code, exc.message, exc.data]))
     expected = await over_streams(CALLS)
     assert [json.dumps(outcome) for outcome in outcomes] == [json.dumps(outcome) for outcome in expected]
@@ -102,7 +102,7 @@ async def test_an_answer_is_plain_json_and_nothing_else() -> None:
         for tool, arguments in CALLS:
             try:
                 check(await channel.call_tool(tool, arguments))
-            except ServerRefused as exc:
+            except Refused as exc:
                 check(exc.data)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolhub import overload as pressure
-from toolhub.channel.base import ServerRefused
+from toolhub.channel.base import Refused
 from toolhub.overload import (
     LONGEST_S,
     META,
@@ -129,9 +129,9 @@ def test_what_a_server_marks_is_what_the_hub_reads(seconds: float | None) -> Non
 
 
 def test_a_refusal_by_a_session_is_marked_where_every_result_is() -> None:
-    busy = refusal(ServerRefused(-32000, "HTTP 429", {"retry_after": 4}))
+    busy = refusal(Refused(-32000, "HTTP 429", {"retry_after": 4}))
     assert busy["_meta"][META] == 4
-    assert META not in refusal(ServerRefused(-32602, "no such tool"))["_meta"]
+    assert META not in refusal(Refused(-32602, "no such tool"))["_meta"]
 
 
 def test_the_error_is_looked_for_where_the_session_puts_it() -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from in_memory_hub import Pausing, Running, a_hub, echo, virtual_time
 
-from toolhub import CallTimeout, SessionLost, ToolNotFound
+from toolhub import CallTimeout, ProtocolViolation, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Call
 
@@ -132,11 +132,18 @@ async def test_a_request_is_told_to_observers_and_counted_as_a_call_is() -> None
     async with a_hub(MemoryServer(echo=echo)) as hub, hub.task() as task:
         hub.observers.append(Noting(told))
         await task.request("memory", "tools/list")
-        with pytest.raises(SessionLost):
-            await task.request("memory", "resources/list")  # a memory server answers this by ending
+        with pytest.raises(ProtocolViolation, match="has tools only"):
+            await task.request("memory", "resources/list")
         with pytest.raises(ToolNotFound, match="did you mean 'memory'"):
             await task.request("memroy", "tools/list")
-        assert [outcome for _, outcome in told] == ["began", "ok", "began", "SessionLost", "began", "ToolNotFound"]
+        assert [outcome for _, outcome in told] == [
+            "began",
+            "ok",
+            "began",
+            "ProtocolViolation",
+            "began",
+            "ToolNotFound",
+        ]
         assert {name for name, _ in told} == {"tools/list", "resources/list"}
         assert (task.counts.calls, task.counts.errors, task.counts.in_flight) == (3, 2, 0)
 

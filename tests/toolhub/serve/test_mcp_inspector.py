@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,11 @@ from testbed import third_party
 INSPECTOR = "@modelcontextprotocol/inspector@0.15.0"
 
 
-def _install(directory: Path) -> None:
-    programs = third_party.node_bin()
-    directory.mkdir(parents=True)
-    command = [str(programs / "npm"), "install", "--prefix", str(directory), "--no-fund", "--no-audit", INSPECTOR]
-    third_party.run(command, path=third_party.path_with(programs))
-
-
 @pytest.fixture(scope="module")
 def inspector() -> list[str]:
     """The command line of the inspector, installed once into the test cache."""
-    prefix = third_party.ensure(third_party.versioned("inspector", [INSPECTOR]), _install)
+    directory = third_party.versioned("inspector", [INSPECTOR])
+    prefix = third_party.ensure(directory, lambda home: third_party.npm_install(home, INSPECTOR))
     return [third_party.npx(), "--prefix", str(prefix), "--no-install", "--offline", "mcp-inspector", "--cli"]
 
 

@@ -15,7 +15,7 @@ from in_memory_hub import Running, a_hub, echo, virtual_time
 from toolhub import Hub
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Json
-from toolhub.serve.app import HubGateway
+from toolhub.serve.mcp.http import McpEndpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ class Answer:
 class Client:
     """One MCP client, spoken by hand: nothing is sent that a test does not send."""
 
-    def __init__(self, front: HubGateway, *, task: str = "") -> None:
+    def __init__(self, front: McpEndpoint, *, task: str = "") -> None:
         self.headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         self.task = task
         self._front = front
@@ -106,15 +106,15 @@ class Counting:
 
 
 @asynccontextmanager
-async def a_front() -> AsyncIterator[tuple[Hub, HubGateway]]:
+async def a_front() -> AsyncIterator[tuple[Hub, McpEndpoint]]:
     async with a_hub(Counting().server) as hub:
-        front = HubGateway(hub, lease=LEASE_S)
+        front = McpEndpoint(hub, lease=LEASE_S)
         async with front.running():
             yield hub, front
 
 
 @asynccontextmanager
-async def a_client(front: HubGateway, **options: str) -> AsyncIterator[Client]:
+async def a_client(front: McpEndpoint, **options: str) -> AsyncIterator[Client]:
     client = Client(front, **options)
     await client.open()
     yield client
@@ -169,7 +169,7 @@ async def test_a_session_that_never_called_ends_as_well() -> None:
     async with a_front() as (hub, front), a_client(front) as client:
         await anyio.sleep(LEASE_S + 2)
         assert await client.ping() == 404
-        assert (hub.tasks, front._used) == ([], {})
+        assert (hub.tasks, front.sessions) == ([], {})
 
 
 async def test_a_session_whose_task_was_closed_by_somebody_else_is_told_with_404() -> None:
@@ -216,7 +216,7 @@ async def test_a_session_that_is_ended_by_its_client_ends_its_own_task_and_no_ot
                 assert (await client.send("DELETE")).status == 200
                 assert await client.ping() == 404
             await anyio.wait_all_tasks_blocked()
-            assert ([task.id for task in hub.tasks], front._used) == (["named"], {})
+            assert ([task.id for task in hub.tasks], front.sessions) == (["named"], {})
 
 
 async def test_a_request_of_the_modern_era_holds_the_lease_of_the_common_task() -> None:
@@ -232,10 +232,9 @@ async def test_a_request_of_the_modern_era_holds_the_lease_of_the_common_task() 
 
 async def test_too_many_tasks_are_refused_with_429() -> None:
     async with a_hub(Counting().server, limits={"max_tasks": 1}) as hub, hub.task("other"):
-        front = HubGateway(hub, lease=LEASE_S)
+        front = McpEndpoint(hub, lease=LEASE_S)
         async with front.running():
             client = Client(front)
-            answer = await client.send("POST", {"id": 1, "method": "initialize", "params": HELLO})
-            client.headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": HANDSHAKE}
-            refused = await client.call()
+            refused = await client.send("POST", {"id": 1, "method": "initialize", "params": HELLO})
             assert refused.status == 429 and b"max_tasks" in refused.body
+            assert front.sessions == {}

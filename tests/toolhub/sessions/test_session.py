@@ -9,7 +9,7 @@ import anyio
 import pytest
 from in_memory_hub import Pausing, Running, a_call, a_spec, echo
 
-from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, ServerRefused
+from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, Refused
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.errors import SessionLost, StartError
 from toolhub.sessions.lifecycle import IllegalTransition, SessionEvent, SessionState
@@ -54,7 +54,7 @@ async def test_a_call_brings_the_server_s_answer_and_counts():
 async def test_a_json_rpc_error_is_a_result_for_the_model_that_keeps_the_original():
     server = MemoryServer(echo=echo)
     async with open_session(a_spec(), server.open) as session:
-        server.live[0].call_tool = refusing(ServerRefused(-32602, "no such path", {"path": "/x"}))
+        server.live[0].call_tool = refusing(Refused(-32602, "no such path", {"path": "/x"}))
         result = await session.call(a_call())
         assert (result.is_error, result.text) == (True, "no such path")
         original = {"code": -32602, "message": "no such path", "data": {"path": "/x"}}
@@ -102,7 +102,7 @@ async def test_a_cancelled_call_is_cancelled_in_the_server_and_the_session_lives
 async def test_a_server_without_tools_need_not_know_the_method():
     server = MemoryServer()
     async with open_session(a_spec(), server.open) as session:
-        server.live[0].list_tools = refusing(ServerRefused(-32601, "Method not found"))
+        server.live[0].list_tools = refusing(Refused(-32601, "Method not found"))
         assert await session.list_tools() == []
 
 

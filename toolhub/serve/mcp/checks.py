@@ -1,0 +1,43 @@
+"""What revision 2026-07-28 asks a server to refuse: unknown methods, bad params, headers that say something else."""
+
+from __future__ import annotations
+
+from mcp.shared.inbound import validate_mcp_param_headers
+from mcp_types import METHOD_NOT_FOUND
+from mcp_types import methods as specified
+from pydantic import ValidationError
+
+from toolhub.channel.base import Refused
+from toolhub.channel.mcp import header_map
+from toolhub.model import Json
+from toolhub.serve.mcp.client import INVALID_PARAMS, ClientRequest
+
+
+def check_modern(method: str, version: str, params: Json | None) -> None:
+    """Refuse what revision 2026-07-28 has removed, and params that it does not allow. Raises Refused."""
+    if method not in specified.SPEC_CLIENT_METHODS:
+        return
+    try:
+        specified.validate_client_request(method, version, params)
+    except KeyError:
+        raise Refused(METHOD_NOT_FOUND, "Method not found", method) from None
+    except ValidationError:
+        raise Refused(INVALID_PARAMS, "Invalid request parameters", "") from None
+
+
+async def check_headers(server: str, tool: str, request: ClientRequest) -> None:
+    """Refuse a tool call over HTTP whose headers and arguments differ. Raises Refused.
+
+    A server that is reached over HTTP gets the headers and checks them itself.
+    """
+    arguments = (request.params or {}).get("arguments")
+    if request.era != "modern" or request.headers is None or not (arguments or request.headers):
+        return
+    if request.task.specs[server].transport in ("http", "sse"):
+        return
+    known = await request.task.tool(server, tool)
+    if known is not None and header_map(known.raw):
+        given = arguments if isinstance(arguments, dict) else {}
+        rejection = validate_mcp_param_headers(known.input_schema, given, request.headers)
+        if rejection is not None:
+            raise Refused(rejection.code, rejection.message, rejection.data)

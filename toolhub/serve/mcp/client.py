@@ -1,0 +1,153 @@
+"""A client of the gateway, and one request of it.
+
+`McpClient` is a client of the handshake era: its session lasts, so it can be notified and asked at any time. A request
+of revision 2026-07-28 stands alone and has no `McpClient`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+
+from toolhub.channel.base import Refused
+from toolhub.channel.bridge import hello_of
+from toolhub.channel.jsonrpc.futures import Future, future_factory
+from toolhub.model import ClientProfile, Era, Json, RelayedRequest
+from toolhub.task import HubTask
+
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
+CLIENT_GONE = -32000
+
+
+class Output(Protocol):
+    """A stream to a client. Nothing here waits for the client to read."""
+
+    def send(self, message: Json) -> None:
+        """Send a message. It is dropped if the client is gone or has stopped reading."""
+        ...
+
+    def close_early(self) -> None:
+        """End the stream for now. The client resumes it and gets the rest."""
+        ...
+
+
+class McpClient:
+    """A client of the handshake era. output: its stream for what belongs to no request."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.version = ""
+        self.profile = ClientProfile()
+        self.subscriptions: set[str] = set()
+        self.log_level: str | None = None
+        self.running: dict[int | str, anyio.CancelScope] = {}
+        """The requests that are being answered, so that the client can cancel them."""
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Future[Json]] = {}
+
+    def __repr__(self) -> str:
+        return f"<McpClient {self.version} running={len(self.running)} asked={len(self._asked)}>"
+
+    def introduce(self, hello: Json) -> None:
+        """Take what the client says about itself in `initialize`."""
+        self.profile = ClientProfile.of("handshake", hello)
+
+    def notify(self, method: str, params: Json | None) -> None:
+        self.output.send(notification(method, params))
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        return await self.ask(self.output, method, params)
+
+    async def ask(self, output: Output, method: str, params: Json | None) -> Json:
+        """Send a request on one of the client's streams and return the result. Raises Refused."""
+        number = next(self._numbers)
+        answer: Future[Json] = future_factory()()
+        self._asked[number] = answer
+        output.send({"jsonrpc": "2.0", "id": number, **_call(method, params)})
+        try:
+            outcome = await answer
+        except anyio.get_cancelled_exc_class():
+            output.send(notification("notifications/cancelled", {"requestId": number}))
+            raise
+        finally:
+            del self._asked[number]
+        error = outcome.get("error")
+        if error is not None:
+            raise Refused(error.get("code", INTERNAL_ERROR), str(error.get("message")), error.get("data"))
+        result = outcome.get("result")
+        return result if isinstance(result, dict) else {}
+
+    def take_answer(self, message: Json) -> None:
+        """Take the client's answer to a question. Answers to nothing are dropped."""
+        number = message.get("id")
+        answer = self._asked.get(number) if isinstance(number, int) else None
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def cancel(self, params: Mapping[str, Any] | None) -> None:
+        """Cancel the request that `notifications/cancelled` names."""
+        scope = self.running.get((params or {}).get("requestId", ""))
+        if scope is not None:
+            scope.cancel()
+
+    def close(self) -> None:
+        """The client is gone. Its questions fail."""
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_result({"error": {"code": CLIENT_GONE, "message": "the client has ended its session"}})
+        for scope in list(self.running.values()):
+            scope.cancel()
+
+
+@dataclass(eq=False)
+class ClientRequest:
+    """One request of a client, with the stream of its answer: the `Requester` of what is relayed for it."""
+
+    id: int | str
+    method: str
+    params: Json | None
+    task: HubTask
+    output: Output
+    client: McpClient | None = None
+    """None in the modern era."""
+    version: str = ""
+    headers: Mapping[str, str] | None = None
+    """The headers that repeat parameters; None for a client that sends none, because it is not connected by HTTP."""
+
+    @property
+    def listener(self) -> McpClient | None:
+        return self.client
+
+    @property
+    def era(self) -> Era:
+        return "modern" if self.client is None else "handshake"
+
+    def notify(self, method: str, params: Json | None) -> None:
+        self.output.send(notification(method, params))
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        if self.client is None:
+            raise Refused(METHOD_NOT_FOUND, f"a client of revision 2026-07-28 cannot be asked {method} directly")
+        return await self.client.ask(self.output, method, params)
+
+    def close_stream(self) -> None:
+        self.output.close_early()
+
+    def relayed(self, params: Json | None = None, *, method: str | None = None) -> RelayedRequest:
+        """Return the request for a server: as it came, or with other params."""
+        client = self.client
+        profile = client.profile if client is not None else ClientProfile.of("modern", hello_of(self.params))
+        sent = self.params if params is None else params
+        return RelayedRequest(method or self.method, sent, self, profile, self.headers or {})
+
+
+def _call(method: str, params: Json | None) -> Json:
+    return {"method": method} if params is None else {"method": method, "params": params}
+
+
+def notification(method: str, params: Json | None) -> Json:
+    return {"jsonrpc": "2.0", **_call(method, params)}

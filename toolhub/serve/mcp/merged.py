@@ -1,0 +1,342 @@
+"""Several servers behind one client: lists are joined, and each request goes to the server that its name belongs to.
+
+The lists of a task are asked for once and again whenever a name is not in them. A server that cannot be reached is left
+out of a list, and its error is logged; a request that names it gets the error itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import anyio
+
+from toolhub.channel.base import Refused
+from toolhub.channel.mcp import with_subscription_id
+from toolhub.errors import ToolhubError, ToolNotFound
+from toolhub.model import Json
+from toolhub.serve.mcp.checks import check_headers
+from toolhub.serve.mcp.client import INVALID_PARAMS, METHOD_NOT_FOUND, ClientRequest
+from toolhub.serve.mcp.names import (
+    Owned,
+    callable_names,
+    matches_template,
+    near_names,
+    split_name,
+)
+from toolhub.task import HubTask
+from toolhub.tool_names import Prefix, exposed_names
+
+_MAX_PAGES = 100
+_LISTS = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"}
+_CAPABILITY = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resources"}
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Known:
+    """What was learnt about one task's servers."""
+
+    tools: dict[str, Owned] = field(default_factory=dict)
+    prompts: dict[str, Owned] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
+    """The server of each URI."""
+    templates: list[tuple[str, str]] = field(default_factory=list)
+    """(template, server), in the order of the config."""
+    tasks: dict[str, str] = field(default_factory=dict)
+    """The server of each task of the tasks extension."""
+
+    def owner_of(self, uri: str) -> str | None:
+        """Return the server of a resource; None if it is not known."""
+        owner = self.resources.get(uri)
+        if owner is not None:
+            return owner
+        fitting = (server for template, server in self.templates if uri == template or matches_template(uri, template))
+        return next(fitting, None)
+
+
+class Merged:
+    """Answers for tasks with several servers, or none."""
+
+    def __init__(self, prefix: Prefix) -> None:
+        self._prefix = prefix
+        self._known: weakref.WeakKeyDictionary[HubTask, _Known] = weakref.WeakKeyDictionary()
+
+    async def describe(self, request: ClientRequest) -> Json:
+        """Return what the servers say about themselves together: the union of their capabilities."""
+        infos = await _gather(request, lambda server: request.task.describe(server, request.relayed()))
+        capabilities: Json = {"tools": {"listChanged": True}}
+        for info in infos.values():
+            capabilities = _united(capabilities, info.capabilities)
+        told = [f"# {server}\n\n{info.instructions}" for server, info in infos.items() if info.instructions]
+        return {"capabilities": capabilities, **({"instructions": "\n\n".join(told)} if told else {})}
+
+    async def answer(self, request: ClientRequest) -> Json:
+        method, params = request.method, request.params or {}
+        if method == "tools/list":
+            return await self._list_tools(request)
+        if method in _LISTS:
+            return await self._list(request)
+        if method == "logging/setLevel":
+            return await self._set_level(request)
+        server, sent = await self._route(request, method, dict(params))
+        result = await request.task.relay(server, request.relayed(sent))
+        if result.get("resultType") == "task" and isinstance(result.get("taskId"), str):
+            self._of(request.task).tasks[result["taskId"]] = server
+        return result
+
+    def _of(self, task: HubTask) -> _Known:
+        return self._known.setdefault(task, _Known())
+
+    # --- lists ------------------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, request: ClientRequest) -> Json:
+        _refuse_cursor(request)
+        tools = await self._tools(request.task)
+        return _joined(request, "tools", [{**raw, "name": name} for name, raw in tools])
+
+    async def _tools(self, task: HubTask) -> list[tuple[str, Json]]:
+        """Return (listed name, tool) of every tool that can be reached."""
+        found: dict[Owned, Json] = {}
+        for server, tools in (await task.tools_by_server()).items():
+            if isinstance(tools, ToolhubError):
+                logger.warning("the tools of server %r are not listed: %s", server, tools)
+            else:
+                found |= {Owned(server, tool.name): tool.raw for tool in tools}
+        self._of(task).tools = callable_names(found, self._prefix)
+        exposed = exposed_names(found, prefix=self._prefix)
+        if left_out := found.keys() - exposed.values():
+            logger.warning(
+                "several servers have tools of one name, and hub.tool_prefix is %r; not listed: %s",
+                self._prefix,
+                ", ".join(sorted(f"{one.server}/{one.name}" for one in left_out)),
+            )
+        return [(name, found[owned]) for name, owned in exposed.items()]
+
+    async def _list(self, request: ClientRequest) -> Json:
+        _refuse_cursor(request)
+        key = _LISTS[request.method]
+        pages = await self._pages(request, request.method)
+        known = self._of(request.task)
+        if key == "prompts":
+            found = {Owned(server, one["name"]): one for server, listed in pages.items() for one in listed}
+            known.prompts = callable_names(found, self._prefix)
+            exposed = exposed_names(found, prefix=self._prefix)
+            return _joined(request, key, [{**found[one], "name": name} for name, one in exposed.items()])
+        if key == "resources":
+            owners: dict[str, str] = {}
+            for server, listed in pages.items():
+                for one in listed:
+                    owners.setdefault(one["uri"], server)
+            known.resources = owners
+            return _joined(
+                request, key, [one for server in pages for one in pages[server] if owners[one["uri"]] == server]
+            )
+        known.templates = [(one["uriTemplate"], server) for server, listed in pages.items() for one in listed]
+        return _joined(request, key, [one for listed in pages.values() for one in listed])
+
+    async def _pages(self, request: ClientRequest, method: str) -> dict[str, list[Json]]:
+        """Return all entries of a list by server."""
+        key, named = _LISTS[method], {"prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
+
+        async def ask(server: str) -> list[Json]:
+            info = await request.task.describe(server, request.relayed())
+            if _CAPABILITY[method] not in info.capabilities:
+                return []
+            found: list[Json] = []
+            cursor: str | None = None
+            for _ in range(_MAX_PAGES):
+                page = await request.task.relay(
+                    server, request.relayed(_with_cursor(request.params, cursor), method=method)
+                )
+                found += [one for one in page.get(key) or () if isinstance(one.get(named[key]), str)]
+                cursor = page.get("nextCursor")
+                if not cursor:
+                    break
+            return found
+
+        return await _gather(request, ask)
+
+    # --- one server -------------------------------------------------------------------------------------------------
+
+    async def _route(self, request: ClientRequest, method: str, params: Json) -> tuple[str, Json]:
+        """Return the server that a request is for, and the params that it knows. Raises Refused, ToolNotFound."""
+        if method == "tools/call":
+            owned = await self._tool(request.task, str(params.get("name")))
+            await check_headers(owned.server, owned.name, request)
+            return owned.server, {**params, "name": owned.name}
+        if method == "prompts/get":
+            owned = await self._prompt(request, str(params.get("name")))
+            return owned.server, {**params, "name": owned.name}
+        if method == "completion/complete":
+            return await self._completion(request, params)
+        if isinstance(uri := params.get("uri"), str):
+            return await self._resource(request, uri), params
+        if isinstance(task_id := params.get("taskId"), str) and task_id in self._of(request.task).tasks:
+            return self._of(request.task).tasks[task_id], params
+        raise Refused(
+            METHOD_NOT_FOUND,
+            f"toolhub cannot tell which of the servers {', '.join(request.task.servers)} {method!r} is for",
+        )
+
+    async def _tool(self, task: HubTask, name: str) -> Owned:
+        known = self._of(task)
+        if name not in known.tools:
+            await self._tools(task)
+        # A server whose tools could not be listed: its own error says more than "unknown tool".
+        owned = known.tools.get(name) or split_name(name, task.servers)
+        if owned is None:
+            raise ToolNotFound(f"Unknown tool: {name}", near=near_names(name, known.tools))
+        return owned
+
+    async def _prompt(self, request: ClientRequest, name: str) -> Owned:
+        known = self._of(request.task)
+        if name not in known.prompts:
+            pages = await self._pages(request, "prompts/list")
+            listed = [Owned(server, one["name"]) for server, page in pages.items() for one in page]
+            known.prompts = callable_names(listed, self._prefix)
+        owned = known.prompts.get(name) or split_name(name, request.task.servers)
+        if owned is None:
+            raise ToolNotFound(f"Unknown prompt: {name}", near=near_names(name, known.prompts))
+        return owned
+
+    async def _completion(self, request: ClientRequest, params: Json) -> tuple[str, Json]:
+        ref = params.get("ref")
+        if isinstance(ref, dict) and ref.get("type") == "ref/prompt":
+            owned = await self._prompt(request, str(ref.get("name")))
+            return owned.server, {**params, "ref": {**ref, "name": owned.name}}
+        if isinstance(ref, dict) and isinstance(uri := ref.get("uri"), str):
+            return await self._resource(request, uri), params
+        raise Refused(INVALID_PARAMS, "completion/complete needs a ref to a prompt or a resource")
+
+    async def _resource(self, request: ClientRequest, uri: str) -> str:
+        """Return the server of a resource: by its URI, else by a template."""
+        known = self._of(request.task)
+        if (owner := known.owner_of(uri)) is None:
+            listed = await self._pages(request, "resources/list")
+            templates = await self._pages(request, "resources/templates/list")
+            for server, entries in listed.items():
+                for one in entries:
+                    known.resources.setdefault(one["uri"], server)
+            known.templates = [(one["uriTemplate"], server) for server, page in templates.items() for one in page]
+            owner = known.owner_of(uri)
+        if owner is None:
+            raise Refused(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        return owner
+
+    # --- all servers ------------------------------------------------------------------------------------------------
+
+    async def _set_level(self, request: ClientRequest) -> Json:
+        async def set_level(server: str) -> None:
+            info = await request.task.describe(server, request.relayed())
+            if "logging" in info.capabilities:
+                await request.task.relay(server, request.relayed())
+
+        await _gather(request, set_level)
+        return {}
+
+    async def listen(self, request: ClientRequest) -> None:
+        """Listen to every server at once, until cancelled. The client's stream begins with one acknowledgement."""
+        subscription = Subscription(request)
+        subscription.acknowledge()
+
+        async def listen(server: str) -> None:
+            relayed = replace(request.relayed(), requester=subscription)
+            info = await request.task.describe(server, relayed)
+            if info.era == "modern":
+                await request.task.listen(server, relayed)
+                return
+            for uri in subscription.subscriptions:
+                await request.task.relay(server, replace(relayed, method="resources/subscribe", params={"uri": uri}))
+
+        await _gather(request, listen)
+        await anyio.sleep_forever()
+
+
+_KINDS = {
+    "notifications/tools/list_changed": "toolsListChanged",
+    "notifications/prompts/list_changed": "promptsListChanged",
+    "notifications/resources/list_changed": "resourcesListChanged",
+}
+
+
+class Subscription:
+    """A client that has subscribed with `subscriptions/listen`, as servers see it.
+
+    Modern servers acknowledge each, and the client expects one acknowledgement. To servers of the handshake era it is
+    the client's stream for what belongs to no request.
+    """
+
+    def __init__(self, request: ClientRequest) -> None:
+        wanted = (request.params or {}).get("notifications")
+        self._wanted: Json = wanted if isinstance(wanted, dict) else {}
+        self._request = request
+        self.id = request.id
+        self.listener = self
+        self.subscriptions = {uri for uri in self._wanted.get("resourceSubscriptions") or () if isinstance(uri, str)}
+        self.log_level: str | None = None
+
+    def acknowledge(self) -> None:
+        self._send("notifications/subscriptions/acknowledged", {"notifications": self._wanted})
+
+    def notify(self, method: str, params: Json | None) -> None:
+        uri = (params or {}).get("uri")
+        if self._wanted.get(_KINDS.get(method, "")) is True:
+            self._send(method, params)
+        elif method == "notifications/resources/updated" and uri in self.subscriptions:
+            self._send(method, params)
+
+    def _send(self, method: str, params: Json | None) -> None:
+        self._request.notify(method, with_subscription_id(params or {}, self.id))
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        return await self._request.request(method, params)
+
+    def close_stream(self) -> None:
+        """Streams of subscriptions are not resumed."""
+
+
+async def _gather(request: ClientRequest, ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Ask every server at once; return the answers in the config's order, without those that failed."""
+    found: dict[str, T] = {}
+
+    async def one(server: str) -> None:
+        try:
+            found[server] = await ask(server)
+        except (ToolhubError, Refused) as exc:
+            logger.warning("server %r is left out of the answer to %s: %s", server, request.method, exc)
+
+    async with anyio.create_task_group() as asking:
+        for server in request.task.servers:
+            asking.start_soon(one, server)
+    return {server: found[server] for server in request.task.servers if server in found}
+
+
+def _refuse_cursor(request: ClientRequest) -> None:
+    """Joined lists have one page, so no cursor was ever given out."""
+    cursor = (request.params or {}).get("cursor")
+    if cursor is not None:
+        raise Refused(INVALID_PARAMS, f"Invalid cursor: {cursor}")
+
+
+def _with_cursor(params: Json | None, cursor: str | None) -> Json | None:
+    return params if cursor is None else {**(params or {}), "cursor": cursor}
+
+
+def _joined(request: ClientRequest, key: str, listed: list[Json]) -> Json:
+    envelope: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    return {**(envelope if request.era == "modern" else {}), key: listed}
+
+
+def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
+    """Join two objects: what either of them offers is offered."""
+    united = dict(one)
+    for key, value in other.items():
+        mine = united.get(key)
+        united[key] = _united(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else mine or value
+    return united
