@@ -1,6 +1,12 @@
-"""How other packages plug into a hub, by entry points: builtin servers, sandboxes, frontends, command extensions.
+"""How other packages plug into a hub, by entry points. The protocols here are all that the hub knows of them.
 
-The protocols here are all that the hub knows of them. `BuiltinContext` is what a builtin server gets from its hub.
+There are two groups. `toolhub.servers` has the builtin servers by their short names; any package may add some.
+`toolhub.extensions` has everything else, by kind:
+
+    sandboxes       the function that opens the hub's sandboxes (`SandboxOpener`)
+    frontend-NAME   a function that opens another HTTP endpoint of a served hub (`FrontendOpener`)
+    commands-NAME   a function that adds commands to the command line; it gets the typer application
+    doctor-NAME, demo-NAME   functions behind an option of these commands
 """
 
 from __future__ import annotations
@@ -14,8 +20,6 @@ from typing import Any, Protocol
 from toolhub.shared_resources import SharedResources
 
 SERVERS = "toolhub.servers"
-SANDBOXES = "toolhub.sandboxes"
-FRONTENDS = "toolhub.frontends"
 EXTENSIONS = "toolhub.extensions"
 
 
@@ -106,10 +110,7 @@ def find_builtin(target: str) -> tuple[str, str]:
 
 def find_sandboxes() -> SandboxOpener | None:
     """Return the installed sandbox package's opener, `open(settings, start_limiter=...)`; None if there is none."""
-    for entry in importlib.metadata.entry_points(group=SANDBOXES):
-        opener: SandboxOpener = entry.load()
-        return opener
-    return None
+    return find_extension("sandboxes")
 
 
 class Frontend(Protocol):
@@ -134,13 +135,14 @@ FrontendOpener = Callable[[Any], AbstractAsyncContextManager[Frontend | None]]
 """Takes the running `Hub`. Yields None where the config does not ask for this frontend."""
 
 
-def find_frontends() -> list[FrontendOpener]:
-    """Return the openers of the frontends of installed packages."""
-    return [entry.load() for entry in importlib.metadata.entry_points(group=FRONTENDS)]
+def find_extensions(kind: str) -> list[Callable[..., Any]]:
+    """Return all extensions of a kind, such as `frontend`, of the installed packages."""
+    entries = importlib.metadata.entry_points(group=EXTENSIONS)
+    return [entry.load() for entry in entries if entry.name.startswith(f"{kind}-")]
 
 
 def find_extension(name: str) -> Callable[..., Any] | None:
-    """Return the function that an installed package adds to a command, such as `doctor-llm`; None if there is none."""
+    """Return one extension, such as `doctor-llm`; None if no installed package has it."""
     for entry in importlib.metadata.entry_points(group=EXTENSIONS, name=name):
         extension: Callable[..., Any] = entry.load()
         return extension

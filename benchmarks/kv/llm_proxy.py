@@ -17,7 +17,7 @@ from benchmarks.kv.waits import HintVariant, Others, Sizes, Trial, trial
 from benchmarks.llm.prompts import open_writer
 from benchmarks.llm.scripted_agent import SERVER, TOOL, Served, open_side
 from toolhub import connect
-from toolhub.extensions import FRONTENDS
+from toolhub.extensions import EXTENSIONS
 
 _PATIENCE_S = 300.0
 # Calls that the hub has seen before, so that it knows how long the tool takes.
@@ -26,9 +26,9 @@ _SEEN = 6
 
 def missing() -> str | None:
     """Why the proxy cannot be measured here."""
-    if any(entry.name == "llm" for entry in importlib.metadata.entry_points(group=FRONTENDS)):
+    if importlib.metadata.entry_points(group=EXTENSIONS, name="frontend-llm"):
         return None
-    return "the LLM proxy is not installed (entry point `llm` of toolhub.frontends)"
+    return "the LLM proxy is not installed (entry point `frontend-llm` of toolhub.extensions)"
 
 
 @asynccontextmanager

@@ -296,7 +296,7 @@ class OwnerSandboxes:
 
 
 def open_sandboxes(settings: SandboxSettings | None = None, *, start_limiter: StartLimiter = nullcontext) -> Sandboxes:
-    """Return the sandboxes of a hub, which finds this function by the entry point `toolhub.sandboxes`."""
+    """Return the sandboxes of a hub, which finds this function by its entry point."""
     return Sandboxes(settings, start_limiter=start_limiter)
 
 

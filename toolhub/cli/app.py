@@ -18,9 +18,7 @@ from toolhub.cli.complete import complete_server, complete_tool
 from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, Group, command
 from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
-from toolhub.extensions import find_extension
-
-COMMANDS = "toolhub.commands"
+from toolhub.extensions import find_extension, find_extensions
 
 app = typer.Typer(
     name="toolhub",
@@ -85,8 +83,8 @@ def _extension(name: str, feature: str) -> Any:
 
 def add_installed_commands() -> None:
     """Add the commands of installed packages. They import their work when it runs, as this module does."""
-    for entry in importlib.metadata.entry_points(group=COMMANDS):
-        entry.load()(app)
+    for add_commands in find_extensions("commands"):
+        add_commands(app)
 
 
 @command(

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub import __version__
-from toolhub.extensions import Frontend, find_frontends
+from toolhub.extensions import Frontend, find_extensions
 from toolhub.hub import Hub
 from toolhub.model import Json
 from toolhub.serve.api import TaskApi
@@ -69,7 +69,7 @@ class Application:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for open_frontend in find_frontends():
+            for open_frontend in find_extensions("frontend"):
                 if (frontend := await stack.enter_async_context(open_frontend(self._hub))) is not None:
                     self.frontends.append(frontend)
                     # First, because the most requests go there.

@@ -13,7 +13,7 @@ from toolhub.errors import MissingExtra
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Entry point of the group `toolhub.commands`."""
+    """The entry point `commands-agent`."""
     command(
         app,
         AGENTS,

@@ -1,11 +1,14 @@
-"""The text of a page, for a model."""
+"""What a model gets to see of a page: its text, or a screenshot that is small enough for a message."""
 
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 from playwright.async_api import Page
 
+from toolhub_servers.browser.errors import BrowserError
+from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.scrape.conversion import NoText, main_text
 from toolhub_servers.web.errors import ConfinementUnavailable, ResourceLimitExceeded
 from toolhub_servers.web.workers import offload
@@ -19,6 +22,12 @@ EXTRACT_BYTES = 1 << 30
 LONGEST_LINE = 1000
 # If the extract is shorter than this share of the visible text, it has left out what the page is about.
 LEAST_SHARE = 0.25
+
+# Models scale taller pictures down until the text cannot be read.
+MAX_HEIGHT = 6000
+_JPEG_QUALITIES = (80, 50, 20)
+
+Format = Literal["png", "jpeg"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,3 +66,27 @@ def shortened(text: str) -> str:
     """Return a title, an address or a message on one line and not too long; pages make them of any length."""
     line = " ".join(text[: 2 * LONGEST_LINE].split())
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+
+
+async def take_screenshot(page: Page, settings: BrowserSettings, *, full_page: bool) -> tuple[bytes, Format]:
+    """Return a PNG, or a JPEG if the PNG is too large. Raises BrowserError if that is too large too."""
+    height = MAX_HEIGHT if full_page else settings.viewport_height
+    picture = await _shoot(page, settings.viewport_width, height, full_page=full_page)
+    if len(picture) <= settings.max_image_bytes:
+        return picture, "png"
+    for quality in _JPEG_QUALITIES:
+        picture = await _shoot(page, settings.viewport_width, height, full_page=full_page, quality=quality)
+        if len(picture) <= settings.max_image_bytes:
+            return picture, "jpeg"
+    way_out = "; take one of the visible part only" if full_page else ""
+    raise BrowserError(f"the screenshot has {len(picture)} bytes, more than max_image_bytes{way_out}")
+
+
+async def _shoot(page: Page, width: int, height: int, *, full_page: bool, quality: int | None = None) -> bytes:
+    return await page.screenshot(
+        full_page=full_page,
+        clip={"x": 0, "y": 0, "width": width, "height": height},
+        scale="css",
+        type="png" if quality is None else "jpeg",
+        quality=quality,
+    )

@@ -14,9 +14,8 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toolhub_servers.browser import actions
 from toolhub_servers.browser.errors import BrowserError
-from toolhub_servers.browser.reading import shortened
+from toolhub_servers.browser.reading import shortened, take_screenshot
 from toolhub_servers.browser.settle import SETTLE_S, settled
-from toolhub_servers.browser.shots import take_screenshot
 from toolhub_servers.browser.tabs import Tabs
 from toolhub_servers.browser.task import TaskBrowser
 from toolhub_servers.serving.server import make_tool

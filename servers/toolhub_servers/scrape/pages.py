@@ -16,9 +16,8 @@ from toolhub_sandbox.proxy.rules import Rule, is_public, parse_authority
 
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.browser import open_renderer
-from toolhub_servers.scrape.converter import Converter
 from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, PageUnreadable, Reader, ReaderBusy
-from toolhub_servers.scrape.readers import BrowserReader, DirectReader, JinaReader, unwrapped
+from toolhub_servers.scrape.readers import BrowserReader, Converter, DirectReader, JinaReader, unwrapped
 from toolhub_servers.scrape.settings import PageSettings, service_settings
 from toolhub_servers.scrape.texts import is_dataset_url
 from toolhub_servers.serving.overload import overload_in, report_overload

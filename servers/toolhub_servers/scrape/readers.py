@@ -1,4 +1,7 @@
-"""The three readers of pages: `jina` asks Jina Reader, `direct` fetches the page itself, `browser` renders it."""
+"""The three readers of pages: `jina` asks Jina Reader, `direct` fetches the page itself, `browser` renders it.
+
+`direct` and `browser` share the `Converter`, which makes text of a body in a worker process.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 
 from toolhub.errors import ToolhubError
-from toolhub_servers.scrape.converter import Converter
+from toolhub_servers.scrape.conversion import Converted, NoText, convert
 from toolhub_servers.scrape.model import Page, PageRenderer, PageUnreadable, ReaderBusy
-from toolhub_servers.scrape.settings import JINA
+from toolhub_servers.scrape.settings import JINA, PageSettings
 from toolhub_servers.web.charset import decode_text
 from toolhub_servers.web.client import Web
-from toolhub_servers.web.errors import BadStatus, WebError
+from toolhub_servers.web.errors import BadStatus, ResourceLimitExceeded, WebError
+from toolhub_servers.web.workers import offload
 
 NO_KEY = "JINA_API_KEY environment variable is not set"
 NO_URL = "URL cannot be empty"
@@ -87,6 +91,39 @@ def is_out_of_balance(text: str) -> bool:
 def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers without one that would replace our key."""
     return {name: value for name, value in headers.items() if name.lower() != "authorization"}
+
+
+class Converter:
+    """Converts bodies within `convert_s` and `convert_bytes` of the settings."""
+
+    def __init__(self, settings: PageSettings) -> None:
+        self._settings = settings
+
+    async def page(self, body: bytes, content_type: str, url: str, *, is_cut: bool = False) -> Page:
+        """Return the page. is_cut: `body` is only the beginning. Raises PageUnreadable."""
+        cut_short = f"only its first {len(body)} bytes were read" if is_cut else ""
+        try:
+            done = await offload(
+                convert,
+                body,
+                content_type,
+                url,
+                self._settings.max_chars,
+                returns=Converted,
+                raises=(NoText,),
+                timeout=self._settings.convert_s,
+                memory_bytes=self._settings.convert_bytes,
+            )
+        except (NoText, ResourceLimitExceeded) as exc:
+            raise PageUnreadable(f"{exc}; {cut_short}" if is_cut else str(exc)) from exc
+        except RuntimeError as exc:  # a parser failed, perhaps on a page that was made for that
+            raise PageUnreadable(f"the page could not be converted: {exc}") from exc
+        notes = []
+        if is_cut:
+            notes.append(f"{cut_short[0].upper()}{cut_short[1:]}; there was more.")
+        if done.is_cut:
+            notes.append(f"Only the first {len(done.text)} characters are here; there was more.")
+        return Page(url, done.title, done.text, done.kind, is_cut or done.is_cut, " ".join(notes))
 
 
 NO_CONTENT = "No content returned from URL"

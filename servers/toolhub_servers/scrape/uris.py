@@ -11,9 +11,9 @@ from anyio import to_thread
 from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
-from toolhub_servers.scrape.converter import Converter
 from toolhub_servers.scrape.model import Page, PageRenderer, PageUnreadable
 from toolhub_servers.scrape.pages import open_pages
+from toolhub_servers.scrape.readers import Converter
 from toolhub_servers.scrape.settings import PageSettings, ReaderName
 from toolhub_servers.serving.local_files import ReadableFolders
 

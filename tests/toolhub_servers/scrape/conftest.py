@@ -7,8 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from toolhub_servers.scrape import converter as convert
-from toolhub_servers.scrape import website
+from toolhub_servers.scrape import readers, website
 from toolhub_servers.scrape.model import PageRenderer
 from toolhub_servers.scrape.pages import Pages, open_pages
 from toolhub_servers.scrape.settings import PageSettings
@@ -32,7 +31,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def offload(function: Callable[..., Any], *args: Any, **_limits: Any) -> Any:
         return await anyio.to_thread.run_sync(function, *args)
 
-    monkeypatch.setattr(convert, "offload", offload)
+    monkeypatch.setattr(readers, "offload", offload)
     monkeypatch.setattr(website, "offload", offload)
 
 

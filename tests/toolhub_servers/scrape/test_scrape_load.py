@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from toolhub_servers.scrape.converter import Converter
 from toolhub_servers.scrape.model import PageUnreadable
 from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.scrape.readers import Converter
 from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.scrape.website import scrape_website
 from website import documents, standins

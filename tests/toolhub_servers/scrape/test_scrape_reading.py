@@ -197,13 +197,13 @@ async def test_a_file_beyond_the_limit_is_cut_and_says_so(serve: Serve, site: Si
 async def test_what_is_not_installed_is_told_as_a_server_that_is_not_there(
     serve_reading: Serve, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolhub_servers.scrape import converter as convert
+    from toolhub_servers.scrape import readers
     from toolhub_servers.scrape.conversion import NOT_INSTALLED, NoText
 
     async def offload(*_: Any, **__: Any) -> None:
         raise NoText(f"markitdown is {NOT_INSTALLED}")
 
-    monkeypatch.setattr(convert, "offload", offload)
+    monkeypatch.setattr(readers, "offload", offload)
     async with serve_reading() as client:
         assert await answer(client, TOOL, uri=f"{site.url}/report.pdf") == (
             "Error: Failed to connect to markitdown-mcp server: "
