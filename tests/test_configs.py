@@ -156,7 +156,6 @@ def test_values_that_are_said_to_be_defaults_are(shown: dict[str, Any]) -> None:
     same = {key for key, value in shown["servers"]["files"].items() if value == defaults[key]}
     marked = {
         "description",
-        "transport",
         "command",
         "args",
         "cwd",
