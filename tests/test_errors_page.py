@@ -26,7 +26,6 @@ PACKAGES = tuple(
 # Where errors are that reach users. Others are caught by the package that raises them.
 ERROR_MODULES = (
     "toolhub.errors",
-    "toolhub.client.errors",
     "toolhub.miroflow.tasks",
     "toolhub_agent.errors",
     "toolhub_agent.tasklog.reader",

@@ -88,7 +88,7 @@ class StartError(CallError):
 
 
 class CallTimeout(CallError):
-    """The caller's deadline passed. `sent` is "no" when the call was still waiting for its turn."""
+    """The caller's deadline passed. `sent` is "no" when the call still waited in a queue."""
 
     def __init__(self, message: str, *, timeout: float, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -129,6 +129,18 @@ class TaskClosed(ToolhubError):
 
 class HubClosed(ToolhubError):
     """The hub is shutting down or cannot be reached."""
+
+
+class HubUnreachable(HubClosed):
+    """No hub answers at the address. Nothing was sent, so the request may be sent to another hub."""
+
+
+class HubLost(HubClosed):
+    """The connection ended, or the hub stopped answering, during a request. It may have carried out the request."""
+
+
+class HubTimeout(HubLost):
+    """The hub is connected but did not answer, long after the request's timeout."""
 
 
 class Unauthorized(ToolhubError):

@@ -37,7 +37,7 @@ from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import ClientProfile, FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.sessions.events import ServerEvents
-from toolhub.sessions.pool import HostedOpener, HubResources, ServerLimiters, SessionPool
+from toolhub.sessions.pool import HubResources, ServerLimiters, SessionPool, TransportOpener
 from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Counters, Slot, idle_limit
 from toolhub.shared_resources import SharedResources, open_shared_resources
@@ -78,7 +78,7 @@ class Hub:
         self._stack = AsyncExitStack()
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
-        self._own_host: BuiltinContext | None = None
+        self._own_context: BuiltinContext | None = None
 
     def __repr__(self) -> str:
         return f"<Hub tasks={len(self._tasks)} servers={list(self.config.servers)}>"
@@ -91,7 +91,7 @@ class Hub:
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:
             starts = StartLimiter(settings.start_limit)
-            open_channel = await self._hosted_opener(stack)
+            open_channel = await self._transport_opener(stack)
             resources = await stack.enter_async_context(open_shared_resources())
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             self._shared = HubResources(
@@ -134,10 +134,10 @@ class Hub:
                 self._owners.start_soon(_warm, self._shared_server(spec).slot())
         return self
 
-    async def _hosted_opener(self, stack: AsyncExitStack) -> HostedOpener:
+    async def _transport_opener(self, stack: AsyncExitStack) -> TransportOpener:
         given = self._open_channel
         if given is not None:
-            return lambda spec, host, profile: given(spec)
+            return lambda spec, context, profile: given(spec)
         journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
         spawner = await stack.enter_async_context(open_spawner(journal))
         resolver = Resolver(self.config.hub.state_path / "resolved.json")
@@ -312,18 +312,18 @@ class Hub:
         key = f"{spec.name}:{spec.fingerprint()}"
         server = self._shared_servers.get(key)
         if server is None:
-            everybody = FairShareKey("hub")
+            share_key = FairShareKey("hub")
             server = SessionPool.of(
-                spec, host=self._host(), owners=self._ready(), shared=self._shared, share_key=everybody
+                spec, context=self._context(), owners=self._ready(), shared=self._shared, share_key=share_key
             )
             self._shared_servers[key] = server
         return server
 
-    def _host(self) -> BuiltinContext:
-        """What builtin servers that all tasks share are given."""
-        if self._own_host is None:
-            self._own_host = self._shared.host("hub")
-        return self._own_host
+    def _context(self) -> BuiltinContext:
+        """Return what builtin servers that all tasks share get from the hub."""
+        if self._own_context is None:
+            self._own_context = self._shared.builtin_context("hub")
+        return self._own_context
 
     def _count_retry(self) -> None:
         self.retries += 1
@@ -345,7 +345,7 @@ class Hub:
                     self._ready().start_soon(slot.stop_if_idle, limit)
 
     async def _expire(self, task: HubTask) -> None:
-        if task.lease_left <= 0 and self.is_open(task):  # a sign of life may have come since the patrol
+        if task.lease_left <= 0 and self.is_open(task):  # the client may have renewed it since the check began
             logger.warning("task %s was silent for %.0f s and is closed", task.id, task.lease)
             await self.close_task(task.id)
 
@@ -393,16 +393,16 @@ async def _warm(slot: Slot) -> None:
         logger.warning("keep_warm: %s", exc)
 
 
-def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> HostedOpener:
+def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> TransportOpener:
     """Return the opener for every transport. limit: bytes of the largest answer."""
 
     def open_channel(
-        spec: ServerSpec, host: BuiltinContext, profile: ClientProfile
+        spec: ServerSpec, context: BuiltinContext, profile: ClientProfile
     ) -> AbstractAsyncContextManager[Channel]:
         if spec.transport == "stdio":
             return open_stdio(spec, spawner, profile, limit=limit, resolver=resolver)
         if spec.transport == "builtin":
-            return open_builtin(spec, host, profile)
+            return open_builtin(spec, context, profile)
         return open_http(spec, profile, limit=limit)
 
     return open_channel

@@ -325,9 +325,9 @@ class BudgetStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """One server, whoever uses it. state: `ok`, `failing` (its last start failed) or `given_up`.
+    """One server, for all tasks together. state: `ok`, `failing` (its last start failed) or `given_up`.
 
-    since: when it stopped working, as Unix time; last_error: with its last stderr lines; task: whose server that was.
+    since: when it stopped working, as Unix time; last_error: with its last stderr lines; task: the task of that server.
     """
 
     server: str
@@ -341,7 +341,7 @@ class ServerHealth:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
-    """One task scope at one moment."""
+    """One task at one moment."""
 
     id: str
     run: str

@@ -1,6 +1,7 @@
-"""How an answer says that its server wants fewer calls.
+"""Read overload signals: an answer that asks for fewer calls, such as HTTP 429 or a `_meta` field.
 
-It comes from outside, so only what makes sense is believed. A tool's text is not looked at: anybody may write "429".
+Answers come from outside, so values that make no sense are ignored. The text of a tool's result is not read, because
+any page that a tool returns may contain "429".
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from typing import Any
 from toolhub.model import Json
 
 META = "toolhub/retry_after"
-"""In a result's `_meta`: seconds for which the server wants no call; 0 or null when it does not know."""
+"""In a result's `_meta`: the seconds for which the server wants no calls; 0 or null if it does not know."""
 
-# A mistaken header must not close a server for everybody.
+# A wrong header must not stop all calls to a server for longer.
 LONGEST_S = 60.0
 REFUSALS = frozenset({429, 503})
 
 # Where a session keeps a JSON-RPC error.
 _ERROR_META = "toolhub/jsonrpc_error"
 _NAMES = ("retry_after", "retryAfter")
-_SAID = re.compile(
+_STATUS_TEXT = re.compile(
     r"\b(?:HTTP|status|status code)\W{0,3}(?:429|503)\b|\b429 Too Many Requests\b|\b503 Service Unavailable\b",
     re.IGNORECASE,
 )
-# Of a message: it begins with what went wrong.
-_LOOKED_AT_CHARS = 500
+# The status stands at the beginning of a message.
+_STATUS_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,43 +39,43 @@ class OverloadSignal:
     retry_after: float | None = None
 
     def meta(self) -> Json:
-        """What a result's `_meta` has to have in it."""
+        """Return the entries of a result's `_meta` that carry this signal."""
         return {META: self.retry_after or 0}
 
 
 def overload_in(result: Json) -> OverloadSignal | None:
-    """What a wire result says about the load of its server; None when it says nothing."""
+    """Return the overload signal of a wire result; None if it has none."""
     meta = result.get("_meta")
     if not isinstance(meta, dict):
         return None
-    if META in meta and (said := _read(meta[META])) is not None:
-        return said
+    if META in meta and (signal := _read(meta[META])) is not None:
+        return signal
     error = meta.get(_ERROR_META)
     return overload_in_error(error) if isinstance(error, dict) else None
 
 
 def overload_in_error(error: Json) -> OverloadSignal | None:
-    """What a JSON-RPC error says: by its data, its code, or the HTTP status that its message begins with."""
+    """Return the overload signal of a JSON-RPC error: in its data, its code, or the HTTP status in its message."""
     data = error.get("data")
     if isinstance(data, dict):
         for name in _NAMES:
-            if name in data and (said := _read(data[name])) is not None:
-                return said
+            if name in data and (signal := _read(data[name])) is not None:
+                return signal
         if _is_refusal(data.get("status")):
             return OverloadSignal()
     if _is_refusal(error.get("code")):
         return OverloadSignal()
     message = error.get("message")
-    return OverloadSignal() if isinstance(message, str) and _SAID.search(message[:_LOOKED_AT_CHARS]) else None
+    return OverloadSignal() if isinstance(message, str) and _STATUS_TEXT.search(message[:_STATUS_CHARS]) else None
 
 
 def overload_in_http(status: int, retry_after: str) -> OverloadSignal | None:
-    """What an HTTP answer says. retry_after: its header, or nothing."""
+    """Return the overload signal of an HTTP response. retry_after: its header; "" if it has none."""
     return OverloadSignal(_bounded(parse_retry_after(retry_after.strip()))) if status in REFUSALS else None
 
 
 def overload_signal(seconds: float | None) -> OverloadSignal:
-    """What to tell of a service that asked for so many seconds of quiet, or that did not say how many."""
+    """Return the signal of a service that asked for a pause of so many seconds; None: it did not say how long."""
     return OverloadSignal(_bounded(seconds))
 
 
@@ -84,7 +85,7 @@ def parse_retry_after(text: str, now: datetime | None = None) -> float | None:
         return float(text[:9])
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError, LookupError, TypeError):  # what its parser raises for one nonsense or another
+    except (ValueError, OverflowError, LookupError, TypeError):  # what its parser raises for malformed dates
         return None
     if moment.tzinfo is None:  # "-0000"
         moment = moment.replace(tzinfo=UTC)
@@ -92,7 +93,7 @@ def parse_retry_after(text: str, now: datetime | None = None) -> float | None:
 
 
 def _read(value: Any) -> OverloadSignal | None:
-    """Null and 0 say only that it is too much; what is no time says nothing at all."""
+    """Read a `retry_after` value. Null and 0 are signals without a time; a value that is no time is no signal."""
     if value is None:
         return OverloadSignal()
     if isinstance(value, str):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Held(Generic[T]):
-    """A resource whose context lives in an owner task. `error` is what it died of, if it died."""
+    """A resource whose context lives in an owner task. `error`: the exception that ended it, if one did."""
 
     value: T
     error: BaseException | None = None
@@ -60,7 +60,7 @@ async def hold(
 
     until: an awaitable per resource that returns when it is dead; the owner then leaves the context by itself.
     An error while entering is raised here, unwrapped from single-member exception groups. An error later is kept in
-    `Held.error` and costs nobody else anything: `owners` survives. Cancelling this call cancels the entering.
+    `Held.error` and does not end `owners`. Cancelling this call cancels the entering.
     """
     start_error: list[Exception] = []
 
@@ -104,7 +104,7 @@ async def _release_or_death(held: Held[T], until: Callable[[T], Awaitable[object
 
 
 def unwrapped(exc: BaseException) -> Exception:
-    """Return the first leaf of nested exception groups: what a person would call the cause."""
+    """Return the first exception inside nested exception groups."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     return exc if isinstance(exc, Exception) else RuntimeError(repr(exc))

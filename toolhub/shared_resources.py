@@ -1,7 +1,7 @@
-"""What the servers of a hub share: one HTTP pool, one browser, one cache, however many tasks use it.
+"""Resources that the servers of a hub share, such as an HTTP pool, a browser, or a cache.
 
-Each thing has a key; whoever asks first opens it, in an owner task of the hub, and it is closed with the hub. A server
-that runs alone opens a resources of its own.
+Each resource has a key. The first server that asks for it opens it, in an owner task of the hub, and it is closed with
+the hub. A server that runs without a hub opens its own `SharedResources`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _numbers(thing: Any) -> Mapping[str, float]:
 
 @asynccontextmanager
 async def open_shared_resources() -> AsyncIterator[SharedResources]:
-    """Give a resources that lives as long as the block."""
+    """Hold shared resources. Leaving the block closes them."""
     async with anyio.create_task_group() as owners:
         resources = SharedResources(owners)
         try:

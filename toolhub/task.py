@@ -76,7 +76,7 @@ class HubTask:
         self._numbers = itertools.count(1)
         self._closed = False
         self._users = 0
-        self.host = shared.host(task_id)
+        self.context = shared.builtin_context(task_id)
         self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
         self._limiter = ConcurrencyLimiter(f"task {task_id!r}", shared.task_concurrency, shared.queue)
@@ -109,7 +109,9 @@ class HubTask:
     def _bind(self, spec: ServerSpec) -> SessionPool:
         if spec.share == "hub":
             return self._shared.shared_server(spec)
-        return SessionPool.of(spec, host=self.host, owners=self._owners, shared=self._shared, share_key=self.share_key)
+        return SessionPool.of(
+            spec, context=self.context, owners=self._owners, shared=self._shared, share_key=self.share_key
+        )
 
     def _server_of(self, call: Call) -> SessionPool:
         return self._servers[call.server]
@@ -130,9 +132,9 @@ class HubTask:
     @property
     def sandboxes(self) -> OwnerSandboxes:
         """The task's sandboxes: `create()`, `get(id)`; they end with the task. Raises MissingExtra."""
-        if self.host.sandboxes is None:
+        if self.context.sandboxes is None:
             raise MissingExtra("hub", "task.sandboxes")
-        sandboxes: OwnerSandboxes = self.host.sandboxes
+        sandboxes: OwnerSandboxes = self.context.sandboxes
         return sandboxes
 
     # --- using tools ------------------------------------------------------------------------------------------------
@@ -405,8 +407,8 @@ class HubTask:
         async with anyio.create_task_group() as closing:
             for slot in self.own_slots():
                 closing.start_soon(slot.aclose)
-            if self.host.sandboxes is not None:
-                closing.start_soon(self.host.sandboxes.aclose)
+            if self.context.sandboxes is not None:
+                closing.start_soon(self.context.sandboxes.aclose)
 
     def statistics(self) -> TaskStatistics:
         return TaskStatistics(

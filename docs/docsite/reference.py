@@ -186,7 +186,7 @@ def http() -> str:
 
 
 def _body(name: str) -> Iterator[str]:
-    model: type[BaseModel] = getattr(importlib.import_module("toolhub.serve.schemas"), name)
+    model: type[BaseModel] = getattr(importlib.import_module("toolhub.serve.openapi"), name)
     yield f"Body, JSON. {_markdown(model.__doc__ or '')}\n"
     yield "| field | type | default | meaning |\n| --- | --- | --- | --- |"
     for field_name, field in model.model_fields.items():

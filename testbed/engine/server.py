@@ -3,7 +3,7 @@
     async with open_engine(EngineOptions(model="small", blocks=97)) as engine:
         client = openai.AsyncOpenAI(base_url=engine.openai_url, api_key="none")
 
-vLLM is four processes that start each other. They run below a keeper (`keeper.py`), so all of them end with the block,
+vLLM is four processes that start each other. They run below a shim (`shim.py`), so all of them end with the block,
 and also when the process with the block is killed.
 """
 
@@ -27,7 +27,7 @@ import psutil
 
 from testbed.engine.install import Engine, installed
 
-KEEPER = Path(__file__).with_name("keeper.py")
+SHIM = Path(__file__).with_name("shim.py")
 # Imports in three processes take 20 to 45 s on two cores, and 180 s have been seen where others kept both busy.
 START_S = 600.0
 _LOOK_S = 0.2
@@ -92,7 +92,7 @@ async def open_engine(options: EngineOptions | None = None, *, log: Path | None 
     """
     options = options or EngineOptions()
     engine = installed()
-    folder = tempfile.mkdtemp(prefix="toolhub-engine-")  # the keeper's to remove
+    folder = tempfile.mkdtemp(prefix="toolhub-engine-")  # the shim's to remove
     log = log or Path(folder, "log")
     with _free_port() as port:
         command = _command(engine, options, port)
@@ -150,10 +150,10 @@ def _free_port() -> Iterator[int]:
 
 @asynccontextmanager
 async def _running(command: list[str], environment: dict[str, str], folder: str, log: Path) -> AsyncIterator[int]:
-    """Run the engine below a keeper; the pid is the engine's."""
+    """Run the engine below a shim; the pid is the engine's."""
     with log.open("wb") as file:
-        keeper = subprocess.Popen(
-            [sys.executable, "-I", str(KEEPER), folder, *command],
+        shim = subprocess.Popen(
+            [sys.executable, "-I", str(SHIM), folder, *command],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -161,16 +161,16 @@ async def _running(command: list[str], environment: dict[str, str], folder: str,
             start_new_session=True,  # a terminal's Ctrl-C is for the owner
         )
     try:
-        assert keeper.stdout is not None
-        yield int(await anyio.to_thread.run_sync(keeper.stdout.readline) or 0)
+        assert shim.stdout is not None
+        yield int(await anyio.to_thread.run_sync(shim.stdout.readline) or 0)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(_end, keeper)
+            await anyio.to_thread.run_sync(_end, shim)
 
 
-def _end(keeper: subprocess.Popen[bytes]) -> None:
-    """Close the pipes, which makes the keeper end the engine and then itself. It bounds its own time."""
-    keeper.communicate()
+def _end(shim: subprocess.Popen[bytes]) -> None:
+    """Close the pipes, which makes the shim end the engine and then itself. It bounds its own time."""
+    shim.communicate()
 
 
 async def _wait_healthy(server: EngineServer) -> None:

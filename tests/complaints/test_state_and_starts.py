@@ -22,14 +22,14 @@ from toolhub.config.models import HubSettings
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 120
+WAIT_TIMEOUT_S = 120
 
 
 async def test_context_forge_6481_a_server_is_initialised_once_for_many_calls(hubs: HubFactory) -> None:
     """There: a handshake per call, 7.6 s in place of 1.15 s."""
     python = str(third_party.mcp2_python())
-    spec = ServerSpec(name="time", command=python, args=["-m", "mcp_server_time"], start_timeout_s=PATIENCE_S)
-    async with hubs.task(spec, within=2 * PATIENCE_S) as task:
+    spec = ServerSpec(name="time", command=python, args=["-m", "mcp_server_time"], start_timeout_s=WAIT_TIMEOUT_S)
+    async with hubs.task(spec, within=2 * WAIT_TIMEOUT_S) as task:
         for _ in range(20):
             assert not (await task.call("time", "get_current_time", {"timezone": "UTC"})).is_error
         (slot,) = task.statistics().slots
@@ -38,7 +38,7 @@ async def test_context_forge_6481_a_server_is_initialised_once_for_many_calls(hu
 
 async def test_context_forge_2055_and_4205_two_users_do_not_share_a_counter(hubs: HubFactory) -> None:
     """There: state of one user was seen by others."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with hubs(fixture("echo")) as hub, hub.task("alice") as alice, hub.task("bob") as bob:
             seen = [(await alice.call("echo", "counter")).text for _ in range(3)]
             assert seen == ["1", "2", "3"]
@@ -47,11 +47,11 @@ async def test_context_forge_2055_and_4205_two_users_do_not_share_a_counter(hubs
 
 async def test_claude_code_15945_a_call_that_never_ends_is_ended_by_its_deadline(hubs: HubFactory) -> None:
     """There: hung for 16 hours. The deadline is that of the config, as the caller gives none."""
-    async with hubs.task(fixture("echo", call_timeout_s=1.0), within=PATIENCE_S) as task:
+    async with hubs.task(fixture("echo", call_timeout_s=1.0), within=WAIT_TIMEOUT_S) as task:
         with pytest.raises(CallTimeout) as failed:
             await task.call("echo", "sleep", {"seconds": 16 * 3600})
         assert failed.value.sent == "maybe"
-        assert (await task.call("echo", "echo", {"text": "goes on"}, timeout=PATIENCE_S)).text == "goes on"
+        assert (await task.call("echo", "echo", {"text": "goes on"}, timeout=WAIT_TIMEOUT_S)).text == "goes on"
 
 
 async def test_librechat_12162_a_server_that_always_dies_causes_few_starts_and_few_log_lines(
@@ -61,7 +61,7 @@ async def test_librechat_12162_a_server_that_always_dies_causes_few_starts_and_f
     caplog.set_level(logging.INFO)
     restart = {"max_deaths": 3, "window_s": 600, "backoff_s": 0.01, "max_backoff_s": 0.01}
     errors: list[ToolhubError] = []
-    async with hubs.task(fixture("exits_at_once", restart=restart), within=PATIENCE_S) as task:
+    async with hubs.task(fixture("exits_at_once", restart=restart), within=WAIT_TIMEOUT_S) as task:
         for _ in range(200):
             with pytest.raises(ToolhubError) as failed:
                 await task.call("exits_at_once", "echo", {"text": "x"})
@@ -75,7 +75,7 @@ async def test_librechat_12162_a_server_that_always_dies_causes_few_starts_and_f
 
 async def test_openai_agents_1393_a_session_may_be_closed_by_another_task_than_its_opener(hubs: HubFactory) -> None:
     """There: "Attempted to exit cancel scope in a different task than it was entered in"."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with hubs(fixture("echo")) as hub:
 
             async def open_and_use() -> None:
@@ -118,7 +118,7 @@ async def test_unsloth_7080_a_page_is_still_there_in_the_next_call(page: Threadi
         pytest.fail("no Chromium: install it (on Debian as root: apt-get install chromium)")
     address = f"127.0.0.1:{page.server_port}"
     server = {"builtin": "browser", "options": {"allow_private": [address]}}
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with Hub(parse_config({"servers": {"browser": server}})) as hub, hub.task("t") as task:
             opened = await task.call("browser", "browser_navigate", {"url": f"http://{address}/"})
             assert "Article" in str(opened.text)
@@ -129,9 +129,9 @@ async def test_mcphub_1154_ninety_five_servers_do_not_start_at_the_same_time(tmp
     """There: 95 starts at once."""
     ledger, most = tmp_path / "ledger", 4
     env = {"LEDGER": str(ledger), "START_DELAY": "0.05"}
-    specs = [fixture("noted_start", name=f"s{number}", env=env, start_timeout_s=PATIENCE_S) for number in range(95)]
+    specs = [fixture("noted_start", name=f"s{number}", env=env, start_timeout_s=WAIT_TIMEOUT_S) for number in range(95)]
     settings = HubSettings(state_dir=tmp_path / "state", max_starts=most)
-    with anyio.fail_after(2 * PATIENCE_S):
+    with anyio.fail_after(2 * WAIT_TIMEOUT_S):
         async with Hub(Config(servers={spec.name: spec for spec in specs}, hub=settings)) as hub, hub.task() as task:
             assert await task.warm() == {}
     steps = [1 if line == "begin" else -1 for line in ledger.read_text().split()]
@@ -141,11 +141,11 @@ async def test_mcphub_1154_ninety_five_servers_do_not_start_at_the_same_time(tmp
 
 async def test_xagent_2429_waiting_for_its_turn_does_not_use_up_a_servers_start_timeout(tmp_path: Path) -> None:
     """There: servers in the queue timed out before they were started."""
-    slow = fixture("slow_start", name="slow", env={"START_DELAY": "8"}, start_timeout_s=PATIENCE_S)
+    slow = fixture("slow_start", name="slow", env={"START_DELAY": "8"}, start_timeout_s=WAIT_TIMEOUT_S)
     queued = [fixture("echo", name=f"queued-{number}", start_timeout_s=7) for number in range(3)]
     settings = HubSettings(state_dir=tmp_path / "state", max_starts=1)
     servers = {spec.name: spec for spec in [slow, *queued]}
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with Hub(Config(servers=servers, hub=settings)) as hub, hub.task() as task:
             assert await task.warm() == {}
 
@@ -154,7 +154,7 @@ async def test_sim_5817_a_call_that_times_out_does_not_end_a_healthy_connection(
     hubs: HubFactory, http_server: HttpServer
 ) -> None:
     """There: a time-out of one request retired the connection for all."""
-    async with hubs.task(http_server.spec(stateful=True), within=PATIENCE_S) as task:
+    async with hubs.task(http_server.spec(stateful=True), within=WAIT_TIMEOUT_S) as task:
         before = (await task.call("remote", "pid")).text
         with pytest.raises(CallTimeout):
             await task.call("remote", "slow", {"seconds": 60}, timeout=1)
@@ -164,7 +164,7 @@ async def test_sim_5817_a_call_that_times_out_does_not_end_a_healthy_connection(
 
 
 async def test_sim_5817_the_same_holds_for_a_process(hubs: HubFactory) -> None:
-    async with hubs.task(fixture("echo"), within=PATIENCE_S) as task:
+    async with hubs.task(fixture("echo"), within=WAIT_TIMEOUT_S) as task:
         await task.call("echo", "counter")
         before = pid_of(task, "echo")
         with pytest.raises(CallTimeout):

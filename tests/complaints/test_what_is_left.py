@@ -23,7 +23,7 @@ from toolhub import CallTimeout, ServerSpec
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 120
+WAIT_TIMEOUT_S = 120
 
 
 def zombies() -> list[psutil.Process]:
@@ -39,7 +39,7 @@ async def test_docker_mcp_gateway_483_sixty_tasks_leave_no_processes_and_no_zomb
         async with limiter, hub.task() as task:
             assert (await task.call("echo", "echo", {"text": "x"})).text == "x"
 
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with hubs(fixture("echo")) as hub:
             async with hub.task() as task:
                 await task.call("echo", "pid")
@@ -59,8 +59,8 @@ def test_claude_code_1935_copies_of_a_server_do_not_outlive_their_clients(tmp_pa
             for _ in range(19):
                 new_task(client, lease_s=0.5).call("pid")
         # The clients are gone without a word; only their leases tell.
-        eventually_blocking(lambda: not _tasks(hub), within=PATIENCE_S)
-        eventually_blocking(lambda: len(hub.processes()) <= 1, within=PATIENCE_S)  # the supervisor
+        eventually_blocking(lambda: not _tasks(hub), within=WAIT_TIMEOUT_S)
+        eventually_blocking(lambda: len(hub.processes()) <= 1, within=WAIT_TIMEOUT_S)  # the supervisor
 
 
 def _tasks(hub: Any) -> list[Any]:
@@ -71,7 +71,7 @@ def _tasks(hub: Any) -> list[Any]:
 
 async def test_claude_code_40927_three_hundred_runs_leave_nothing(hubs: HubFactory) -> None:
     """There: out of memory after 236 headless runs, each of which had left its servers behind."""
-    with anyio.fail_after(PATIENCE_S * 2):
+    with anyio.fail_after(WAIT_TIMEOUT_S * 2):
         async with hubs(fixture("echo")) as hub:
             idle = 0
             for number in range(300):
@@ -137,7 +137,7 @@ async def test_librechat_14248_every_session_of_an_http_server_is_ended_with_del
 ) -> None:
     """There: sessions were never ended, and the server grew to 3 GB."""
     spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp")
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with hubs(spec) as hub:
             for _ in range(5):
                 async with hub.task() as task:
@@ -148,7 +148,7 @@ async def test_librechat_14248_every_session_of_an_http_server_is_ended_with_del
 
 async def test_vision_agents_529_a_closed_task_uses_no_cpu(hubs: HubFactory) -> None:
     """There: 100 % of a core after close."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(WAIT_TIMEOUT_S):
         async with hubs(fixture("echo")) as hub:
             for _ in range(3):
                 async with hub.task() as task:
@@ -163,7 +163,7 @@ async def test_openclaw_75323_what_a_server_left_behind_ends_with_its_task(hubs:
     """There: killing a server missed the containers that it had started."""
     pidfile = tmp_path / "pids"
     left: list[Process] = []
-    async with hubs.task(fixture("daemonises", env={"PIDFILE": str(pidfile)}), within=PATIENCE_S) as task:
+    async with hubs.task(fixture("daemonises", env={"PIDFILE": str(pidfile)}), within=WAIT_TIMEOUT_S) as task:
         await task.call("daemonises", "pid")
         left = [Process.of(pid_of(task, "daemonises")), *noted(pidfile, 2)]
         assert len(left) == 3 and all(one.is_alive for one in left)
@@ -173,9 +173,9 @@ async def test_openclaw_75323_what_a_server_left_behind_ends_with_its_task(hubs:
 async def test_openclaw_75323_a_tree_of_npx_ends_with_its_task(hubs: HubFactory) -> None:
     """The server of others that people run most: npm, a shell, node."""
     command, *args = third_party.npx_command("mcp-server-everything")
-    spec = ServerSpec(name="everything", command=command, args=args, start_timeout_s=PATIENCE_S)
+    spec = ServerSpec(name="everything", command=command, args=args, start_timeout_s=WAIT_TIMEOUT_S)
     tree: list[Process] = []
-    async with hubs.task(spec, within=2 * PATIENCE_S) as task:
+    async with hubs.task(spec, within=2 * WAIT_TIMEOUT_S) as task:
         assert "hello" in str((await task.call("everything", "echo", {"message": "hello"})).text)
         tree = below(pid_of(task, "everything"))
         assert tree

@@ -20,7 +20,7 @@ from toolhub.sessions.session import ChannelOpener
 from toolhub.sessions.slot import Slot
 
 # No wait on these stages takes longer than milliseconds; running into this is a failure, never slowness.
-PATIENCE_S = 5.0
+WAIT_TIMEOUT_S = 5.0
 
 
 def virtual_time() -> tuple[str, dict[str, Any]]:
@@ -76,7 +76,7 @@ class Running:
         self._scope.cancel()
 
     async def wait(self) -> Any:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await self._done.wait()
         return self.outcome
 

@@ -53,7 +53,7 @@ def supervisor_of(hub_pid: int) -> Process:
     return next(process for process in below(hub_pid) if is_supervisor(process.pid))
 
 
-def keeper_of(server_pid: int) -> Process:
+def shim_of(server_pid: int) -> Process:
     stat = Path(f"/proc/{server_pid}/stat").read_text().rpartition(")")[2].split()
     return Process.of(int(stat[1]))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
-from real_processes import HubFactory, Process, below, eventually, keeper_of, pid_of
+from real_processes import HubFactory, Process, below, eventually, pid_of, shim_of
 
 from toolhub import HubTask, ServerSpec
 
@@ -49,4 +49,4 @@ async def keeps_three_tasks_apart(hubs: HubFactory, spec: ServerSpec, use: UseFn
 def tree_of(task: HubTask, server: str) -> list[Process]:
     """Every process of a server that is up, the one the hub started first."""
     first = Process.of(pid_of(task, server))
-    return [first, *(process for process in below(keeper_of(first.pid).pid) if process != first)]
+    return [first, *(process for process in below(shim_of(first.pid).pid) if process != first)]

@@ -94,7 +94,7 @@ async def _http_transport(spec: ServerSpec, note: ResponseHook) -> AsyncIterator
     """Give the stream pair. note: is shown every answer before its body is read; the SDK keeps them to itself."""
     hooks: dict[str, list[Any]] = {"response": [note]}
     accepted = httpx2.Headers(dict(spec.headers))
-    accepted["Accept-Encoding"] = "identity"  # and nothing else, whatever the config says
+    accepted["Accept-Encoding"] = "identity"  # the only one, also if the config names others
     headers = dict(accepted)
     if spec.transport == "sse":
 
@@ -156,7 +156,7 @@ def _bind(
         and not (is_legacy and response.request.method != "GET")
     )
     if is_events:
-        response.encoding = "utf-8"  # as the specification of SSE says; in another the ends of events look different
+        response.encoding = "utf-8"  # as the SSE specification requires
     is_answer = (
         response.request.method == "POST"
         and response.is_success
@@ -235,7 +235,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Client(httpx2.AsyncClient):
-    """Puts what "too many requests" says where the SDK does not drop it: a JSON-RPC error in the answer's body."""
+    """Turns a refusal (429, 503) into a JSON-RPC error in the body, because the SDK drops the status and headers."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         response = await super().send(request, **options)
@@ -260,16 +260,16 @@ async def _error_in(response: httpx2.Response) -> Json:
         await response.aclose()
 
 
-def _refused(status: int, phrase: str, overload: OverloadSignal, said: Json) -> Json:
-    """The error for a refused request, with what the server `said` about it where that is anything."""
+def _refused(status: int, phrase: str, overload: OverloadSignal, body: Json) -> Json:
+    """Return the error for a refused request. body: the server's own error; {} if it sent none."""
     seconds = overload.retry_after
     when = f"; try again in {seconds:g} s" if seconds else ""
-    own = said.get("data")
+    own = body.get("data")
     data = own if isinstance(own, dict) else {} if own is None else {"data": own}
-    code = said.get("code", INTERNAL_ERROR)
+    code = body.get("code", INTERNAL_ERROR)
     return {
         "code": INTERNAL_ERROR if code in _ENDINGS else code,
-        "message": said.get("message", f"HTTP {status} {phrase}{when}"),
+        "message": body.get("message", f"HTTP {status} {phrase}{when}"),
         "data": {"status": status, "retry_after": seconds, **data},
     }
 

@@ -14,9 +14,9 @@ from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
 from toolhub.model import OWN_PROFILE, ClientProfile
 from toolhub.owned import unwrapped
+from toolhub.spawn.child import stop
 from toolhub.spawn.exec import Child, Spawner, SpawnFailed, child_environment
 from toolhub.spawn.launchers.resolver import Command, Resolver
-from toolhub.spawn.stop import stop
 from toolhub.spawn.tail import StderrTail
 
 # How long to read on after the process has ended: its last answer may still be in the pipe, which a grandchild may hold
@@ -89,7 +89,7 @@ async def _open_command(
 
     def evidence() -> ExitInfo:
         return ExitInfo(
-            # If we ended the connection, the exit code says nothing: `cause` says why.
+            # If the hub ended the connection, the exit code means nothing. `cause` has the reason.
             exit_code=child.exit_code if child and not (stdout and stdout.failure) else None,
             stderr=tail.lines(),
             noise=list(stdout.noise) if stdout else [],

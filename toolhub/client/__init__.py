@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 
 from toolhub.client.address import Address
-from toolhub.client.errors import HubLost, HubUnreachable
 from toolhub.client.hub import RemoteHub
 from toolhub.client.task import RemoteTask
+from toolhub.errors import HubLost, HubUnreachable
 
 __all__ = ["HubLost", "HubUnreachable", "RemoteHub", "RemoteTask", "connect"]
 

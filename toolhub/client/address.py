@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from toolhub.client.errors import HubUnreachable
-from toolhub.errors import ConfigError
+from toolhub.errors import ConfigError, HubUnreachable
 
 DEFAULT_PORT = 8765
 # The hub is on this machine or near it. One that has not accepted after this hangs.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from toolhub.client.address import CONNECT_S, Address
-from toolhub.client.errors import HubLost
 from toolhub.client.http1 import RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
+from toolhub.errors import HubLost
 
 
 def request(address: Address, method: str, target: str, *, token: str | None, body: Any = None, timeout: float) -> Any:

@@ -8,10 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from toolhub.client.errors import HubLost, HubTimeout, HubUnreachable
 from toolhub.client.lease_renewer import RenewedTask, lease_renewer
 from toolhub.client.transport import Transport
-from toolhub.errors import SessionLost, TaskClosed, ToolhubError
+from toolhub.errors import HubLost, HubTimeout, HubUnreachable, SessionLost, TaskClosed, ToolhubError
 from toolhub.function_tools import OpenAITools, langchain_tools, named_tools
 from toolhub.model import Json, LogFn, ProgressFn, Result, ToolInfo
 from toolhub.tool_names import Prefix

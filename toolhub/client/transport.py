@@ -20,8 +20,8 @@ from typing import Any
 import anyio
 
 from toolhub.client.address import Address, wait_readable, wait_writable
-from toolhub.client.errors import HubLost, HubTimeout
 from toolhub.client.http1 import JSON, RECEIVE_BYTES, Http1, ProtocolError, common_headers, decoded, encoded
+from toolhub.errors import HubLost, HubTimeout
 from toolhub.wire import NDJSON
 
 # The hub closes idle connections after 75 s. The client closes them earlier, so that no request races with that.

@@ -1,8 +1,8 @@
-"""Bounded concurrency with a bounded queue: what cannot be taken in is refused at once, not left to rot.
+"""Limits how many calls run at once. Queues are bounded: a call that does not fit is refused at once.
 
-A call takes a place at every limiter of its way, always in the same order (task, session, server, hub), so that no two
-calls can hold what the other waits for. Who waits is let in fairly between runs and between the tasks of a run; when a
-queue is full, the newest call of whoever queued most makes room for one of somebody who queued less.
+A call takes a place at each of its limiters, always in the same order (task, session, server, hub). So two calls cannot
+wait for each other. Waiting calls are admitted fairly between runs, and within a run between its tasks. When a queue is
+full, the newest call of the task that queued most makes room for a call of a task that queued less.
 """
 
 from __future__ import annotations

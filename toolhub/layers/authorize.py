@@ -1,4 +1,4 @@
-"""Refuses servers and tools that the config does not offer, naming near ones."""
+"""Refuses calls to servers and tools that the config does not offer. The error names similar ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server_named(specs: Mapping[str, ServerSpec], name: str) -> ServerSpec:
 
 
 def authorize(specs: Mapping[str, ServerSpec], *, tools: bool = True) -> Layer:
-    """Let a call pass only if its server is configured and its tool is offered. Nothing was sent otherwise.
+    """Let a call pass only if its server is configured and its tool is offered. Otherwise nothing is sent.
 
     tools: False for requests, whose `tool` is the name of a method.
     """

@@ -107,7 +107,7 @@ class Store:
 
 
 class Caches:
-    """The stores of a hub, or those of one of its tasks (`for_task()`); all count together."""
+    """The stores of a hub, or those of one of its tasks (`for_task()`). They share their counts."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -116,7 +116,7 @@ class Caches:
         self._stores: dict[tuple[str, float, int], Store] = {}
 
     def for_task(self) -> Caches:
-        """Stores that end when they are closed; what the config shares goes to the hub's."""
+        """Return the caches of a task. Servers with `cache.scope: hub` use the hub's stores."""
         own = Caches(clock=self._clock)
         own._counts = self._counts
         own._wider = self

@@ -38,7 +38,7 @@ class CacheTarget(Protocol):
 
 
 def coalesce_scope(spec: ServerSpec, policy: ToolPolicy) -> Scope:
-    """Return whose equal calls in flight this call may join: no one's, its task's, or every task's.
+    """Return which equal calls in flight this call may join: none, those of its task, or those of all tasks.
 
     Where a cache is shared by the hub, calls in flight are too.
     """

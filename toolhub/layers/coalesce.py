@@ -1,8 +1,8 @@
-"""Equal calls that are in flight at the same time are made once; all of their callers get the answer.
+"""Executes equal calls that are in flight at the same time once. All of their callers get the answer.
 
-The first caller leads and makes the call. If it fails, is cancelled, or its task is closed, that is its alone: the next
-caller makes the call again. So coalescing is only for tools that are declared safe to repeat. Progress and logs reach
-the leader only.
+The first caller leads and makes the call. If it fails, is cancelled, or its task is closed, the other callers do not
+fail with it: the next one makes the call again. So coalescing is only for tools that are declared safe to repeat.
+Progress and logs reach the leader only.
 """
 
 from __future__ import annotations

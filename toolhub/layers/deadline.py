@@ -16,7 +16,9 @@ def deadline(inner: Handler) -> Handler:
         with anyio.CancelScope(deadline=call.deadline):
             return await inner(call)
         sent = call.delivery.sent
-        outcome = "it was still waiting for its turn" if sent == "no" else "it may or may not have been executed"
+        outcome = (
+            "it still waited in a queue and was not sent" if sent == "no" else "it may or may not have been executed"
+        )
         raise CallTimeout(
             f"{call.server}/{call.tool} did not answer within {call.timeout:g} s; {outcome}",
             timeout=call.timeout,

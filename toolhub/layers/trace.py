@@ -18,7 +18,7 @@ _tracer = otel.get_tracer("toolhub")
 
 
 class Observer(Protocol):
-    """Told of every call; must neither block nor raise."""
+    """Is notified of every call. It must neither block nor raise."""
 
     def began(self, call: Call) -> None: ...
 
@@ -45,9 +45,9 @@ class CallCounts:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
-def _tell(told: Callable[..., None], *news: object) -> None:
+def _notify(callback: Callable[..., None], *arguments: object) -> None:
     try:
-        told(*news)
+        callback(*arguments)
     except Exception:
         logger.exception("an observer of calls raised")  # an observer's error must not fail the call
 
@@ -67,7 +67,7 @@ def _in_span(inner: Handler) -> Handler:
 
 
 def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
-    """Count into every one of `counts` and report to `observers`, which may grow later."""
+    """Count every call in each of `counts`, and notify `observers`. Observers may be added later."""
 
     def layer(inner: Handler) -> Handler:
         traced = _in_span(inner)
@@ -77,7 +77,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
             for count in counts:
                 count.begin()
             for observer in observers:
-                _tell(observer.began, call)
+                _notify(observer.began, call)
             outcome = "cancelled"
             try:
                 result = await traced(call)
@@ -91,7 +91,7 @@ def trace(*counts: CallCounts, observers: list[Observer]) -> Layer:
                 for count in counts:
                     count.end(outcome)
                 for observer in observers:
-                    _tell(observer.ended, call, outcome, seconds)
+                    _notify(observer.ended, call, outcome, seconds)
                 if logger.isEnabledFor(logging.DEBUG):
                     logger.debug("%s %s/%s %s %.1f ms", call.id, call.server, call.tool, outcome, seconds * 1e3)
 

@@ -1,4 +1,4 @@
-"""File descriptors of this process: how many are open, how many may be."""
+"""File descriptors of this process: how many are open, and how many may be open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_descriptors() -> int:
-    """Descriptors of this process; 0 where nobody tells."""
+    """Return the number of open descriptors; 0 if the system does not say."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         try:
             return len(os.listdir(directory))
@@ -20,13 +20,13 @@ def open_descriptors() -> int:
 
 
 def usable_descriptors() -> int:
-    """Nine tenths of the limit on open files: the rest is for clients' connections, logs and the like."""
+    """Return nine tenths of the limit on open files. The rest is for connections of clients, logs and the like."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft * 9 // 10 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def raise_fd_limit() -> None:
-    """A session costs four descriptors; the usual soft limit of 1024 would end a sweep at 250 sessions."""
+    """Raise the soft limit on open files. A session needs four descriptors, so the usual 1024 allow only 250."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
     if soft < wanted:

@@ -54,7 +54,7 @@ class Ticket:
 
 
 class FairQueue(Generic[T]):
-    """Items by run and task; `pop()` decides whose turn it is."""
+    """Items by run and task. `pop()` takes them in fair order."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[str, _Group[T]] = OrderedDict()
@@ -79,7 +79,7 @@ class FairQueue(Generic[T]):
         return Ticket(share_key.run, share_key.task, self._number)
 
     def pop(self) -> T:
-        """Take the item whose turn it is. Raises IndexError when there is none."""
+        """Remove and return the next item in fair order. Raises IndexError when there is none."""
         if not self._size:
             raise IndexError("the queue is empty")
         run, group = _turn(self._groups)

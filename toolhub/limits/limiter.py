@@ -124,7 +124,7 @@ class ConcurrencyLimiter:
             self._waiting.remove(ticket)
 
     def leave(self, held_s: float | None = None) -> None:
-        """Give a place back. held_s: how long it was held; None where that says nothing about other calls."""
+        """Give a place back. held_s: how long it was held; None to leave it out of the estimate."""
         self.in_use -= 1
         if held_s is not None:
             self._departures += 1

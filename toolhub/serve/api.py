@@ -14,6 +14,7 @@ from toolhub.config import ServerSpec, parse_server
 from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
+from toolhub.serve.openapi import CallTool, OpenTask
 from toolhub.serve.responses import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
@@ -23,7 +24,6 @@ from toolhub.serve.responses import (
     read_body,
     while_connected,
 )
-from toolhub.serve.schemas import CallTool, OpenTask
 from toolhub.task import HubTask
 from toolhub.wire import NDJSON, error_to_wire, tool_to_wire
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -17,7 +17,6 @@ from starlette.types import Send
 
 from toolhub.errors import Overloaded, ToolhubError, Unauthorized
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.serve.schemas import Body
 from toolhub.wire import NDJSON, error_to_wire, status_of
 
 # Proxies and clients give up on silent connections after about a minute.
@@ -27,7 +26,7 @@ CLIENT_CLOSED_REQUEST = 499
 _WATCH_AFTER_S = 0.02
 
 T = TypeVar("T")
-BodyT = TypeVar("BodyT", bound=Body)
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 class BadRequest(Exception):

@@ -1,7 +1,7 @@
 """What happens to servers: a line in the log for each event, counts by server, and which servers do not work now.
 
-Slots report here. A server that dies again and again would flood the log, so of one server at most `LINES` lines of a
-level are written in `WINDOW_S` seconds; how many more there were is said at the end of that time.
+Slots report here. A server that dies again and again must not flood the log: in `WINDOW_S` seconds at most `LINES`
+lines per server and level are written. At the end of that time one line says how many were suppressed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolhub.model import ServerHealth
 LINES, WINDOW_S = 10, 10.0
 # Clients may bring servers with names of their own, and a name that was counted is kept for ever.
 MOST_NAMES, OTHERS = 1000, "(others)"
-# The owner of what all tasks share.
+# The owner of the servers that all tasks share.
 HUB = "hub"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -68,7 +68,7 @@ class ServerEvents:
         self._write(logging.WARNING, "start_failed", spec, owner, reason.removeprefix(f"server {spec.name!r} "))
 
     def died(self, spec: ServerSpec, owner: str, reason: str, *, pid: int | None, calls: Iterable[str]) -> None:
-        """A server that was up has ended by itself. calls: the ids of those that were in flight."""
+        """A running server has ended by itself. calls: the ids of the calls that were in flight."""
         self._count_death(spec)
         shown = ", ".join(calls)
         during = f"calls in flight: {shown}" if shown else "no call in flight"
@@ -94,7 +94,7 @@ class ServerEvents:
         return tuple(one for one in self.statistics() if one.state != "ok")
 
     def flush(self, *, all_windows: bool = False) -> None:
-        """Say how many lines were left out in the windows that are over (or in all of them), and forget those."""
+        """Log how many lines were suppressed in windows that are over (or in all), and forget these windows."""
         now = self._clock()
         for (server, level), window in list(self._windows.items()):
             if all_windows or now - window.began >= WINDOW_S:

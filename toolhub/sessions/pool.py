@@ -34,14 +34,14 @@ _MOST_PROFILES = 8
 # Servers whose era is remembered. Tasks with servers of their own add some all the time.
 _MOST_ERAS = 10_000
 
-HostedOpener = Callable[[ServerSpec, BuiltinContext, ClientProfile], AbstractAsyncContextManager[Channel]]
+TransportOpener = Callable[[ServerSpec, BuiltinContext, ClientProfile], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
 class HubResources:
     """What every task of a hub uses together."""
 
-    open_channel: HostedOpener
+    open_channel: TransportOpener
     starts: StartLimiter
     catalog: Catalog
     limiter: ConcurrencyLimiter
@@ -66,7 +66,7 @@ class HubResources:
     eras: dict[str, Era] = field(default_factory=dict)
     """The newest era that each server knows, by its fingerprint. To ask again would cost a start, or some seconds."""
 
-    def host(self, owner: str) -> BuiltinContext:
+    def builtin_context(self, owner: str) -> BuiltinContext:
         """Return what the builtin servers of an owner are given."""
         return BuiltinContext(
             owner, self.sandboxes.for_owner(owner) if self.sandboxes is not None else None, self.resources
@@ -106,7 +106,7 @@ class SessionPool:
 
     spec: ServerSpec
     fingerprint: str
-    host: BuiltinContext
+    context: BuiltinContext
     owners: anyio.abc.TaskGroup
     shared: HubResources
     share_key: FairShareKey
@@ -126,7 +126,7 @@ class SessionPool:
         cls,
         spec: ServerSpec,
         *,
-        host: BuiltinContext,
+        context: BuiltinContext,
         owners: anyio.abc.TaskGroup,
         shared: HubResources,
         share_key: FairShareKey,
@@ -134,11 +134,11 @@ class SessionPool:
         own = ConcurrencyLimiter(f"server {spec.name!r}", spec.concurrency * spec.instances, shared.queue)
         wide = shared.server_limiter(spec)
         limiters = (own,) if wide is None else (own, wide)
-        return cls(spec, spec.fingerprint(), host, owners, shared, share_key, limiters)
+        return cls(spec, spec.fingerprint(), context, owners, shared, share_key, limiters)
 
     @property
     def owner(self) -> str:
-        return self.host.owner
+        return self.context.owner
 
     @property
     def key(self) -> str:
@@ -183,7 +183,7 @@ class SessionPool:
 
     @asynccontextmanager
     async def _open_channel(self, spec: ServerSpec, profile: ClientProfile) -> AsyncIterator[Channel]:
-        async with self.shared.open_channel(spec, self.host, profile) as channel:
+        async with self.shared.open_channel(spec, self.context, profile) as channel:
             if profile.era == "modern" and len(self.shared.eras) < _MOST_ERAS:
                 self.shared.eras[spec.template_fingerprint] = channel.info.era
             yield channel

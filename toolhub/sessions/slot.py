@@ -96,7 +96,7 @@ class Slot:
         share_key: FairShareKey | None = None,
         events: ServerEvents | None = None,
     ) -> None:
-        """budget: what its processes count against; None: nothing. share_key: on whose behalf it starts."""
+        """budget: limits the processes of all slots; None: no limit. share_key: whom its starts count for."""
         self.key = key
         self.spec = spec
         self.profile = key.profile
@@ -193,7 +193,7 @@ class Slot:
         return start
 
     def _refuse_if_too_late(self, start: _Start) -> None:
-        """Refuse a caller whose deadline passes before the start would even begin."""
+        """Raise Overloaded if the start would begin only after the caller's deadline."""
         expected = 0.0 if start.has_begun else self._starts.expected_wait(self._share_key)
         if expected > 0 and anyio.current_time() + expected > anyio.current_effective_deadline():
             raise Overloaded(
@@ -233,7 +233,7 @@ class Slot:
             self._start_failed(start.error)
         finally:
             if self.state is SlotState.STARTING:
-                # Cancelled with its owner: the callers that wait must not wait for ever.
+                # Its owner was cancelled. Callers must not wait for this start any longer.
                 self.state = advance(self.state, SlotEvent.STOPPED)
                 start.error = HubClosed(f"server {self.spec.name!r} was being started when its owner closed")
             self._start = None
@@ -319,12 +319,12 @@ class Slot:
     # --- state loss -------------------------------------------------------------------------------------------------
 
     def raise_if_state_lost(self) -> None:
-        """Raise SessionLost once if a death between calls lost state and no call was told yet."""
-        untold, self._unreported_state_loss = self._unreported_state_loss, False
-        if untold:
+        """Raise SessionLost if a death between calls lost state. Does so once per death."""
+        is_lost, self._unreported_state_loss = self._unreported_state_loss, False
+        if is_lost:
             raise SessionLost(
                 f"server {self.spec.name!r} died between calls and what it kept in memory is gone ({self.last_error}); "
-                "nothing was sent. The next call starts it afresh",
+                "nothing was sent. The next call starts the server again, without the lost state",
                 server=self.spec.name,
                 sent="no",
                 state_lost=True,
@@ -401,9 +401,9 @@ class Slot:
 
 
 def idle_limit(spec: ServerSpec) -> float | None:
-    """Seconds until an idle session is stopped;
+    """Return the seconds until an idle session is stopped; None: never.
 
-    None for never. A stateful server is stopped only if `idle_s` is set.
+    A stateful server is stopped only if the config sets `idle_s`.
     """
     if spec.keep_warm or (spec.is_stateful and "idle_s" not in spec.model_fields_set):
         return None

@@ -179,3 +179,31 @@ async def _wait_started(child: Child, request: Request, explain: Callable[[tuple
     child.pid, child.start_time = message["pid"], message["start_time"]
     if child._journal is not None:
         child._journal.record(child.pid, child.start_time, request["argv"][0])
+
+
+# --- stopping, in the order of the MCP specification for stdio --------------------------------------------------------
+
+# SIGKILL and reaping take milliseconds. Only a process that hangs in the kernel takes longer.
+GONE_S = 2.0
+
+
+async def stop(child: Child, *, grace: float) -> None:
+    """End `child` and everything it started.
+
+    grace: seconds to wait after closing stdin, and again after SIGTERM. Never raises, and ends within
+    2 x grace + GONE_S even if the caller is cancelled. Another task must run `child.watch()`.
+    """
+    with anyio.CancelScope(shield=True):
+        child.close_stdin()
+        if not await _exited_within(child, grace):
+            child.terminate()
+            if not await _exited_within(child, grace):
+                child.kill()
+        with anyio.move_on_after(GONE_S):
+            await child.gone.wait()
+
+
+async def _exited_within(child: Child, seconds: float) -> bool:
+    with anyio.move_on_after(seconds):
+        await child.exited.wait()
+    return child.exited.is_set()

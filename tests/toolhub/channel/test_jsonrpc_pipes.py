@@ -15,9 +15,8 @@ import pytest
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from toolhub.channel.jsonrpc.lines import INLINE_BYTES
 from toolhub.channel.jsonrpc.peer import Peer
-from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
+from toolhub.channel.jsonrpc.pipes import INLINE_BYTES, StdinStream, StdoutStream
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub.channel.jsonrpc.lines import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
+from toolhub.channel.jsonrpc.pipes import INLINE_BYTES, LineBuffer, LineTooLong, decode, decode_inline
 
 pytestmark = pytest.mark.quick
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from real_processes import HubFactory, below, eventually, fixture, keeper_of, noted, pid_of
+from real_processes import HubFactory, below, eventually, fixture, noted, pid_of, shim_of
 
 from toolhub import CallTimeout, HubTask, ServerSpec, SessionLost, StartError
 
@@ -188,7 +188,7 @@ async def test_an_end_of_file_without_an_exit_ends_the_session(hubs: HubFactory,
     mute = fixture("echo").model_copy(update={"name": "mute", "args": ["-S", str(script)], "stop_timeout_s": 0.2})
     async with hubs.task(mute) as task:
         assert (await task.call("mute", "echo", {"text": "still here"})).text == "still here"
-        process = below(keeper_of(pid_of(task, "mute")).pid)
+        process = below(shim_of(pid_of(task, "mute")).pid)
         with pytest.raises(SessionLost):
             await task.call("mute", "hush")
         await eventually(lambda: not any(each.is_alive for each in process))

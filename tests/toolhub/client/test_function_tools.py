@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import PATIENCE_S, a_hub, echo
+from in_memory_hub import WAIT_TIMEOUT_S, a_hub, echo
 
 from toolhub import HubTask, TaskClosed, ToolhubError
 from toolhub.channel.memory import MemoryServer, text_result
@@ -54,7 +54,7 @@ class RecordingTask:
         return Result(text_result(f"{tool} {(arguments or {})['n']}"))
 
     async def wait_until_running(self, count: int) -> None:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             while self.running < count:
                 await self.changed.wait()
 

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from in_memory_hub import PATIENCE_S, Pausing, Running, a_hub, a_spec, echo
+from in_memory_hub import WAIT_TIMEOUT_S, Pausing, Running, a_hub, a_spec, echo
 
 from toolhub import ConfigError, Hub, HubClosed, Overloaded, StartError, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer
@@ -145,7 +145,7 @@ async def test_a_call_waiting_for_a_start_is_told_that_its_task_was_closed():
         task = await hub.open_task("t1")
         waiting = Running(tasks, task.call, "memory", "echo")
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await hub.close_task("t1")
         assert isinstance(await waiting.wait(), TaskClosed)
 
@@ -166,7 +166,7 @@ async def test_a_hub_with_calls_in_flight_ends_in_bounded_time(share):
     server, pause = MemoryServer(), Pausing()
     server.tools = {"pause": pause}
     async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             async with a_hub(server, memory={"share": share}) as hub:
                 task = await hub.open_task("t1")
                 calls = [Running(tasks, task.call, "memory", "pause") for _ in range(20)]
@@ -182,7 +182,7 @@ async def test_a_hub_whose_servers_are_starting_ends_in_bounded_time(share):
     server = MemoryServer(echo=echo)
     server.may_open = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             async with a_hub(server, memory={"share": share}) as hub:
                 task = await hub.open_task("t1")
                 calls = [Running(tasks, task.call, "memory", "echo") for _ in range(3)]

@@ -19,7 +19,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return virtual_time()
 
 
-async def test_an_idle_session_is_stopped_within_a_twentieth_and_a_patrol_of_its_limit():
+async def test_an_idle_session_is_stopped_within_a_twentieth_and_a_check_of_its_limit():
     server = MemoryServer(echo=echo)
     async with a_hub(server, memory={"stateful": False, "idle_s": 100}) as hub, hub.task() as task:
         await task.call("memory", "echo")

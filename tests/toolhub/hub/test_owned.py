@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from in_memory_hub import PATIENCE_S, Running
+from in_memory_hub import WAIT_TIMEOUT_S, Running
 
 from toolhub.owned import hold
 
@@ -75,7 +75,7 @@ async def test_closing_waits_until_the_context_is_left_and_may_be_repeated():
         held.release()
         assert held.is_released
         assert not held.is_closed
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await held.aclose()
             await held.aclose()
             await held.wait_closed()
@@ -110,7 +110,7 @@ async def test_a_later_death_is_kept_and_costs_nobody_else_anything():
         held = await hold(owners, resource.open())
         other = await hold(owners, neighbour.open())
         resource.dead.set()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await held.wait_closed()
         assert repr(held.error) == "OSError('pipe broke')"
         await anyio.wait_all_tasks_blocked()
@@ -125,7 +125,7 @@ async def test_the_owner_leaves_by_itself_when_until_returns():
         await anyio.wait_all_tasks_blocked()
         assert resource.is_open
         resource.dead.set()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await held.wait_closed()
         assert not resource.is_open
         assert held.error is None
@@ -138,7 +138,7 @@ async def test_what_until_raises_is_the_cause_of_death():
 
     async with anyio.create_task_group() as owners:
         held = await hold(owners, Resource().open(), until=watch)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await held.wait_closed()
         assert str(held.error) == "cannot watch it"
 
@@ -146,7 +146,7 @@ async def test_what_until_raises_is_the_cause_of_death():
 async def test_a_release_ends_it_while_until_still_waits():
     async with anyio.create_task_group() as owners:
         held = await hold(owners, Resource().open(), until=Resource.wait_dead)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await held.aclose()
 
 
@@ -161,7 +161,7 @@ async def test_cancelling_while_it_enters_leaves_nothing_behind():
         resource.may_enter.set()
         await anyio.wait_all_tasks_blocked()
         assert not resource.is_open
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await (await hold(owners, Resource().open())).aclose()  # the group still takes owners
 
 

@@ -26,7 +26,7 @@ async def test_a_deadline_bounds_the_wait_for_a_place_and_says_that_nothing_was_
         async with anyio.create_task_group() as tasks:
             running = Running(tasks, task.call, "memory", "pause")
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(CallTimeout, match="still waiting for its turn") as caught:
+            with pytest.raises(CallTimeout, match="still waited in a queue") as caught:
                 await task.call("memory", "pause", timeout=1.5)
             assert (caught.value.sent, caught.value.timeout) == ("no", 1.5)
             assert pause.entered == 1

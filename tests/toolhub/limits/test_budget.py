@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from in_memory_hub import PATIENCE_S, Running, a_hub, echo, virtual_time
+from in_memory_hub import WAIT_TIMEOUT_S, Running, a_hub, echo, virtual_time
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import Overloaded
@@ -35,7 +35,7 @@ class Idle:
         return True
 
     async def stay(self, budget: Budget) -> None:
-        async with budget.room("s", FairShareKey(), PATIENCE_S):
+        async with budget.room("s", FairShareKey(), WAIT_TIMEOUT_S):
             await self.ended.wait()
         self.gone.set()
 
@@ -52,7 +52,7 @@ async def a_budget(*slots: Idle, **limits: int) -> AsyncIterator[Budget]:
             slot.ended.set()
 
 
-async def enter(budget: Budget, patience: float = PATIENCE_S) -> str:
+async def enter(budget: Budget, patience: float = WAIT_TIMEOUT_S) -> str:
     async with budget.room("search", FairShareKey("t"), patience):
         return "in"
 

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from in_memory_hub import PATIENCE_S, Running, a_call, virtual_time
+from in_memory_hub import WAIT_TIMEOUT_S, Running, a_call, virtual_time
 
 from toolhub.errors import Overloaded
 from toolhub.layers.admission import admission
@@ -145,7 +145,7 @@ async def test_a_call_waits_for_its_server_before_it_takes_a_place_in_the_hub():
         await anyio.wait_all_tasks_blocked()
         assert hub.in_use == 1
         tasks.start_soon(handle, a_call("free"))
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await anyio.wait_all_tasks_blocked()
         assert (hub.in_use, hub.waiting, limiters["busy"].waiting) == (2, 0, 4)
         leave.set()

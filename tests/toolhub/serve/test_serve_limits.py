@@ -18,7 +18,7 @@ from toolhub.config.models import HttpLimits
 from toolhub.serve.protocol import MAX_HEADERS, ConnectionLimiter, address_of
 
 # Far longer than anything here takes, so that a busy machine fails no test.
-PATIENCE_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 TOKEN = "a-token-for-this-test"
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 def connect(hub: ServedHub, *, source: str = "127.0.0.1", unix: bool = False) -> socket.socket:
     """A connection; it raises rather than wait for ever."""
     connection = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
-    connection.settimeout(PATIENCE_S)
+    connection.settimeout(WAIT_TIMEOUT_S)
     if unix:
         connection.connect(hub.uds)
     else:
@@ -76,7 +76,7 @@ def send_until_refused(connection: socket.socket, piece: bytes, *, times: int) -
     with selectors.DefaultSelector() as ready:
         ready.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
         for _ in range(times):
-            events = ready.select(PATIENCE_S)
+            events = ready.select(WAIT_TIMEOUT_S)
             assert events, "the hub neither reads nor answers"
             if events[0][1] & selectors.EVENT_READ:
                 break
@@ -162,7 +162,7 @@ def test_a_head_that_drips_is_refused_with_408(hasty: ServedHub) -> None:
 
 def drip(connection: socket.socket, piece: bytes) -> int:
     """Send a piece whenever nothing has come for a tenth of a second; return the status of the answer."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     with selectors.DefaultSelector() as ready:
         ready.register(connection, selectors.EVENT_READ)
         while not ready.select(0.1):
@@ -284,7 +284,7 @@ def test_connections_of_one_address_are_limited_and_others_are_still_served(tmp_
         with connect(hub, source="127.0.0.3") as other:
             assert ask(other) == 200
         held.close()
-        eventually(lambda: is_served(hub, "127.0.0.2"), within=PATIENCE_S)
+        eventually(lambda: is_served(hub, "127.0.0.2"), within=WAIT_TIMEOUT_S)
 
 
 def is_served(hub: ServedHub, source: str) -> bool:
@@ -337,7 +337,7 @@ def test_a_flood_of_heads_on_many_connections_costs_little_memory(tmp_path: Path
             send_whole_unless_refused(connection, b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 10_000)
         assert rss_of(hub) - before < 48 * MIB
         held.close()
-        eventually(lambda: is_served(hub, "127.0.0.1"), within=PATIENCE_S)
+        eventually(lambda: is_served(hub, "127.0.0.1"), within=WAIT_TIMEOUT_S)
 
 
 def test_a_flood_of_pipelined_requests_ends_the_connection(hub: ServedHub) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from in_memory_hub import PATIENCE_S, Pausing, Running, a_call, call, echo, open_slot
+from in_memory_hub import WAIT_TIMEOUT_S, Pausing, Running, a_call, call, echo, open_slot
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import HubClosed, SessionLost, StartError
@@ -171,7 +171,7 @@ async def test_closing_while_it_starts_does_not_hang_and_what_comes_up_is_ended_
     async with open_slot(server) as slot, anyio.create_task_group() as tasks:
         callers = [Running(tasks, call, slot) for _ in range(3)]
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await slot.aclose()
         server.may_open.set()
         for caller in callers:
@@ -197,7 +197,7 @@ async def test_a_closed_slot_refuses_and_its_calls_in_flight_are_lost():
     async with open_slot(server) as slot, anyio.create_task_group() as tasks:
         running = Running(tasks, call, slot, "pause")
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(WAIT_TIMEOUT_S):
             await slot.aclose()
         assert isinstance(await running.wait(), SessionLost)
         with pytest.raises(HubClosed):

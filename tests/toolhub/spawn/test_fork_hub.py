@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from killable_hub import another_hub
-from real_processes import HubFactory, Process, below, eventually, fixture, keeper_of, noted, pid_of, state_of
+from real_processes import HubFactory, Process, below, eventually, fixture, noted, pid_of, shim_of, state_of
 
 from testbed import third_party
 from toolhub import Hub, HubTask, ServerSpec
@@ -35,7 +35,7 @@ async def started(hub: Hub, count: int, server: str) -> list[HubTask]:
 
 
 def zygote_of(server_pid: int) -> Process:
-    zygote = keeper_of(keeper_of(server_pid).pid)
+    zygote = shim_of(shim_of(server_pid).pid)
     assert b"zygote.py" in Path(f"/proc/{zygote.pid}/cmdline").read_bytes()
     return zygote
 
@@ -97,14 +97,14 @@ async def test_a_killed_zygote_takes_its_servers_along_and_is_replaced(hubs: Hub
             assert zygote_of(pid_of(last, "daemonises")) != zygote
 
 
-async def test_a_killed_keeper_takes_its_server_along_and_nobody_elses(hubs: HubFactory, tmp_path: Path) -> None:
+async def test_a_killed_shim_takes_its_server_along_and_no_other(hubs: HubFactory, tmp_path: Path) -> None:
     pidfile = tmp_path / "pids"
     with anyio.fail_after(30):
         async with hubs(forking("daemonises", env={"PIDFILE": str(pidfile)})) as hub:
             *_, good, bad = await started(hub, 4, "daemonises")
             kept = pid_of(good, "daemonises")
             victims = [Process.of(pid_of(bad, "daemonises")), *noted(pidfile, 8)[-2:]]
-            keeper_of(victims[0].pid).kill()
+            shim_of(victims[0].pid).kill()
             await eventually(lambda: not any(each.is_alive for each in victims))
             assert (await bad.call("daemonises", "echo", {"text": "again"})).text == "again"
             assert pid_of(good, "daemonises") == kept and Process.of(kept).is_alive
@@ -154,7 +154,7 @@ async def test_a_program_whose_zygote_dies_again_and_again_is_executed(hubs: Hub
             for number in range(6):
                 async with hub.task(f"t{number}") as task:
                     assert (await task.call("echo", "echo", {"text": "works"})).text == "works"
-                    above = keeper_of(keeper_of(pid_of(task, "echo")).pid)
+                    above = shim_of(shim_of(pid_of(task, "echo")).pid)
                     if number and b"zygote.py" in Path(f"/proc/{above.pid}/cmdline").read_bytes():
                         above.kill()
                         await eventually(lambda above=above: not above.is_alive)

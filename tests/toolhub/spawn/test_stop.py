@@ -23,8 +23,8 @@ from real_processes import (
 )
 
 from toolhub import SessionLost
+from toolhub.spawn.child import GONE_S, stop
 from toolhub.spawn.exec import Child, child_environment, open_spawner
-from toolhub.spawn.stop import GONE_S, stop
 
 pytestmark = pytest.mark.anyio
 

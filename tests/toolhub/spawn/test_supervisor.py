@@ -16,9 +16,9 @@ from real_processes import (
     below,
     eventually,
     fixture,
-    keeper_of,
     noted,
     pid_of,
+    shim_of,
     state_of,
     supervisor_of,
 )
@@ -109,21 +109,21 @@ async def test_a_server_gets_no_descriptor_but_its_stdio(hubs: HubFactory) -> No
             assert sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"]
 
 
-async def test_a_killed_keeper_takes_its_server_along(hubs: HubFactory, tmp_path: Path) -> None:
+async def test_a_killed_shim_takes_its_server_along(hubs: HubFactory, tmp_path: Path) -> None:
     pidfile = tmp_path / "pids"
     spec = fixture("daemonises", env={"PIDFILE": str(pidfile)}, stateful=False, restart=AT_ONCE)
     async with hubs.task(spec, fixture("echo")) as task:
         good = (await task.call("echo", "pid")).text
         await task.call("daemonises", "echo", {"text": ""})
         processes = [Process.of(pid_of(task, "daemonises")), *noted(pidfile, 2)]
-        keeper_of(processes[0].pid).kill()
+        shim_of(processes[0].pid).kill()
         await eventually(lambda: state_of(task, "daemonises") == "BACKOFF")
         await eventually(lambda: not any(each.is_alive for each in processes))
         assert (await task.call("daemonises", "echo", {"text": "again"})).text == "again"
         assert (await task.call("echo", "pid")).text == good
 
 
-async def test_a_keeper_killed_during_a_call_is_a_lost_session(hubs: HubFactory) -> None:
+async def test_a_shim_killed_during_a_call_is_a_lost_session(hubs: HubFactory) -> None:
     async with hubs.task(fixture("echo", restart=AT_ONCE)) as task, anyio.create_task_group() as callers:
         await task.call("echo", "pid")
 
@@ -134,7 +134,7 @@ async def test_a_keeper_killed_during_a_call_is_a_lost_session(hubs: HubFactory)
 
         callers.start_soon(call)
         await eventually(lambda: task.counts.in_flight)
-        keeper_of(pid_of(task, "echo")).kill()
+        shim_of(pid_of(task, "echo")).kill()
 
 
 async def test_a_killed_supervisor_is_replaced_and_nobody_is_left_behind(hubs: HubFactory, tmp_path: Path) -> None:

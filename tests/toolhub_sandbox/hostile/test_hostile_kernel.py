@@ -304,7 +304,7 @@ async def test_links_of_the_first_process_lead_nowhere(stage: Stage, link: str) 
     assert set(told) <= {"EACCES", "EPERM", "ENOENT", "EINVAL", "ENOTDIR"}
 
 
-async def test_a_keeper_of_a_command_can_be_read_no_more_than_the_agent(stage: Stage) -> None:
+async def test_a_shim_of_a_command_can_be_read_no_more_than_the_agent(stage: Stage) -> None:
     with patience():
         done = await stage.box.run_command(
             "cat /proc/$PPID/environ /proc/$PPID/maps; ls /proc/$PPID/fd; ls -l /proc/$PPID/cwd/"

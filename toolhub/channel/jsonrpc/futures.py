@@ -1,6 +1,6 @@
-"""Futures and reader callbacks:
+"""Futures and reader callbacks: asyncio's own on asyncio, otherwise anyio's.
 
-asyncio's own where it runs, since waking a task is most of a call's cost; else anyio.
+Waking a task is most of a call's cost, and asyncio's own futures do it fastest.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def future_factory() -> Callable[[], Future[Any]]:
 async def readable(fd: int, turn: Callable[[], bool]) -> AsyncIterator[None]:
     """Call `turn` now and whenever `fd` can be read, and again in the next round of the loop if it returned True.
 
-    It must not raise: nobody would hear of it.
+    It must not raise, because its exceptions reach no caller.
     """
     loop = _asyncio_loop()
     if loop is None:

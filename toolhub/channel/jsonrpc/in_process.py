@@ -24,7 +24,7 @@ class InProcessTransport:
         self._is_over = anyio.Event()
 
     async def receive_loop(self, take: Callable[[Any], bool]) -> None:
-        """See `transport.MessageSource`; returns when the other end was closed."""
+        """See `peer.MessageSource`; returns when the other end was closed."""
         self._take = take
         try:
             for message in self._early:
@@ -34,7 +34,7 @@ class InProcessTransport:
             self._is_over.set()
 
     def send(self, message: Json) -> None:
-        """See `transport.MessageSink`. Messages sent before the other end receives are kept for it."""
+        """See `peer.MessageSink`. Messages sent before the other end receives are kept for it."""
         other = self.other
         if other._is_over.is_set():
             raise anyio.BrokenResourceError

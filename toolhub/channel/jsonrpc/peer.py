@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -21,19 +22,23 @@ from mcp.shared.dispatcher import (
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
+    Outbound,
     ProgressFnT,
     coerce_request_id,
     run_notify_intercept,
 )
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, ErrorData, RequestId
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.message import MessageMetadata
+from mcp.shared.transport_context import TransportContext
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, REQUEST_TIMEOUT, ErrorData, RequestId
 from opentelemetry.context import get_current
 from opentelemetry.propagate import inject
 from pydantic import ValidationError
 
 from toolhub.channel.jsonrpc.futures import Future, future_factory
-from toolhub.channel.jsonrpc.request_context import Params, RequestContext, error_of
-from toolhub.channel.jsonrpc.transport import MessageSink, MessageSource
 from toolhub.model import Json
+
+Params = Mapping[str, Any] | None
 
 RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
 """Called with (method, params) of each notification, in order. May return work to be done in a task."""
@@ -43,7 +48,91 @@ UNSENT = "unsent"
 """The `data` of a CONNECTION_CLOSED error when nothing of the request was written."""
 _CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=UNSENT)
 
+_DUPLEX = TransportContext(kind="duplex", can_send_request=True)
+# The code that the SDK's dispatcher answers for an unknown exception.
+_UNKNOWN_ERROR = 0
+
 logger = logging.getLogger(__name__)
+
+
+class MessageSource(Protocol):
+    """Where messages come from."""
+
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
+        """Hand every message to `take`, in order, until the other side ends.
+
+        `take` returns False for what is not JSON-RPC.
+        """
+        ...
+
+
+class MessageSink(Protocol):
+    """Where messages go to."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the other side has stopped reading. New requests then wait; answers and notices are still sent."""
+        ...
+
+    async def wait_room(self) -> None:
+        """Return when the other side has read something or the sink was closed. Callers check `is_full` again."""
+        ...
+
+    def send(self, message: Json) -> None:
+        """Send without waiting. The caller may change the message afterwards.
+
+        Raises BrokenResourceError when the other side is gone, ValueError for what is not JSON.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop sending, and wake all callers of `wait_room()`."""
+        ...
+
+
+@dataclass(eq=False)
+class RequestContext:
+    """One request or notification of the other side: the SDK's `DispatchContext`."""
+
+    peer: Outbound = field(repr=False)
+    request_id: RequestId | None = None
+    """None for a notification."""
+    progress_token: RequestId | None = None
+    is_over: bool = False
+    transport: TransportContext = _DUPLEX
+    message_metadata: MessageMetadata = None
+    scope: anyio.CancelScope = field(repr=False, default_factory=anyio.CancelScope)
+    cancel_requested: anyio.Event = field(repr=False, default_factory=anyio.Event)
+
+    @classmethod
+    def of(cls, peer: Outbound, request_id: RequestId, params: Params) -> RequestContext:
+        meta = (params or {}).get("_meta")
+        token = meta.get("progressToken") if isinstance(meta, dict) else None
+        return cls(peer, request_id, token if isinstance(token, int | str) and not isinstance(token, bool) else None)
+
+    @property
+    def can_send_request(self) -> bool:
+        return not self.is_over
+
+    async def send_raw_request(self, method: str, params: Params, opts: CallOptions | None = None) -> Json:
+        if self.is_over:
+            raise NoBackChannelError(method)
+        return await self.peer.send_raw_request(method, params, opts)
+
+    async def notify(self, method: str, params: Params, opts: CallOptions | None = None) -> None:
+        if not self.is_over:
+            await self.peer.notify(method, params, opts)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        if self.progress_token is None:
+            return
+        report = {"progressToken": self.progress_token, "progress": progress, "total": total, "message": message}
+        await self.notify("notifications/progress", {key: value for key, value in report.items() if value is not None})
+
+    def cancel(self) -> None:
+        """The other side no longer wants the answer."""
+        self.cancel_requested.set()
+        self.scope.cancel()
 
 
 class Peer:
@@ -226,8 +315,8 @@ class Peer:
         if listener is None or not isinstance(progress, int | float):
             return
         known = float(total) if isinstance(total, int | float) else None
-        said = text if isinstance(text, str) else None
-        self._tasks.start_soon(_contained, partial(listener, float(progress), known, said))
+        message = text if isinstance(text, str) else None
+        self._tasks.start_soon(_contained, partial(listener, float(progress), known, message))
 
     async def _handle(self, context: RequestContext, key: RequestId, method: str, params: Params) -> None:
         """Answer one request; a request that the other side cancelled is not answered."""
@@ -239,7 +328,7 @@ class Peer:
             answer = _error(_CLOSED)
             raise
         except Exception as exc:
-            answer = _error(error_of(exc, method))
+            answer = _error(_error_of(exc, method))
         finally:
             context.is_over = True
             if self._handling.get(key) is context:
@@ -281,3 +370,13 @@ async def _contained(work: Callable[[], Awaitable[None]]) -> None:
         await work()
     except Exception:
         logger.exception("a listener of notifications raised")
+
+
+def _error_of(exc: Exception, method: str) -> ErrorData:
+    """Turn a handler's exception into a JSON-RPC error, as the SDK's dispatcher does."""
+    if isinstance(exc, MCPError):
+        return exc.error
+    if isinstance(exc, ValidationError):
+        return ErrorData(code=INVALID_PARAMS, message="Invalid request parameters", data="")
+    logger.error("the handler of %r raised", method, exc_info=exc)
+    return ErrorData(code=_UNKNOWN_ERROR, message=str(exc))

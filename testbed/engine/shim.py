@@ -1,8 +1,8 @@
 """Stays above an engine and ends all of it once its owner is gone or wants it gone.
 
-    python -I keeper.py FOLDER COMMAND...     (stdin: a pipe from the owner, stdout: gets the engine's pid)
+    python -I shim.py FOLDER COMMAND...     (stdin: a pipe from the owner, stdout: gets the engine's pid)
 
-The owner ends the engine by closing the pipe; when it is killed, the kernel does. Unlike a keeper of the hub's servers
+The owner ends the engine by closing the pipe; when it is killed, the kernel does. Unlike a shim of the hub's servers
 this one asks first and waits for every process: an engine that is killed leaves its shared memory in /dev/shm. FOLDER
 is for the engine's files and goes with it; what it says goes to stderr.
 """
@@ -36,7 +36,7 @@ def main(folder: str, command: list[str]) -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         engine = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=_end_with_keeper
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=_end_with_shim
         )
         print(engine.pid, flush=True)
         select.select([sys.stdin, owner], [], [])
@@ -45,8 +45,8 @@ def main(folder: str, command: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_with_keeper() -> None:
-    """Should the keeper be killed, the engine's first process still ends, and with it the others."""
+def _end_with_shim() -> None:
+    """Should the shim be killed, the engine's first process still ends, and with it the others."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
