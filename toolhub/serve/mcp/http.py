@@ -28,7 +28,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from toolhub.channel.jsonrpc.lines import decode
+from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.model import Json
