@@ -153,7 +153,10 @@ class ClientProfile:
         return cls(era, key, hello)
 
     def in_handshake_era(self) -> ClientProfile:
-        return self.of("handshake", self.hello or {}) if self.hello else OWN_PROFILE
+        return self.of("handshake", self.hello) if self.hello else OWN_PROFILE
+
+    def in_other_era(self) -> ClientProfile:
+        return self.in_handshake_era() if self.era == "modern" else ClientProfile("modern", "", self.hello)
 
 
 OWN_PROFILE = ClientProfile()

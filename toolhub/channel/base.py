@@ -107,4 +107,4 @@ class OpenFailed(Exception):
 
 
 class EraRefused(OpenFailed):
-    """The server ended when it was asked for the modern revision. A new process can be asked for a handshake."""
+    """The server does not speak the era that it was asked for first. A new process can be asked for the other one."""

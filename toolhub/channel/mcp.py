@@ -51,6 +51,7 @@ from mcp_types import (
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
@@ -431,8 +432,13 @@ class McpChannel:
         try:
             await self._initialize(profile.hello)
         except MCPError as exc:
-            if exc.code == CONNECTION_CLOSED or spec.transport == "sse" or not await self._discover():
+            if exc.code == CONNECTION_CLOSED or spec.transport == "sse":
                 raise
+            if await self._discover():
+                return
+            if exc.code == UNSUPPORTED_PROTOCOL_VERSION:  # the connection may be bound to the era of its first request
+                raise EraRefused(f"it refused the handshake: {exc.message}") from exc
+            raise
 
     async def _initialize(self, hello: Json | None) -> None:
         own = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}

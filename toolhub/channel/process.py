@@ -38,8 +38,8 @@ async def open_stdio(
     """Start the server's process and talk to it; leaving ends the process and everything it started.
 
     limit: bytes of the longest line accepted. resolver: knows what launchers such as npx run; if that command does not
-    start, the launcher itself is run. A server that ends when it is asked for the modern revision is started once more,
-    for a handshake. Raises OpenFailed.
+    start, the launcher itself is run. A server that refuses the era of the profile is started once more, for the other
+    one. Raises OpenFailed.
     """
     opened = False
     try:
@@ -50,7 +50,7 @@ async def open_stdio(
     except EraRefused:
         if opened:
             raise
-    async with _open_resolved(spec, spawner, profile.in_handshake_era(), limit=limit, resolver=resolver) as channel:
+    async with _open_resolved(spec, spawner, profile.in_other_era(), limit=limit, resolver=resolver) as channel:
         yield channel
 
 

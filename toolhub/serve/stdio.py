@@ -130,7 +130,7 @@ async def serve_stdio(task: HubTask, *, prefix: Prefix) -> None:
     os.set_blocking(streams.stdout, False)
     async with anyio.create_task_group() as tasks:
         sink = StdinStream(streams, tasks)
-        connection = StdioConnection(task, Gateway(prefix), _ToClient(sink), tasks)
+        connection = StdioConnection(task, Gateway(prefix, tasks), _ToClient(sink), tasks)
         await StdoutStream(streams, limit=_LONGEST_BYTES).receive_loop(connection.take)
         sink.close()
         tasks.cancel_scope.cancel()

@@ -219,15 +219,50 @@ async def test_a_session_that_is_ended_by_its_client_ends_its_own_task_and_no_ot
             assert ([task.id for task in hub.tasks], front.sessions) == (["named"], {})
 
 
-async def test_a_request_of_the_modern_era_holds_the_lease_of_the_common_task() -> None:
+def modern_call(**more: Any) -> dict[str, Any]:
+    """The message and the headers of one tool call of revision 2026-07-28."""
+    params = {"name": "count", "arguments": {}, "_meta": ENVELOPE} | more
+    headers = {"mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": "count"}
+    return {"http_method": "POST", "message": {"id": 1, "method": "tools/call", "params": params}} | headers
+
+
+async def test_a_request_of_the_modern_era_holds_the_lease_of_the_task_that_it_names() -> None:
     async with a_front() as (hub, front):
-        client = Client(front)
-        params = {"name": "count", "arguments": {}, "_meta": ENVELOPE}
-        headers = {"mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": "count"}
+        client = Client(front, task="named")
         for number in range(1, 20):
-            answer = await client.send("POST", {"id": 1, "method": "tools/call", "params": params}, **headers)
-            assert answer.result["content"][0]["text"] == str(number)
+            assert (await client.send(**modern_call())).result["content"][0]["text"] == str(number)
             await anyio.sleep(LEASE_S - 1)
+
+
+async def test_modern_clients_without_a_task_never_meet_in_one_process_and_come_back_with_a_handle() -> None:
+    async with a_front() as (hub, front):
+        one, other = Client(front), Client(front)
+        first = (await one.send(**modern_call())).result
+        handle = first["_meta"]["toolhub/task"]
+        ways: list[dict[str, Any]] = [
+            {"_meta": {**ENVELOPE, "toolhub/task": handle}},
+            {"arguments": {"toolhub_task": handle}},
+            {"requestState": f"toolhub:{handle}"},
+        ]
+        for number, way in enumerate(ways, 2):
+            again = (await one.send(**modern_call(**way))).result
+            assert again["content"][0]["text"] == str(number) and "toolhub/task" not in again.get("_meta", {})
+        strange = (await other.send(**modern_call())).result
+        assert strange["content"][0]["text"] == "1" and strange["_meta"]["toolhub/task"] != handle
+
+
+async def test_an_invented_handle_opens_nothing() -> None:
+    async with a_front() as (hub, front):
+        refused = await Client(front).send(**modern_call(_meta={**ENVELOPE, "toolhub/task": "invented"}))
+        assert refused.status == 400 and b"no open task 'invented'" in refused.body
+        assert hub.tasks == []
+
+
+async def test_a_task_whose_handle_is_not_used_ends_with_its_lease() -> None:
+    async with a_front() as (hub, front):
+        handle = (await Client(front).send(**modern_call())).result["_meta"]["toolhub/task"]
+        await anyio.sleep(LEASE_S + 2)
+        assert handle not in [task.id for task in hub.tasks]
 
 
 async def test_too_many_tasks_are_refused_with_429() -> None:

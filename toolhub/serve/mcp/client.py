@@ -7,7 +7,7 @@ of revision 2026-07-28 stands alone and has no `McpClient`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -117,6 +117,16 @@ class ClientRequest:
     version: str = ""
     headers: Mapping[str, str] | None = None
     """The headers that repeat parameters; None for a client that sends none, because it is not connected by HTTP."""
+    new_task: Callable[[], Awaitable[HubTask]] | None = None
+    """Opens a task for what must not be shared; None if `task` is the client's own."""
+    ask: Callable[[str, Json | None], Awaitable[Json]] | None = None
+    """How a client of revision 2026-07-28 is asked; None: not at all."""
+
+    @property
+    def capabilities(self) -> Json:
+        """What a client of revision 2026-07-28 says that it can be asked for."""
+        capabilities: Json = hello_of(self.params)["capabilities"]
+        return capabilities
 
     @property
     def listener(self) -> McpClient | None:
@@ -130,9 +140,11 @@ class ClientRequest:
         self.output.send(notification(method, params))
 
     async def request(self, method: str, params: Json | None) -> Json:
-        if self.client is None:
-            raise Refused(METHOD_NOT_FOUND, f"a client of revision 2026-07-28 cannot be asked {method} directly")
-        return await self.client.ask(self.output, method, params)
+        if self.client is not None:
+            return await self.client.ask(self.output, method, params)
+        if self.ask is None:
+            raise Refused(INVALID_REQUEST, f"the client does not support {method}")
+        return await self.ask(method, params)
 
     def close_stream(self) -> None:
         self.output.close_early()

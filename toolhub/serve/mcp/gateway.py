@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import anyio.abc
 from mcp_types import PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
@@ -22,7 +23,9 @@ from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json, ServerInfo
 from toolhub.serve.mcp.checks import check_headers, check_modern
 from toolhub.serve.mcp.client import INTERNAL_ERROR, INVALID_PARAMS, ClientRequest, McpClient
+from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.merged import Merged
+from toolhub.serve.mcp.questions import Questions
 from toolhub.task import HubTask
 from toolhub.tool_names import SEPARATOR, Prefix
 from toolhub.wire import error_to_wire
@@ -35,10 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway:
-    """One per hub, or per process of `toolhub stdio`. prefix: when a server's name stands before that of its tools."""
+    """One per hub, or per process of `toolhub stdio`. prefix: when a server's name stands before that of its tools.
 
-    def __init__(self, prefix: Prefix) -> None:
+    tasks: in which requests go on while their clients answer questions.
+    """
+
+    def __init__(self, prefix: Prefix, tasks: anyio.abc.TaskGroup) -> None:
         self._prefix = prefix
+        self._questions = Questions(tasks)
         self._merged = Merged(prefix)
         self._subscriptions: dict[ClientRequest, anyio.CancelScope] = {}
 
@@ -76,6 +83,11 @@ class Gateway:
                 return await self._discover(request)
         if request.method == "subscriptions/listen":
             return await self._listen(request)
+        if self._questions.may_arise(request):
+            return await self._questions.answer(request, self._relay)
+        return await self._relay(request)
+
+    async def _relay(self, request: ClientRequest) -> Json:
         server = self._only_server(request.task)
         result = await (self._merged.answer(request) if server is None else relay_to(server, request))
         remember(request, result)
@@ -138,6 +150,7 @@ async def relay_to(server: str, request: ClientRequest) -> Json:
         params = {**(params or {}), "name": str((params or {})["name"]).removeprefix(prefix)}
     if request.method == "tools/call":
         await check_headers(server, str((params or {}).get("name")), request)
+        return await call_tool(server, request, params)
     if (
         request.method == "logging/setLevel"
         and (await request.task.describe(server, request.relayed())).era == "modern"

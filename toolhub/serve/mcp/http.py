@@ -4,7 +4,8 @@ Up to revision 2025-11-25 a client begins a session, which has a task of its own
 `X-Toolhub-Task`. A request is answered on an event stream that the client can resume. A session ends with its task, by
 DELETE, when its client was silent for the length of a lease, and soon after its stream was closed.
 
-A request of revision 2026-07-28 stands alone. It uses the task that it names, or the one that all such clients share.
+A request of revision 2026-07-28 stands alone. It uses the task that it names, or the one that all such clients share;
+`handles.py` says what they never share.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.model import Json
-from toolhub.serve.mcp.client import INVALID_REQUEST, ClientRequest, McpClient
+from toolhub.serve.mcp.client import INVALID_PARAMS, INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object
+from toolhub.serve.mcp.handles import HANDLE_META, taken_handle
 from toolhub.serve.mcp.streams import EventLog, EventStream, write_json
 from toolhub.serve.responses import error_response
 from toolhub.task import HubTask
@@ -54,6 +56,8 @@ _BEGIN_MODERN_AFTER_S = 10.0
 # A client that closed its stream and has no request in flight comes back within this time, or it is gone.
 _GONE_AFTER_S = 20.0
 _MOST_SESSIONS = 10_000
+# A task whose handle was given out lives for so long, until a request brings the handle.
+_UNCLAIMED_LEASE_S = 60.0
 
 
 @dataclass(eq=False)
@@ -97,7 +101,7 @@ class McpEndpoint:
     def __init__(self, hub: Hub, *, lease: float) -> None:
         self._hub = hub
         self._lease = lease
-        self.gateway = Gateway(hub.config.hub.tool_prefix)
+        self.gateway: Gateway
         self.sessions: dict[str, _Session] = {}
         self._answering: set[_Answering] = set()
         self._tasks: anyio.abc.TaskGroup
@@ -105,6 +109,7 @@ class McpEndpoint:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as self._tasks:
+            self.gateway = Gateway(self._hub.config.hub.tool_prefix, self._tasks)
             self._tasks.start_soon(self._tick)
             yield
             self._tasks.cancel_scope.cancel()  # the hub closes every task when it ends
@@ -312,13 +317,35 @@ class McpEndpoint:
         if rejection is not None:
             await _reject(send, rejection, number)
             return
-        named = headers.get(TASK_HEADER)
-        task = await self._hub.ensure_task(named or COMMON_TASK, lease=self._lease)
+        handle, params = taken_handle(message.get("params"))
+        if handle is not None:
+            try:
+                task = self._hub.get_task(check_task_id(handle))
+            except ToolhubError as exc:
+                await _reject(send, InboundLadderRejection(INVALID_PARAMS, f"{HANDLE_META}: {exc}"), number)
+                return
+            task.lease = self._lease
+        else:
+            task = await self._hub.ensure_task(headers.get(TASK_HEADER) or COMMON_TASK, lease=self._lease)
+        names_task = handle is not None or TASK_HEADER in headers
+        message["params"] = params
         with task.in_use():
-            await self._answer_modern(task, message, headers, receive, send)
+            await self._answer_modern(task, message, headers, receive, send, names_task=names_task)
+
+    async def _new_task(self) -> HubTask:
+        """Open a task for a client that has named none. It ends soon unless the client comes back with its handle."""
+        task_id = f"{COMMON_TASK}-{secrets.token_hex(16)}"
+        return await self._hub.open_task(task_id, lease=min(self._lease, _UNCLAIMED_LEASE_S))
 
     async def _answer_modern(
-        self, task: HubTask, message: Json, headers: Headers, receive: Receive, send: Send
+        self,
+        task: HubTask,
+        message: Json,
+        headers: Headers,
+        receive: Receive,
+        send: Send,
+        *,
+        names_task: bool,
     ) -> None:
         stream = EventStream("", is_resumable=False)
         request = ClientRequest(
@@ -329,6 +356,7 @@ class McpEndpoint:
             stream,
             version=headers[VERSION_HEADER],
             headers=_param_headers(headers),
+            new_task=None if names_task else self._new_task,
         )
         written = self._begins_later(stream, send, [], _BEGIN_MODERN_AFTER_S)
         async with anyio.create_task_group() as tasks:

@@ -20,6 +20,7 @@ from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json
 from toolhub.serve.mcp.checks import check_headers
 from toolhub.serve.mcp.client import INVALID_PARAMS, METHOD_NOT_FOUND, ClientRequest
+from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.names import (
     Owned,
     callable_names,
@@ -85,7 +86,10 @@ class Merged:
         if method == "logging/setLevel":
             return await self._set_level(request)
         server, sent = await self._route(request, method, dict(params))
-        result = await request.task.relay(server, request.relayed(sent))
+        if method == "tools/call":
+            result = await call_tool(server, request, sent)
+        else:
+            result = await request.task.relay(server, request.relayed(sent))
         if result.get("resultType") == "task" and isinstance(result.get("taskId"), str):
             self._of(request.task).tasks[result["taskId"]] = server
         return result

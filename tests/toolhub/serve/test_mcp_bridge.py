@@ -1,0 +1,103 @@
+"""Clients of one generation of the protocol and servers of the other: everything that both have works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, MCPError
+from mcp_clients import mcp_client, text_of
+from mcp_types import ElicitResult
+from real_processes import FIXTURES
+from served_hub import ServedHub, served, write_config
+
+pytestmark = pytest.mark.anyio
+
+REFERENCE = str(FIXTURES / "reference_server.py")
+ANSWER = {"username": "ada", "email": "ada@example.org", "name": "Ada"}
+# (era of the server, mode of the client)
+BRIDGED = [("handshake", "auto"), ("modern", "legacy")]
+
+
+@pytest.fixture(scope="module", params=BRIDGED, ids=["modern client", "handshake client"])
+def bridged(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServedHub, str]]:
+    """A hub with a server that speaks one generation only, and the mode of a client that speaks the other."""
+    only, mode = request.param
+    server = {"command": sys.executable, "args": [REFERENCE, "--only", only]}
+    with served(write_config(tmp_path_factory.mktemp("bridged"), servers={"reference": server})) as hub:
+        yield hub, mode
+
+
+async def answered(context: Any, params: Any) -> ElicitResult:
+    wanted = params.requested_schema["properties"]
+    return ElicitResult(action="accept", content={key: ANSWER[key] for key in wanted})
+
+
+def connected(bridged: tuple[ServedHub, str], **options: Any) -> Any:
+    hub, mode = bridged
+    return mcp_client(hub, mode, **options)
+
+
+async def test_the_client_and_the_server_are_of_different_generations(bridged: tuple[ServedHub, str]) -> None:
+    hub, mode = bridged
+    async with connected(bridged) as client:
+        await client.call_tool("test_simple_text")
+        with hub.client() as http:
+            eras = {slot["era"] for task in http.get("/v1/tasks").json()["tasks"] for slot in task["slots"]}
+        assert client.session.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
+        assert eras == {"handshake" if mode == "auto" else "modern"}
+
+
+async def test_lists_calls_prompts_and_resources_work(bridged: tuple[ServedHub, str]) -> None:
+    async with connected(bridged) as client:
+        assert "test_simple_text" in [tool.name for tool in (await client.list_tools()).tools]
+        assert "simple text" in text_of(await client.call_tool("test_simple_text"))
+        assert "test_simple_prompt" in [prompt.name for prompt in (await client.list_prompts()).prompts]
+        assert (await client.get_prompt("test_simple_prompt")).messages
+        assert "test://static-text" in [str(one.uri) for one in (await client.list_resources()).resources]
+        assert (await client.read_resource("test://static-text")).contents
+        assert len((await client.list_resource_templates()).resource_templates) == 1
+
+
+async def test_progress_reaches_the_client(bridged: tuple[ServedHub, str]) -> None:
+    seen: list[float] = []
+    everything = anyio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+        if progress == 100:
+            everything.set()
+
+    async with connected(bridged) as client:
+        await client.call_tool("test_tool_with_progress", progress_callback=on_progress)
+        with anyio.fail_after(30):
+            await everything.wait()
+    assert seen == [0, 50, 100]
+
+
+async def ask_the_user(client: Client, mode: str) -> str:
+    if mode == "auto":
+        return text_of(await client.call_tool("test_elicitation", {"message": "Who are you?"}))
+    return text_of(await client.call_tool("test_input_required_result_elicitation"))
+
+
+async def test_the_user_is_asked_in_the_way_that_the_client_knows(bridged: tuple[ServedHub, str]) -> None:
+    async with connected(bridged, elicitation_callback=answered) as client:
+        with anyio.fail_after(30):
+            assert "ada" in (await ask_the_user(client, bridged[1])).lower()
+
+
+async def test_what_only_one_generation_has_is_refused_by_name(bridged: tuple[ServedHub, str]) -> None:
+    if bridged[1] == "auto":
+        async with connected(bridged) as client:
+            with pytest.raises(MCPError, match="the client does not support elicitation/create"):
+                await client.call_tool("test_elicitation", {"message": "Who are you?"})
+        return
+    async with connected(bridged) as client:
+        with pytest.raises(MCPError, match="speaks only revision 2026-07-28"):
+            await client.subscribe_resource("test://watched-resource")
