@@ -166,7 +166,8 @@ class _LogFilter:
 class McpChannel:
     """A conversation that has been set up. See `channel.base.Channel` for the contract."""
 
-    def __init__(self, dispatcher: Relay, *, evidence: Callable[[], ExitInfo]) -> None:
+    def __init__(self, server: str, dispatcher: Relay, *, evidence: Callable[[], ExitInfo]) -> None:
+        self._server = server
         self.info = ServerInfo("", "", "")
         self.pid: int | None = None
         self.on_tools_changed: Callable[[], None] | None = None
@@ -190,13 +191,15 @@ class McpChannel:
             page = await self.request("tools/list", {"cursor": cursor} if cursor else None)
             listed = page.get("tools")
             if not isinstance(listed, list):
-                raise ProtocolViolation("tools/list answered without a list of tools", sent="maybe")
+                raise ProtocolViolation(f"server {self._server!r} answered tools/list without a list of tools")
             tools += [tool for tool in listed if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
             cursor = page.get("nextCursor")
             if not cursor:
                 self._header_maps = {tool["name"]: header_map(tool) for tool in tools}
                 return tools
-        raise ProtocolViolation(f"tools/list has more than {_MAX_PAGES} pages; its cursor never ends", sent="maybe")
+        raise ProtocolViolation(
+            f"tools/list of server {self._server!r} has more than {_MAX_PAGES} pages; its cursor never ends"
+        )
 
     async def call_tool(
         self,
@@ -306,7 +309,7 @@ class McpChannel:
             raise self._translated(exc) from exc
         except ValidationError as exc:
             raise ProtocolViolation(
-                f"the answer to {method} is not valid JSON-RPC: {exc.error_count()} errors"
+                f"the answer of server {self._server!r} to {method} is not valid JSON-RPC: {exc.error_count()} errors"
             ) from exc
 
     def _translated(self, exc: MCPError) -> Exception:
@@ -317,7 +320,7 @@ class McpChannel:
             self._dispatcher.ended.set()
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
         if exc.code == PARSE_ERROR and exc.message.startswith(_UNREADABLE):
-            return ProtocolViolation("the server sent half an answer, or one that is no JSON-RPC", sent="maybe")
+            return ProtocolViolation(f"server {self._server!r} sent half an answer, or one that is no JSON-RPC")
         return Refused(exc.code, exc.message, exc.error.data)
 
     def _modern_headers(
@@ -528,7 +531,7 @@ async def conversation(
     spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], ExitInfo], profile: ClientProfile = OWN_PROFILE
 ) -> AsyncIterator[McpChannel]:
     """Set up a conversation over a dispatcher; leaving ends it, not the transport."""
-    channel = McpChannel(dispatcher, evidence=evidence)
+    channel = McpChannel(spec.name, dispatcher, evidence=evidence)
     async with anyio.create_task_group() as running:
         await running.start(dispatcher.run, channel.asked, _ignored)
         with anyio.move_on_after(spec.start_timeout_s) as start:

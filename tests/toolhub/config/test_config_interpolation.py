@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from task_values import BAD_VALUES
 
 from toolhub.config import ServerSpec, parse_config, parse_server
 from toolhub.config.interpolate import FromEnvironment, TaskVariable, parse
@@ -153,21 +154,6 @@ def test_what_the_environment_brings_is_never_read_as_a_reference() -> None:
     assert spec.for_task({"id": "7"}).env == {"A": "5$7${task.no}${task.x}"}
 
 
-BAD_VALUES = [
-    "",
-    ".",
-    "..",
-    ".hidden",
-    "-option",
-    "a/b",
-    "../../../../etc",
-    "a b",
-    "a\0b",
-    "a\x1b[2J",
-    "a\nb",
-    "ä",
-    "a" * 129,
-]
 GOOD_VALUES = ["a", "7", "_x", "task-4711", "gaia.2023:level-1_x..y", "a" * 128]
 
 

@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from in_memory_hub import WAIT_TIMEOUT_S, Pausing, Running, a_hub, a_spec, echo
+from task_values import BAD_VALUES
 
 from toolhub import ConfigError, Hub, HubClosed, Overloaded, StartError, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer
@@ -332,24 +333,7 @@ async def test_a_hub_without_a_config_has_no_servers():
             await task.call("memory", "echo")
 
 
-BAD_IDS = [
-    "",
-    ".",
-    "..",
-    ".hidden",
-    "-option",
-    "a/b",
-    "../../../../etc",
-    "a b",
-    "a\0b",
-    "a\x1b[2J",
-    "a\nb",
-    "ä",
-    "a" * 129,
-]
-
-
-@pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
+@pytest.mark.parametrize("bad", BAD_VALUES, ids=ascii)
 async def test_an_id_that_could_leave_its_place_opens_nothing(bad):
     server = MemoryServer(echo=echo)
     async with a_hub(server, memory={"cwd": "work/${task.id}", "keep_warm": True}) as hub:
