@@ -62,8 +62,9 @@ def _plain_names(tools: Sequence[Owned], prefix: Prefix) -> set[str]:
         return set()
     if prefix == "never":
         return set(owners)
-    in_use = {qualified(tool) for tool in tools if owners[tool.name] > 1}
-    return {name for name, count in owners.items() if count == 1} - in_use
+    # Calls may always use qualified names. A server must not get another's calls by naming a tool like that.
+    reserved = {qualified(tool) for tool in tools}
+    return {name for name, count in owners.items() if count == 1} - reserved
 
 
 def _shortened(name: str) -> str:

@@ -28,6 +28,8 @@ def complete_tool(context: typer.Context, incomplete: str) -> list[str]:
 
         config = load_config(find_config(context.params.get("config")))
         server = config.servers[context.params["server"]]
+        if ":" in (server.builtin or ""):
+            return []  # a shell completes in any folder: no function that a config there names may run
         tools = run(functools.partial(known_tools, config, server))
         return _beginning_with(incomplete, tools or ())
     except Exception:  # see the module

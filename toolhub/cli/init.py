@@ -108,7 +108,7 @@ def _distinct(configs: list[FoundConfig], home: Path) -> list[FoundServer]:
 def _print_found(configs: list[FoundConfig], mirothinker: Path | None, home: Path, folder: Path) -> None:
     lines = [
         f"  {config.program}, {_short(config.path, home)}: "
-        f"{config.problem or ', '.join(server.name for server in config.servers)}"
+        f"{_printable(config.problem) or ', '.join(server.name for server in config.servers)}"
         for config in configs
     ]
     if mirothinker:
@@ -132,7 +132,7 @@ def _text(servers: list[FoundServer], mirothinker: Path | None) -> str:
 
 def _entry(server: FoundServer) -> Iterator[str]:
     for note in server.notes:
-        yield f"  # {''.join(filter(str.isprintable, ' '.join(note.split())))}"
+        yield f"  # {_printable(' '.join(note.split()))}"
     text = yaml.safe_dump(
         {server.name: server.data}, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
     )
@@ -154,7 +154,8 @@ def _warn_of_secrets(path: Path, servers: list[FoundServer]) -> None:
     secrets = [f"{server.name} ({', '.join(where)})" for server in servers if (where := server.plain_secrets)]
     if secrets:
         sys.stderr.write(
-            f"toolhub: warning: {path} contains secrets, as the files that they are from do: {', '.join(secrets)}. "
+            f"toolhub: warning: {path} contains secrets, as the files that they are from do: "
+            f"{_printable(', '.join(secrets))}. "
             "Better replace them by references such as ${API_KEY}, and do not commit the file\n"
         )
 
@@ -168,6 +169,11 @@ def _print_next(path: Path, servers: list[FoundServer], *, is_example: bool) -> 
     if is_example:
         print(f'  toolhub call{option} clock get_current_time \'{{"timezone": "UTC"}}\'')
     print(f"  toolhub serve{option}      # run the hub")
+
+
+def _printable(text: str) -> str:
+    """The text without characters that could control a terminal. The files that were found may be anybody's."""
+    return "".join(filter(str.isprintable, text))
 
 
 def _short(path: Path, home: Path) -> str:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import yaml
-
 from toolhub.config.desktop import read_entry
+from toolhub.config.document import read_document
 from toolhub.config.interpolate import map_texts, texts
 from toolhub.config.load import parse_server
 from toolhub.config.redact import named_secrets, secret_arguments
@@ -30,8 +29,11 @@ Json = dict[str, Any]
 
 _MAX_BYTES = 16 << 20
 _REQUIRED_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}", re.ASCII)
-# A comment or a comma before a closing bracket, which VS Code allows in JSON; or a string, which may contain both.
-_NOT_JSON = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[}\]])', re.DOTALL)
+# VS Code allows comments in JSON, and a comma before a closing bracket. A string may contain both. Each pattern takes
+# linear time on any text: where a string or a comment begins, it always matches, if need be up to the end of the text.
+_STRING = r'("(?:\\.?|[^"\\])*(?:"|\Z))'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[}\]])", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _look_into(place: Place, home: Path, folder: Path) -> FoundConfig:
         servers = place.read(place.path)
         found = (_translate(name, entry, home, folder) for name, entry in servers.items())
         return FoundConfig(place.program, place.path, tuple(server for server in found if server is not None))
-    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as exc:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError, ConfigError) as exc:
         first_line = (str(exc) or type(exc).__name__).splitlines()[0]
         return FoundConfig(place.program, place.path, problem=f"cannot be read: {first_line}")
 
@@ -131,7 +133,9 @@ def _read_json(path: Path) -> Json:
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError(f"it has more than {_MAX_BYTES} bytes")
     text = path.read_text(encoding="utf-8-sig")
-    data = json.loads(_NOT_JSON.sub(lambda match: match[1] or "", text)) if text.strip() else {}
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(lambda match: match[1] or "", text)
+    data = json.loads(text) if text.strip() else {}
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
     return data
@@ -143,7 +147,7 @@ def _miroflow_tools(folder: Path) -> Json:
     python = checkout / ".venv/bin/python"
     servers = {}
     for path in sorted(folder.glob("*.yaml")):
-        tool = yaml.safe_load(path.read_text())
+        tool = read_document(path).data
         program = tool["tool_command"]
         servers[str(tool["name"])] = {
             "command": str(python) if program == "python" and python.exists() else program,

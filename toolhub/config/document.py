@@ -24,6 +24,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _TEXT_FIELDS = ("env", "headers", "args")
+# A few lines of YAML can stand for any number of values, because aliases may contain aliases.
+_MAX_VALUES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class _Positions:
     path: str
     lines: dict[Key, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    visited: int = 0
 
     def of(self, root: yaml.Node | None) -> SourceFile:
         if root is not None:
@@ -148,6 +151,7 @@ class _Positions:
 
     def _visit(self, node: yaml.Node, key: Key, line: int, above: tuple[yaml.Node, ...]) -> None:
         self.lines[key] = line
+        self._count(line)
         if node in above:
             raise ConfigError("an alias refers to what contains it", path=self.path, line=line)
         if isinstance(node, yaml.MappingNode):
@@ -177,7 +181,14 @@ class _Positions:
     def _visit_merged(self, node: yaml.Node, key: Key, above: tuple[yaml.Node, ...]) -> None:
         for merged in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if isinstance(merged, yaml.MappingNode) and merged not in above:
+                self._count(merged.start_mark.line + 1)
                 self._visit_mapping(merged, key, (*above, merged))
+
+    def _count(self, line: int) -> None:
+        self.visited += 1
+        if self.visited > _MAX_VALUES:
+            message = f"has more than {_MAX_VALUES} values, aliases written out; use fewer aliases"
+            raise ConfigError(message, path=self.path, line=line)
 
 
 def _is_text(key: Key) -> bool:

@@ -15,7 +15,7 @@ from toolhub_command import Done, Shell
 
 from toolhub.cli.init import EXAMPLE_SERVERS, OPTIONAL
 from toolhub.config import Config, load_config, parse_config
-from toolhub.config.discover import find_configs, places
+from toolhub.config.discover import _read_json, find_configs, places
 
 SECRET = "sk-0123456789"
 
@@ -160,6 +160,28 @@ def test_what_cannot_be_used_is_told_and_does_not_stop_the_rest(home: Home) -> N
     good, other = found["project/.mcp.json"].servers
     assert good.data == {"command": "x"} and other.data["disabled"] and "needs exactly one of" in other.notes[0]
     assert home("init").returncode == 0 and list(home.config().servers) == ["good"]
+
+
+def test_a_hostile_project_costs_little_time_and_memory_and_writes_nothing_to_the_terminal(home: Home) -> None:
+    """`toolhub init` reads the files of whatever folder it runs in."""
+    unclear = "[" + "," + "/**/" * 60 + "//" * 60 + '"\\"' * 50_000 + "/*" * 50_000
+    home.write("project/.vscode/mcp.json", unclear)
+    bomb = "\n".join(f"a{n}: &a{n} [{', '.join(f'*a{n - 1}' if n else 'x' for _ in range(9))}]" for n in range(12))
+    home.write("project/config/tool/bomb.yaml", f"{bomb}\nname: bomb\ntool_command: python\nargs: *a11\n")
+    escape = "\x1b]0;title\x07"
+    entry = {"command": "x", "env": {f"A_KEY{escape}": SECRET}, f"other{escape}": 1}
+    home.write("project/.mcp.json", {"mcpServers": {f"good{escape}": entry}})
+    done = home("init")
+    assert done.returncode == 0 and "\x1b" not in done.stdout + done.stderr
+    assert done.stdout.count("cannot be read") == 2 and "use fewer aliases" in done.stdout
+    assert "\x1b" not in (home.project / "hub.yaml").read_text()
+
+
+@pytest.mark.quick
+def test_comments_and_last_commas_are_no_json_and_stay_in_strings(home: Home) -> None:
+    text = '{"a": "// , ] /* \\" */", /* , */ "b": [1, 2, // last\n ], /**/ } // end'
+    home.write("a.json", text)
+    assert _read_json(home.folder / "a.json") == {"a": '// , ] /* " */', "b": [1, 2]}
 
 
 @pytest.mark.quick

@@ -87,6 +87,13 @@ def test_a_shell_completes_servers_and_their_tools(shell: Shell) -> None:
     assert completed(shell, "toolhub", "call", "--hub", f"unix://{shell.folder}/none.sock", "") == []
 
 
+def test_completion_runs_no_function_that_a_config_names(shell: Shell) -> None:
+    (shell.folder / "found.py").write_text("from pathlib import Path\nPath('executed').touch()\ncreate = None\n")
+    (shell.folder / "hub.yaml").write_text("servers: {bad: {builtin: 'found:create'}}")
+    assert completed(shell, "toolhub", "call", "bad", "", PYTHONPATH=str(shell.folder)) == []
+    assert not (shell.folder / "executed").exists()
+
+
 def test_a_shell_completes_the_tools_that_a_server_has_listed_and_the_servers_of_a_hub(echo: Shell) -> None:
     assert "echo" in echo("tools", "echo").stdout
     assert completed(echo, "toolhub", "call", "echo", "ec") == ["echo"]

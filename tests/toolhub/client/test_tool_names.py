@@ -41,6 +41,12 @@ def test_on_collision_a_plain_name_never_hides_a_qualified_one() -> None:
     assert len(exposed) == 3 and exposed["a__read"] is tools[0] and tools[2] in exposed.values()
 
 
+def test_on_collision_no_server_gets_the_qualified_name_of_anothers_tool() -> None:
+    """Calls may use qualified names always. A server could else name a tool so that it gets the calls of another's."""
+    tools = [tool("evil", "files__read"), tool("files", "read")]
+    assert exposed_names(tools, prefix="collision") == {"evil__files__read": tools[0], "read": tools[1]}
+
+
 def test_never_the_first_servers_tool_has_the_name() -> None:
     exposed = exposed_names([*FIRST, *MORE], prefix="never")
     assert list(exposed) == ["read", "write", "search"]

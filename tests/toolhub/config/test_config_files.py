@@ -153,6 +153,14 @@ def test_a_number_nobody_can_read_is_refused(write: Write) -> None:
     assert "does not fit its tag" in str(refusal(write("hub: {port: !!int x}")))
 
 
+def test_aliases_that_stand_for_too_many_values_are_refused(write: Write) -> None:
+    values = [f"a{n}: &a{n} [{', '.join(f'*a{n - 1}' if n else 'x' for _ in range(9))}]" for n in range(12)]
+    aliases = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12)]
+    merged = ["a0: &a0 {b: c}", *aliases]
+    for lines in (values, merged):
+        assert "use fewer aliases" in str(refusal(write("\n".join(lines))))
+
+
 def test_an_alias_inside_itself_is_refused(write: Write) -> None:
     error = refusal(write("hub: &h\n  port: *h\n"))
     assert error.line == 2 and "alias" in str(error)
