@@ -92,6 +92,7 @@ async def test_the_user_is_asked_in_the_way_that_the_client_knows(bridged: tuple
             assert "ada" in (await ask_the_user(client, bridged[1])).lower()
 
 
+@pytest.mark.filterwarnings("ignore:resources/subscribe is removed")
 async def test_what_only_one_generation_has_is_refused_by_name(bridged: tuple[ServedHub, str]) -> None:
     if bridged[1] == "auto":
         async with connected(bridged) as client:
