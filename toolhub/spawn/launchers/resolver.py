@@ -1,9 +1,9 @@
 """Remember which commands npx and uvx execute, so that the next start needs no launcher.
 
-A launcher takes half a second to find the same program again, and stays in memory beside the server: 30 MiB of `npx`, 40
-to 80 MiB of `uvx`, for each process (measured). When a server has started, the resolver inspects the process below its
-launcher: its program, its script, and the folders that the launcher put in front of PATH. If these are certain, it saves
-them, and the next starts execute the program directly.
+A launcher takes half a second to find the same program again, and stays in memory beside the server: 30 MiB of `npx`,
+40 to 80 MiB of `uvx`, for each process (measured). When a server has started, the resolver inspects the process below
+its launcher: its program, its script, and the folders that the launcher put in front of PATH. If these are certain,
+it saves them, and the next starts execute the program directly.
 An entry is valid until one of its files changes; without an exact version also at most a day. An entry holds neither
 the server's arguments nor its environment, only the variables that the launchers themselves add.
 """
