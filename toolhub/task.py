@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
@@ -77,7 +77,6 @@ class HubTask:
         self._closed = False
         self._users = 0
         self.context = shared.builtin_context(task_id)
-        self._listeners: list[Callable[[str], None]] = []
         self._servers = {name: self._bind(spec) for name, spec in specs.items()}
         self._limiter = ConcurrencyLimiter(f"task {task_id!r}", shared.task_concurrency, shared.queue)
         self._limiters = {
@@ -225,8 +224,8 @@ class HubTask:
         """Return the tools of one server, or of all that can be reached, in the config's order.
 
         fresh: ask the servers themselves, which starts them in parallel. Otherwise the catalog may answer from an
-        earlier run; if a server later lists something else, `on_tools_changed` callbacks are called. With `server=None`
-        a server that cannot be reached is left out (see `tools_by_server`).
+        earlier run; if a server later lists something else, callbacks of `Hub.on_tools_changed` are called. With
+        `server=None` a server that cannot be reached is left out (see `tools_by_server`).
         """
         if server is not None:
             server_named(self.specs, server)
@@ -355,16 +354,6 @@ class HubTask:
             if server.spec.keep_warm and server.spec.share != "call":
                 self._owners.start_soon(_warm_quietly, server.slot())
 
-    def on_tools_changed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` (without waiting) whenever a server of the hub says that its tools changed."""
-
-        def listener(server: str) -> None:
-            if server in self._servers:
-                callback()
-
-        self._listeners.append(listener)
-        self._shared.tools_listeners.append(listener)
-
     async def renew(self) -> None:
         """Renew the lease. Raises TaskClosed."""
         self._renew()
@@ -402,8 +391,6 @@ class HubTask:
         for call in self._calls:
             call.cancel()
         self._caches.close()
-        while self._listeners:
-            self._shared.tools_listeners.remove(self._listeners.pop())
         async with anyio.create_task_group() as closing:
             for slot in self.own_slots():
                 closing.start_soon(slot.aclose)

@@ -25,7 +25,7 @@ _CLOSE_S = 60.0
 class RemoteTask:
     """A task, made by `RemoteHub.task()`. It renews its own lease. Use it from any thread and event loop.
 
-    Unlike `HubTask` it has no `on_tools_changed`: the task API does not push events. `tools()` asks the hub each time.
+    It has what a `HubTask` has for agents, apart from `sandboxes`. `tools()` asks the hub each time.
     """
 
     def __init__(self, transport: Transport, opened: Json, *, timeout: float | None) -> None:

@@ -301,18 +301,6 @@ async def test_a_server_that_says_its_tools_changed_is_asked_again():
         assert heard == ["memory"]
 
 
-async def test_a_listener_leaves_with_its_task_and_hears_of_that_task_s_servers_only():
-    server, heard = MemoryServer(echo=echo), []
-    async with a_hub(server, ours={"args": ["--ours"]}) as hub:
-        async with hub.task(servers={"theirs": a_spec("theirs")}) as task, hub.task() as other:
-            other.on_tools_changed(lambda: heard.append("other"))
-            task.on_tools_changed(lambda: heard.append("task"))
-            await task.tools("theirs")
-            server.live[0].on_tools_changed()
-            assert heard == ["task"]
-        assert hub._tools_listeners == []
-
-
 async def test_any_request_is_passed_on_to_the_server():
     server = MemoryServer(echo=echo)
 
