@@ -312,12 +312,17 @@ class HubTask:
             async with await self._lease(call, uses_state=False) as session:
                 return session.info
 
-    async def tool(self, server: str, name: str) -> ToolInfo | None:
-        """Return what is known of a tool. A server whose tools are not known is asked for them."""
+    async def tool_with_headers(self, server: str, name: str) -> ToolInfo | None:
+        """Return a tool of which clients repeat parameters in headers; None for others.
+
+        A server whose tools are not known is asked for them. One that is reached over HTTP sees the headers itself.
+        """
         bound = self._servers[server]
-        if not self._shared.catalog.is_known(bound.key, bound.spec):
+        if bound.spec.transport in ("http", "sse"):
+            return None
+        if bound.tools_with_headers is None:
             await self.tools(server)
-        return self._shared.catalog.tool(bound.key, bound.spec, name)
+        return (bound.tools_with_headers or {}).get(name)
 
     def offered(self, server: str, tools: list[Json]) -> list[Json]:
         """Return the tools of a server's own list that the config offers, with what the config declares of them."""

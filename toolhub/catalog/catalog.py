@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from toolhub.catalog.store import CatalogStore
 from toolhub.config import ServerSpec
@@ -43,12 +43,9 @@ class Catalog:
         tools = self._known(key, spec)
         return None if tools is None else copy.deepcopy(list(tools.values()))
 
-    def is_known(self, key: str, spec: ServerSpec) -> bool:
-        return self._known(key, spec) is not None
-
-    def tool(self, key: str, spec: ServerSpec, name: str) -> ToolInfo | None:
-        """Return one tool, which must not be changed; None if it is not known."""
-        return (self._known(key, spec) or {}).get(name)
+    def tools(self, key: str, spec: ServerSpec) -> Mapping[str, ToolInfo] | None:
+        """Return the tools by name; they must not be changed. Another answer of the server is another object."""
+        return self._known(key, spec)
 
     def put(self, key: str, spec: ServerSpec, wire: Iterable[Json]) -> list[ToolInfo]:
         """Store a copy of what `tools/list` answered; return the tools."""

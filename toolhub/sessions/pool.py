@@ -11,6 +11,7 @@ import anyio.abc
 
 from toolhub.catalog.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
+from toolhub.channel.mcp import header_map
 from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout, ToolhubError
 from toolhub.extensions import BuiltinContext, SandboxProvider
@@ -120,6 +121,8 @@ class SessionPool:
     """Calls that ended and may have changed what the server keeps (see `layers.sameness`)."""
     changes: int = 0
     """How often the server said that its tools changed."""
+    _looked_at: Mapping[str, ToolInfo] | None = None
+    _with_headers: Mapping[str, ToolInfo] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -257,6 +260,15 @@ class SessionPool:
             async with self.lease(uses_state=False) as session:
                 tools = await self._ask(session)
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
+
+    @property
+    def tools_with_headers(self) -> Mapping[str, ToolInfo] | None:
+        """The tools of which clients repeat parameters in headers; None if the tools are not known."""
+        known = self.shared.catalog.tools(self.key, self.spec)
+        if known is not self._looked_at:
+            self._looked_at = known
+            self._with_headers = {name: tool for name, tool in (known or {}).items() if header_map(tool.raw)}
+        return None if known is None else self._with_headers
 
     def offered(self, wire: list[Json]) -> list[Json]:
         """Return the tools of a list that are offered, with the config's declarations."""

@@ -18,7 +18,7 @@ import anyio.abc
 
 from toolhub.channel.base import Channel
 from toolhub.config import ServerSpec
-from toolhub.errors import CircuitOpen, HubClosed, Overloaded, SessionLost, StartError
+from toolhub.errors import CircuitOpen, HubClosed, Overloaded, ProtocolViolation, SessionLost, StartError
 from toolhub.layers.clone import clone_error
 from toolhub.limits.backoff import Backoff, RestartIntensity
 from toolhub.limits.budget import Budget
@@ -269,11 +269,23 @@ class Slot:
     def _started(self, held: Held[Session]) -> None:
         self._held = held
         held.value.listen(self.listeners)
+        if any(listener.subscriptions or listener.log_level for listener in self.listeners):
+            self._owners.start_soon(self._restore, held.value, name=f"restore {self.spec.name}")
         self.state = advance(self.state, SlotEvent.STARTED)
         self._events.ready(self.spec, self.key.owner, pid=held.value.pid, seconds=self.start_seconds or 0.0)
         self._owners.start_soon(self._watch, held, name=f"watch {self.spec.name}")
         if self._on_session is not None:
             self._on_session(held.value)
+
+    async def _restore(self, session: Session) -> None:
+        """Tell a server that was started again what its clients had asked the one before for."""
+        wanted = [("resources/subscribe", {"uri": uri}) for one in tuple(self.listeners) for uri in one.subscriptions]
+        levels = [("logging/setLevel", {"level": one.log_level}) for one in tuple(self.listeners) if one.log_level]
+        try:
+            for method, params in wanted + levels if session.info.era == "handshake" else []:
+                await session.request(method, params)
+        except (SessionLost, ProtocolViolation) as exc:
+            self.last_error = str(exc)  # the clients hear of it with their next call
 
     async def _watch(self, held: Held[Session]) -> None:
         """Wait for the session's end and record it."""

@@ -8,7 +8,6 @@ from mcp_types import methods as specified
 from pydantic import ValidationError
 
 from toolhub.channel.base import Refused
-from toolhub.channel.mcp import header_map
 from toolhub.model import Json
 from toolhub.serve.mcp.client import INVALID_PARAMS, ClientRequest
 
@@ -26,17 +25,12 @@ def check_modern(method: str, version: str, params: Json | None) -> None:
 
 
 async def check_headers(server: str, tool: str, request: ClientRequest) -> None:
-    """Refuse a tool call over HTTP whose headers and arguments differ. Raises Refused.
-
-    A server that is reached over HTTP gets the headers and checks them itself.
-    """
+    """Refuse a tool call over HTTP whose headers and arguments differ. Raises Refused."""
     arguments = (request.params or {}).get("arguments")
     if request.era != "modern" or request.headers is None or not (arguments or request.headers):
         return
-    if request.task.specs[server].transport in ("http", "sse"):
-        return
-    known = await request.task.tool(server, tool)
-    if known is not None and header_map(known.raw):
+    known = await request.task.tool_with_headers(server, tool)
+    if known is not None:
         given = arguments if isinstance(arguments, dict) else {}
         rejection = validate_mcp_param_headers(known.input_schema, given, request.headers)
         if rejection is not None:
