@@ -87,6 +87,8 @@ _DISCOVER_S = 5.0
 _MAX_PAGES = 1000
 # How often a server may answer that it needs more from the client. The specification's own limit.
 _MAX_ROUNDS = 10
+# Requests of one server that wait for their answers at once. Each costs the hub some 8 KB.
+_MOST_QUESTIONS = 100
 # What the SDK's client answers to questions that it does not support, word by word.
 _UNSUPPORTED = {
     "sampling/createMessage": "Sampling not supported",
@@ -178,6 +180,8 @@ class McpChannel:
         self._numbers = itertools.count(1)
         self._relaying: dict[int | str, _Relaying] = {}
         self._own_requests = 0
+        self._questions = 0
+        """The requests of the server that clients have not answered yet."""
         self._header_maps: dict[str, Any] = {}
         """For each tool the parameters that are repeated in headers, as it was listed last."""
         dispatcher.on_raw_notification = self._notified
@@ -344,10 +348,15 @@ class McpChannel:
         """Answer a request of the server: the client answers whose request is in flight."""
         if method == "ping":
             return {}
+        if self._questions >= _MOST_QUESTIONS:
+            raise MCPError(INVALID_REQUEST, f"{_MOST_QUESTIONS} requests of this server wait for their answers already")
+        self._questions += 1
         try:
             return await self._answerer(method).request(method, dict(params) if params is not None else None)
         except Refused as exc:
             raise MCPError(exc.code, exc.message, exc.data) from exc
+        finally:
+            self._questions -= 1
 
     def _answerer(self, method: str) -> Requester | Listener:
         """Return the client that a question is for. Most transports do not say which request it belongs to."""
@@ -513,9 +522,15 @@ def header_map(tool: Json) -> Any:
     return x_mcp_header_map(schema) if isinstance(schema, dict) else {}
 
 
+# Python refuses to read a number of thousands of digits.
+_MOST_DIGITS = 18
+
+
 def _as_number(key: Any) -> int | str:
     """Return the key of a request of ours. A server may send an id back as text."""
-    return int(key) if isinstance(key, str) and key.isdecimal() else key if isinstance(key, int) else ""
+    if isinstance(key, str):
+        return int(key) if len(key) <= _MOST_DIGITS and key.isdecimal() else ""
+    return key if isinstance(key, int) else ""
 
 
 async def _tell(listeners: list[LogFn], params: Mapping[str, Any] | None) -> None:

@@ -15,7 +15,9 @@ from toolhub.serve.responses import json_response
 
 
 class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # pydantic would keep the latest 16,384 strings of all bodies: ids of tasks and texts that never come again. They
+    # lie between what is freed, so that a hub could return little of the memory of a busy hour.
+    model_config = ConfigDict(extra="forbid", frozen=True, cache_strings="keys")
 
 
 class OpenTask(Body):

@@ -93,7 +93,7 @@ def event_text(event: bytes) -> bytes:
 def event_data(event: bytes) -> Any:
     """The JSON that an event carries; None for `[DONE]`, comments and events without data. Raises ValueError."""
     text = event_text(event)
-    return from_json(text) if text and text != DONE else None
+    return from_json(text, cache_strings="keys") if text and text != DONE else None
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class ChunkStream:
 
     def _chunk(self, text: bytes) -> Any:
         try:
-            chunk = from_json(text)
+            chunk = from_json(text, cache_strings="keys")
         except ValueError as exc:
             raise AttemptFailed("the stream is not JSON", is_endpoint_fault=False) from exc
         if isinstance(chunk, dict) and chunk.get("error"):
@@ -217,7 +217,7 @@ class ChatTransport:
             async with self.http.stream(method, self.endpoint + path, json=body, headers=dict(headers)) as response:
                 if not response.is_success:
                     raise await self.refusal(response)
-                return from_json(await read_body(response, MAX_BODY_BYTES))
+                return from_json(await read_body(response, MAX_BODY_BYTES), cache_strings="keys")
         except HTTP_ERRORS as exc:
             raise connection_failure(exc, self.secrets) from exc
         except ValueError as exc:

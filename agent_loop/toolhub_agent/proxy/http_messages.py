@@ -125,7 +125,7 @@ def read_object(raw: bytes) -> Json:
 
 def _parse_json(raw: bytes) -> Any:
     try:
-        return from_json(raw)
+        return from_json(raw, cache_strings="keys")
     except ValueError:
         return json.loads(raw)  # the json module also accepts half a surrogate pair, which a cut-off text may end with
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from mcp import Client, MCPError
-from mcp_clients import MODES, RawClient, mcp_client, text_of
+from mcp_clients import MODES, PROTOCOL, RawClient, mcp_client, text_of
 from mcp_types import ImageContent
-from served_hub import ServedHub
+from served_hub import ServedHub, served, stub, write_config
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +112,36 @@ def test_unknown_fields_of_a_result_survive(raw: RawClient) -> None:
 def test_a_relayed_error_is_a_json_rpc_error_on_the_wire(raw: RawClient) -> None:
     error = raw.request("tools/call", {"name": "echo", "arguments": {}})["error"]
     assert error["code"] == -32602 and error["message"].startswith("Invalid arguments")
+
+
+def test_a_server_that_asks_its_client_without_end_is_refused_beyond_a_number(tmp_path: Path) -> None:
+    config = write_config(tmp_path, servers={"asks": stub("asks_without_end")})
+    with served(config) as hub, hub.client() as client:
+        hello = {
+            "protocolVersion": PROTOCOL,
+            "capabilities": {"sampling": {}},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        headers = {"Accept": "application/json, text/event-stream"}
+        begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        headers["Mcp-Session-Id"] = client.post("/mcp", json=begin, headers=headers).headers["mcp-session-id"]
+        params = {"name": "ask", "arguments": {"questions": 1000, "refused": 900}}
+        call = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": params}
+        events = client.post("/mcp", json=call, headers=headers, timeout=60).text
+    assert events.count('"method":"sampling/createMessage"') == 100
+    assert '"text":"900"' in events
+
+
+@pytest.mark.parametrize("number", [[], {}, 1.5], ids=str)
+def test_an_id_that_cannot_be_one_is_refused_and_cancels_nothing(client: httpx2.Client, number: Any) -> None:
+    accept = {"Accept": "application/json, text/event-stream"}
+    params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    message = {"jsonrpc": "2.0", "id": number, "method": "initialize", "params": params}
+    assert client.post("/mcp", json=message, headers=accept).status_code == 400
+    begun = client.post("/mcp", json=message | {"id": 1}, headers=accept)
+    session = accept | {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+    assert client.post("/mcp", json=cancel, headers=session).status_code == 202
 
 
 def test_a_request_without_a_session_is_refused(client: httpx2.Client) -> None:

@@ -50,10 +50,20 @@ def test_a_server_s_name_may_contain_the_separator() -> None:
         ("test://a.b", "test://a{x}b", True),
         ("test://axb", "test://a.b", False),
         ("search://?q=1", "search://{?q}", True),
+        ("a://1/2/3", "a://{x}/{y}/{z}", True),
+        ("a://1-2-3", "a://{x}-{y}", True),
+        ("a://", "a://{x}", True),
+        ("a://1", "a://{x}/", False),
     ],
 )
 def test_a_uri_fits_the_templates_it_can_come_from(uri: str, template: str, fits: bool) -> None:
     assert matches_template(uri, template) == fits
+
+
+@pytest.mark.parametrize("expression", ["{+x}", "{x}", "a{+x}", "{x}a"])
+def test_no_template_of_a_server_makes_the_hub_try_ways_without_end(expression: str) -> None:
+    assert not matches_template("x://" + "a" * 4000, "x://" + expression * 16 + "!")
+    assert not matches_template("x://a", "x://" + "{x}" * 1000)
 
 
 # --- ids and handles ------------------------------------------------------------------------------------------------
@@ -149,4 +159,5 @@ def test_finished_answers_are_kept_for_a_client_that_resumes_and_their_number_is
 def test_an_invented_event_id_finds_nothing() -> None:
     log = EventLog()
     log.open(is_resumable=True)
-    assert [log.find(key) for key in ("", "1", "1_x", "9_1", "_")] == [None] * 5
+    keys = ("", "1", "1_x", "9_1", "_", "1_" + "9" * 5000, "1_\N{ARABIC-INDIC DIGIT ONE}")
+    assert [log.find(key) for key in keys] == [None] * 7

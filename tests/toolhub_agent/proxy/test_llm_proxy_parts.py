@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolhub_agent.llm.transport import SseSplitter
+from toolhub_agent.llm.transport import SseSplitter, event_data
 from toolhub_agent.proxy.forward import is_usage_only
 from toolhub_agent.proxy.http_messages import ProxyRequest, inject_engine_fields, read_object
 from toolhub_agent.proxy.prefix_index import AssistantMessageFormat, fingerprints_of, prefix_hashes
@@ -124,3 +124,9 @@ def test_calls_are_known_by_tool_and_arguments():
     (other,) = pending_tool_calls("", native)
     assert other.arguments == wanted.arguments
     assert other.may_be("search") and not other.may_be("arch") and not other.may_be("find")
+
+
+def test_requests_and_events_leave_no_string_values_behind() -> None:
+    bodies = [read_object(b'{"content": "a text"}')["content"] for _ in range(2)]
+    events = [event_data(b'data: {"content": "a text"}\n\n')["content"] for _ in range(2)]
+    assert len({id(value) for value in bodies + events}) == 4

@@ -90,7 +90,8 @@ class McpClient:
 
     def cancel(self, params: Mapping[str, Any] | None) -> None:
         """Cancel the request that `notifications/cancelled` names."""
-        scope = self.running.get((params or {}).get("requestId", ""))
+        number = (params or {}).get("requestId")
+        scope = self.running.get(number) if isinstance(number, int | str) else None
         if scope is not None:
             scope.cancel()
 

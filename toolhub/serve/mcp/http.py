@@ -433,7 +433,11 @@ async def _read_message(receive: Receive) -> Json:
         message = await decode(bytes(body))
     except (ValueError, RecursionError):
         raise _HttpRefusal(400, "Parse error", PARSE_ERROR) from None
-    if not isinstance(message, dict) or not isinstance(message.get("params"), dict | None):
+    if (
+        not isinstance(message, dict)
+        or not isinstance(message.get("params"), dict | None)
+        or not isinstance(message.get("id"), int | str | None)
+    ):
         raise _HttpRefusal(400, "Body must be a single JSON-RPC request or notification object")
     return message
 

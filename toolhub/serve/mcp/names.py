@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from toolhub.tool_names import SEPARATOR, Prefix, exposed_names, qualified
 
-_EXPRESSION = re.compile(r"\{([^}]*)\}")
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+# The largest template and URI that are compared, which bounds the time.
+_MOST_EXPRESSIONS, _LONGEST_URI = 16, 4096
 
 
 class Owned(NamedTuple):
@@ -38,11 +40,33 @@ def near_names(name: str, known: Mapping[str, Owned]) -> list[str]:
 
 
 def matches_template(uri: str, template: str) -> bool:
-    """Whether a URI can come from a template of RFC 6570. `{+x}` and `{#x}` may contain slashes; others may not."""
-    pattern, position = "", 0
-    for expression in _EXPRESSION.finditer(template):
-        pattern += re.escape(template[position : expression.start()])
+    """Whether a URI can come from a template of RFC 6570. `{+x}` and `{#x}` may contain slashes; others may not.
+
+    Not a regular expression: a server's template could make it try ways without end, and stop the hub.
+    """
+    expressions = list(_EXPRESSION.finditer(template))
+    if len(expressions) > _MOST_EXPRESSIONS or len(uri) > _LONGEST_URI:
+        return False
+    places, position = {0}, 0  # all places of the URI up to which the template may have come
+    for expression in expressions:
+        places = _after_text(uri, template[position : expression.start()], places)
         inner = expression.group(1)
-        pattern += ".*" if inner[:1] in ("+", "#", "?", "&", "/") or inner.endswith("*") else "[^/?#]*"
+        takes_slashes = inner[:1] in ("+", "#", "?", "&", "/") or inner.endswith("*")
+        places = _after_expression(uri, places, takes_slashes=takes_slashes)
         position = expression.end()
-    return re.fullmatch(pattern + re.escape(template[position:]), uri) is not None
+    return len(uri) in _after_text(uri, template[position:], places)
+
+
+def _after_text(uri: str, text: str, places: set[int]) -> set[int]:
+    return {place + len(text) for place in places if uri.startswith(text, place)}
+
+
+def _after_expression(uri: str, places: set[int], *, takes_slashes: bool) -> set[int]:
+    if takes_slashes or not places:
+        return set(range(min(places), len(uri) + 1)) if places else places
+    reached, is_within = set(), False
+    for place in range(len(uri) + 1):
+        is_within = place in places or (is_within and uri[place - 1] not in "/?#")
+        if is_within:
+            reached.add(place)
+    return reached

@@ -6,6 +6,7 @@ again with the id of the last event that it saw. What is kept is bounded, per st
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ RETRY_MS = 500
 _MOST_EVENTS, _MOST_BYTES = 1024, 1 << 20
 # Finished streams that a client may still resume, and their bytes. An answer that is larger is not kept.
 _KEPT_STREAMS, _KEPT_BYTES = 64, 1 << 18
+_NUMBER = re.compile("[0-9]{1,18}")
 _EVENT_STREAM = b"text/event-stream"
 _JSON = b"application/json"
 Headers = list[tuple[bytes, bytes]]
@@ -164,7 +166,7 @@ class EventLog:
         """Return the stream of an event, and the event's number; None if it is not kept."""
         key, _, number = event_id.partition("_")
         stream = self._streams.get(key)
-        return (stream, int(number)) if stream is not None and number.isdecimal() else None
+        return (stream, int(number)) if stream is not None and _NUMBER.fullmatch(number) else None
 
     def detach(self) -> None:
         """End every response."""
