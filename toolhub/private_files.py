@@ -9,7 +9,10 @@ import os
 import shlex
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -30,12 +33,7 @@ def read_private(path: Path, *, limit: int) -> bytes:
 
     Raises OSError if it cannot be read or is larger, PermissionError if another user may have written it.
     """
-    # Non-blocking, because opening a named pipe would wait for a writer for ever.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise OSError(f"{path} is not a regular file of at most {limit} bytes")
+    with _regular_file(path, os.O_NOFOLLOW, limit) as (file, found):
         if found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(f"{path} belongs to another user, or other users can write to it; it is not used")
         return file.read(limit)
@@ -46,11 +44,7 @@ def read_secret(path: Path, *, limit: int) -> bytes:
 
     Raises OSError if it cannot be read or is larger than `limit` bytes, PermissionError if other users can read it.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise OSError(f"{path} is not a regular file of at most {limit} bytes")
+    with _regular_file(path, 0, limit) as (file, found):
         if found.st_uid != os.geteuid():
             raise PermissionError(f"{path} belongs to another user, who can read it")
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -59,6 +53,20 @@ def read_secret(path: Path, *, limit: int) -> bytes:
                 f"run: chmod 600 {shlex.quote(str(path))}"
             )
         return file.read(limit)
+
+
+@contextmanager
+def _regular_file(path: Path, flags: int, limit: int) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    # Non-blocking, because opening a named pipe would wait for a writer for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    try:
+        found = os.fstat(fd)  # before open(), which refuses a folder without saying its name
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+            raise OSError(f"{path} is not a regular file of at most {limit} bytes")
+        with open(fd, "rb", closefd=False) as file:
+            yield file, found
+    finally:
+        os.close(fd)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -32,12 +32,12 @@ from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 from toolhub_runtime import install_command
 
-# A module that comes with each extra.
+# A module that comes with this extra and with no other.
 EXTRAS = {
-    "hub": "mcp",
+    "hub": "prometheus_client",
     "servers": "stamina",
     "pages": "trafilatura",
-    "data": "pandas",
+    "data": "matplotlib",
     "e2b": "e2b_code_interpreter",
     "browser": "playwright",
     "agent": "json_repair",

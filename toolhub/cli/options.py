@@ -48,8 +48,10 @@ def _read_token_file(context: typer.Context, path: Path | None) -> str | None:
         token = read_secret(path, limit=_LONGEST_TOKEN).decode("ascii").strip()
     except PermissionError as exc:
         raise ConfigError(f"--token-file: {exc}") from exc
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"--token-file: cannot read a token from {path}: {exc}") from exc
+    except OSError as exc:
+        raise ConfigError(f"--token-file: {f'cannot read {path}: {exc.strerror}' if exc.strerror else exc}") from exc
+    except ValueError as exc:
+        raise ConfigError(f"--token-file: {path} must contain one token of ASCII characters") from exc
     if not token or any(character.isspace() for character in token):
         raise ConfigError(f"--token-file: {path} must contain one token and nothing else")
     return token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -154,10 +155,19 @@ def _print_configured(out: Console, server: Configured) -> None:
     out.print(f"  [dim]tools:[/] {escape(tools)}\n", soft_wrap=True)
 
 
+def _written(value: Any) -> str:
+    """A default as a config has it."""
+    if value in (None, ""):
+        return "none"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _short(options: dict[str, Any]) -> str:
     """The options on one line, sections such as `web` by their name alone."""
     named = dict.fromkeys(
-        f"{section}.*" if key else f"{name}={'none' if value in (None, '') else value}"
+        f"{section}.*" if key else f"{name}={_written(value)}"
         for name, value in options.items()
         for section, _, key in [name.partition(".")]
     )

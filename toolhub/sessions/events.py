@@ -52,7 +52,8 @@ class ServerEvents:
         """A start has begun. deaths: how often this server of this owner has died before."""
         health = self._of(spec)
         self._put(replace(health, starts=health.starts + 1))
-        again = f" again (it died or did not start {deaths} times)" if deaths else ""
+        ends = "death or failed start" if deaths == 1 else "deaths or failed starts"
+        again = f" again after {deaths} {ends}" if deaths else ""
         self._write(logging.INFO, "restart" if deaths else "start", spec, owner, f"is starting{again}")
 
     def ready(self, spec: ServerSpec, owner: str, *, pid: int | None, seconds: float) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from served_hub import stub, write_config
 from toolhub_command import Shell
 
@@ -97,6 +99,33 @@ def test_each_extra_is_recognised_by_a_module_of_its_own() -> None:
     for extra, module in EXTRAS.items():
         named = {re.split(r"[^\w.-]", line)[0].lower() for line in wanted if f"extra == '{extra}'" in line}
         assert named & {name.lower().replace("_", "-") for name in distributions[module]}, (extra, module)
+
+
+def test_the_module_of_an_extra_does_not_come_with_another_extra() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    brought = {extra: _brought_by(Requirement(f"{DISTRIBUTION}[{extra}]")) for extra in EXTRAS}
+    for extra, module in EXTRAS.items():
+        own = {canonicalize_name(name) for name in distributions[module]}
+        assert [other for other in EXTRAS if other != extra and own & brought[other]] == [], (extra, module)
+
+
+def _brought_by(wanted: Requirement) -> set[str]:
+    """The names of all distributions that an installer adds for a requirement."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(canonicalize_name(wanted.name), extra) for extra in ("", *wanted.extras)]
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # not needed on this platform
+        for needed in map(Requirement, lines):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(canonicalize_name(needed.name), each) for each in ("", *needed.extras)]
+    return {name for name, _ in seen}
 
 
 def test_the_report_has_no_secret_from_the_environment(reports: tuple[Any, str]) -> None:

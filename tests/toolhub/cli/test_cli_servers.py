@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,12 @@ def test_the_list_for_people_names_each_server_and_how_a_config_has_it(shell: Sh
     assert done.returncode == 0 and done.stderr == ""
     assert "task_planner" in done.stdout and "add_todo, list_todos" in done.stdout
     assert "clock: {builtin: clock}" in done.stdout
+
+
+def test_defaults_are_shown_as_a_config_writes_them(shell: Shell) -> None:
+    shown = shell("servers").stdout
+    assert "sandbox=true" in shown and "backends=[serper]" in shown
+    assert not re.search(r"=(True|False|None|\(\)|\[')", shown)
 
 
 def test_a_short_name_that_no_package_has_is_told_with_the_command_that_lists_them(shell: Shell) -> None:

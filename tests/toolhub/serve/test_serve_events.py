@@ -34,7 +34,7 @@ def test_a_server_s_start_death_and_restart_are_said_with_task_pid_and_calls(tmp
         died = rf"WARNING toolhub.servers: server 'echo' of task 't1' \(pid {pid}, calls in flight: t1-2\) "
         said(hub, died + "was killed by signal 9")
         pid = int(text_of(task.call("pid")))
-        said(hub, r"server 'echo' of task 't1' is starting again \(it died or did not start 1 times\)")
+        said(hub, r"server 'echo' of task 't1' is starting again after 1 death or failed start")
         os.kill(pid, signal.SIGKILL)
         said(hub, rf"server 'echo' of task 't1' \(pid {pid}, no call in flight\) was killed by signal 9")
         assert metric(client, "toolhub_session_deaths_total", server="echo") == 2

@@ -51,7 +51,7 @@ def test_a_server_that_all_tasks_share_is_said_to_be_shared(
     events: ServerEvents, caplog: pytest.LogCaptureFixture
 ) -> None:
     events.starting(a_spec("s"), "hub", deaths=2)
-    assert caplog.messages == ["server 's' shared by all tasks is starting again (it died or did not start 2 times)"]
+    assert caplog.messages == ["server 's' shared by all tasks is starting again after 2 deaths or failed starts"]
 
 
 def test_a_storm_of_deaths_writes_a_bounded_number_of_lines_and_says_how_many_more(
