@@ -23,4 +23,4 @@ async def _serve(config: Path | None, hub: str | None, token: str | None) -> Non
         else:
             from toolhub.serve.stdio import serve_stdio
 
-            await serve_stdio(task, prefix=read_config(config).hub.tool_prefix)
+            await serve_stdio(task, read_config(config).hub)

@@ -66,6 +66,8 @@ class HubSettings(Section):
     """Limits on what a client may send."""
     tool_prefix: Prefix = "collision"
     """When MCP clients see a tool as `server__tool`: `always`, where servers have tools of one name, or `never`."""
+    tools: Literal["all", "search"] = "all"
+    """What MCP clients see: `all` tools, or two with which a model can `search` for tools and call them."""
     drain_s: Pause = 5
     """Time for running calls to end when the hub stops."""
     log_level: LogLevel = "info"

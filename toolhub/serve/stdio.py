@@ -14,11 +14,11 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
+from toolhub.config.models import HubSettings
 from toolhub.model import Era, Json
 from toolhub.serve.mcp.client import INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object, version_of
 from toolhub.task import HubTask
-from toolhub.tool_names import Prefix
 
 # The longest message of the client.
 _LONGEST_BYTES = 1 << 26
@@ -122,15 +122,15 @@ def _error(number: int | str, error: Json) -> Json:
     return {"jsonrpc": "2.0", "id": number, "error": error}
 
 
-async def serve_stdio(task: HubTask, *, prefix: Prefix) -> None:
-    """Serve the client at stdin and stdout until stdin ends. prefix: see `tool_names`."""
+async def serve_stdio(task: HubTask, settings: HubSettings) -> None:
+    """Serve the client at stdin and stdout until stdin ends."""
     # What a library prints must not come between the messages.
     streams = _StandardStreams(stdin=os.dup(sys.stdout.fileno()), stdout=os.dup(sys.stdin.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.set_blocking(streams.stdout, False)
     async with anyio.create_task_group() as tasks:
         sink = StdinStream(streams, tasks)
-        connection = StdioConnection(task, Gateway(prefix, tasks), _ToClient(sink), tasks)
+        connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks)
         await StdoutStream(streams, limit=_LONGEST_BYTES).receive_loop(connection.take)
         sink.close()
         tasks.cancel_scope.cancel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -19,6 +19,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from toolhub import __version__
 from toolhub.channel.base import Refused
 from toolhub.channel.mcp import SUBSCRIPTION_META_KEY
+from toolhub.config.models import HubSettings
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json, ServerInfo
 from toolhub.serve.mcp.checks import check_headers, check_modern
@@ -27,8 +28,11 @@ from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.merged import Merged
 from toolhub.serve.mcp.questions import Questions
 from toolhub.task import HubTask
-from toolhub.tool_names import SEPARATOR, Prefix
+from toolhub.tool_names import SEPARATOR
 from toolhub.wire import error_to_wire
+
+if TYPE_CHECKING:
+    from toolhub.serve.mcp.search import ToolSearch
 
 SERVER_INFO = {"name": "toolhub", "version": __version__}
 # For errors of the hub itself: a server that does not start, a full queue, a deadline.
@@ -38,15 +42,17 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway:
-    """One per hub, or per process of `toolhub stdio`. prefix: when a server's name stands before that of its tools.
+    """One per hub, or per process of `toolhub stdio`. tasks: requests go on in it while clients answer questions."""
 
-    tasks: in which requests go on while their clients answer questions.
-    """
-
-    def __init__(self, prefix: Prefix, tasks: anyio.abc.TaskGroup) -> None:
-        self._prefix = prefix
+    def __init__(self, settings: HubSettings, tasks: anyio.abc.TaskGroup) -> None:
+        self._prefix = settings.tool_prefix
         self._questions = Questions(tasks)
-        self._merged = Merged(prefix)
+        self._merged = Merged(self._prefix)
+        self._search: ToolSearch | None = None
+        if settings.tools == "search":
+            from toolhub.serve.mcp.search import ToolSearch  # imports SQLite, which takes 20 ms
+
+            self._search = ToolSearch(self._merged)
         self._subscriptions: dict[ClientRequest, anyio.CancelScope] = {}
 
     def end_subscriptions(self) -> None:
@@ -63,7 +69,9 @@ class Gateway:
         except Refused as exc:
             outcome = {"error": error_object(exc.code, exc.message, exc.data)}
         except ToolNotFound as exc:
-            outcome = {"error": error_object(INVALID_PARAMS, str(exc))}
+            # In search mode the model has chosen the name, so it is told in a result, which it reads.
+            is_read = self._search is not None and request.method == "tools/call"
+            outcome = _failure(request, exc) if is_read else {"error": error_object(INVALID_PARAMS, str(exc))}
         except ToolhubError as exc:
             outcome = _failure(request, exc)
         except Exception:
@@ -83,12 +91,19 @@ class Gateway:
                 return await self._discover(request)
         if request.method == "subscriptions/listen":
             return await self._listen(request)
+        if self._search is not None and request.method in ("tools/list", "tools/call"):
+            return await self._search.answer(request, self._pass_on)
+        return await self._pass_on(request)
+
+    async def _pass_on(self, request: ClientRequest) -> Json:
         if self._questions.may_arise(request):
             return await self._questions.answer(request, self._relay)
         return await self._relay(request)
 
     async def _relay(self, request: ClientRequest) -> Json:
-        server = self._only_server(request.task)
+        # In search mode the gateway knows the names of a single server too: a wrong one leads to near ones.
+        is_searched = self._search is not None and request.method == "tools/call"
+        server = None if is_searched else self._only_server(request.task)
         result = await (self._merged.answer(request) if server is None else relay_to(server, request))
         remember(request, result)
         return result

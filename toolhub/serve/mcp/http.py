@@ -109,7 +109,7 @@ class McpEndpoint:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as self._tasks:
-            self.gateway = Gateway(self._hub.config.hub.tool_prefix, self._tasks)
+            self.gateway = Gateway(self._hub.config.hub, self._tasks)
             self._tasks.start_soon(self._tick)
             yield
             self._tasks.cancel_scope.cancel()  # the hub closes every task when it ends

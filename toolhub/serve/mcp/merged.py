@@ -94,17 +94,21 @@ class Merged:
             self._of(request.task).tasks[result["taskId"]] = server
         return result
 
+    def owner(self, task: HubTask, name: str) -> Owned:
+        """Return the tool of a name that `tools()` has returned."""
+        return self._of(task).tools[name]
+
     def _of(self, task: HubTask) -> _Known:
         return self._known.setdefault(task, _Known())
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, request: ClientRequest) -> Json:
-        _refuse_cursor(request)
-        tools = await self._tools(request.task)
-        return _joined(request, "tools", [{**raw, "name": name} for name, raw in tools])
+        refuse_cursor(request)
+        tools = await self.tools(request.task)
+        return joined(request, "tools", [{**raw, "name": name} for name, raw in tools])
 
-    async def _tools(self, task: HubTask) -> list[tuple[str, Json]]:
+    async def tools(self, task: HubTask) -> list[tuple[str, Json]]:
         """Return (listed name, tool) of every tool that can be reached."""
         found: dict[Owned, Json] = {}
         for server, tools in (await task.tools_by_server()).items():
@@ -123,7 +127,7 @@ class Merged:
         return [(name, found[owned]) for name, owned in exposed.items()]
 
     async def _list(self, request: ClientRequest) -> Json:
-        _refuse_cursor(request)
+        refuse_cursor(request)
         key = _LISTS[request.method]
         pages = await self._pages(request, request.method)
         known = self._of(request.task)
@@ -131,18 +135,18 @@ class Merged:
             found = {Owned(server, one["name"]): one for server, listed in pages.items() for one in listed}
             known.prompts = callable_names(found, self._prefix)
             exposed = exposed_names(found, prefix=self._prefix)
-            return _joined(request, key, [{**found[one], "name": name} for name, one in exposed.items()])
+            return joined(request, key, [{**found[one], "name": name} for name, one in exposed.items()])
         if key == "resources":
             owners: dict[str, str] = {}
             for server, listed in pages.items():
                 for one in listed:
                     owners.setdefault(one["uri"], server)
             known.resources = owners
-            return _joined(
+            return joined(
                 request, key, [one for server in pages for one in pages[server] if owners[one["uri"]] == server]
             )
         known.templates = [(one["uriTemplate"], server) for server, listed in pages.items() for one in listed]
-        return _joined(request, key, [one for listed in pages.values() for one in listed])
+        return joined(request, key, [one for listed in pages.values() for one in listed])
 
     async def _pages(self, request: ClientRequest, method: str) -> dict[str, list[Json]]:
         """Return all entries of a list by server."""
@@ -191,7 +195,7 @@ class Merged:
     async def _tool(self, task: HubTask, name: str) -> Owned:
         known = self._of(task)
         if name not in known.tools:
-            await self._tools(task)
+            await self.tools(task)
         # A server whose tools could not be listed: its own error says more than "unknown tool".
         owned = known.tools.get(name) or split_name(name, task.servers)
         if owned is None:
@@ -321,7 +325,7 @@ async def _gather(request: ClientRequest, ask: Callable[[str], Awaitable[T]]) ->
     return {server: found[server] for server in request.task.servers if server in found}
 
 
-def _refuse_cursor(request: ClientRequest) -> None:
+def refuse_cursor(request: ClientRequest) -> None:
     """Joined lists have one page, so no cursor was ever given out."""
     cursor = (request.params or {}).get("cursor")
     if cursor is not None:
@@ -332,7 +336,7 @@ def _with_cursor(params: Json | None, cursor: str | None) -> Json | None:
     return params if cursor is None else {**(params or {}), "cursor": cursor}
 
 
-def _joined(request: ClientRequest, key: str, listed: list[Json]) -> Json:
+def joined(request: ClientRequest, key: str, listed: list[Json]) -> Json:
     envelope: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     return {**(envelope if request.era == "modern" else {}), key: listed}
 
