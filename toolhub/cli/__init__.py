@@ -16,7 +16,7 @@ def main() -> None:
         except ModuleNotFoundError as exc:
             if (exc.name or "").partition(".")[0] == "toolhub":
                 raise
-            raise MissingExtra("hub", f"the command toolhub ({exc.name})") from exc
+            raise MissingExtra("hub", f"the command toolhub, which imports {exc.name},") from exc
         add_installed_commands()
         app(terminal_width=width_of(sys.stdout))
     except ToolhubError as exc:
