@@ -46,6 +46,13 @@ def test_every_test_that_a_document_names_exists():
     assert sorted((document, name) for document, name in named if name not in known) == []
 
 
+def test_every_promise_of_the_security_page_names_a_test():
+    _, _, promised = (ROOT / "SECURITY.md").read_text().partition("\n## What is promised")
+    promises = re.split(r"\n+- |\n\n", promised.partition("\n## ")[0])
+    without = [one.split("\n")[0] for one in promises if one.startswith("**") and not TEST.search(one)]
+    assert len([one for one in promises if one.startswith("**")]) > 15 and without == []
+
+
 def test_every_defect_that_is_cited_is_listed():
     listed = set(DEFECT.findall((ROOT / "docs" / "miroflow_defects.md").read_text()))
     cited = {number for path in (*SOURCES, *DOCUMENTS) for number in DEFECT.findall(path.read_text())}

@@ -1,4 +1,4 @@
-"""A soak: many tasks call for long while faults of 30 kinds strike, and a ledger says what became of every call.
+"""A soak: many tasks call for long while faults of 40 kinds strike, and a ledger says what became of every call.
 
 `question` runs it; `load` is the clients, `tools` and `upstream` the servers they call, `hub` the process under test,
 `faults` what goes wrong, `ledger` the rules that no call may break, and `report` what is published.

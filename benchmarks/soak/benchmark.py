@@ -105,7 +105,8 @@ class Run:
 def run(scale: SoakScale) -> Outcome:
     found = _earlier(scale) or Run(scale.seed)
     found.revisions.append(git_revision()["revision"])
-    with tempfile.TemporaryDirectory(prefix="toolhub-soak-", ignore_cleanup_errors=True) as folder:
+    # A short name: Chromium makes a socket some folders below it, whose path may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
         is_interrupted = anyio.run(_Part(scale, found, Path(folder)).run)
     _keep(scale, found)
     return report.outcome(scale, found, is_interrupted=is_interrupted)
@@ -169,7 +170,7 @@ class _Part:
             self._found.inventories.setdefault("before", hub.inventory().to_json())
             load = self._start_load(hub, stack)
             source = random.Random(f"{self._scale.seed}-{self._found.parts}")
-            stage = Stage(hub, upstream, source, load)
+            stage = Stage(hub, upstream, source, load, page=f"http://127.0.0.1:{port}/")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen)
                 tasks.start_soon(self._strike, stage)

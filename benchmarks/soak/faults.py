@@ -31,6 +31,7 @@ from benchmarks.common.measure import tree
 from benchmarks.common.result import ROOT, Json
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.soak.hub import SoakHub
+from benchmarks.soak.upstream import PAGE
 
 HELD_S = 2.0
 # After that long without an answer a fault counts as one that the hub did not recover from.
@@ -67,6 +68,8 @@ class Stage:
     upstream: Worker
     source: random.Random
     load: list[Worker] = field(default_factory=list)
+    page: str = ""
+    """The address that a browser opens."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @asynccontextmanager
@@ -163,19 +166,43 @@ def _server_stopped(server: str) -> Fault:
     return strike
 
 
-async def _shim_killed(stage: Stage) -> Struck:
-    task, pid = await stage.slot("exec")
+async def _shim(stage: Stage, server: str) -> tuple[str, int]:
+    """Return the task and the shim's pid of one of the load's servers. A shim has no other child."""
+    task, pid = await stage.slot(server)
     with suppress(psutil.NoSuchProcess):
-        shim = psutil.Process(pid).ppid()
-        if shim > 1:
-            _kill(shim)
-            return Struck(f"shim of exec of {task}", "exec", task)
+        shim = psutil.Process(pid).parent()
+        if shim is not None and shim.pid > 1 and len(shim.children()) == 1:
+            return task, shim.pid
     raise NothingToStrike("it ended by itself")
 
 
-async def _supervisor_killed(stage: Stage) -> Struck:
+def _shim_killed(server: str) -> Fault:
+    async def strike(stage: Stage) -> Struck:
+        task, pid = await _shim(stage, server)
+        _kill(pid)
+        return Struck(f"shim of {server} of {task}", server, task)
+
+    return strike
+
+
+async def _shim_stopped(stage: Stage) -> Struck:
+    task, pid = await _shim(stage, "exec")
+    await _stop(pid)
+    return Struck(f"shim of exec of {task}", "exec", task)
+
+
+def _supervisor(stage: Stage) -> int:
     supervisors = [process for process in stage.processes("spawn/supervisor.py") if process.ppid() == stage.hub.pid]
-    _kill(stage.choose(supervisors).pid)
+    return stage.choose(supervisors).pid
+
+
+async def _supervisor_killed(stage: Stage) -> Struck:
+    _kill(_supervisor(stage))
+    return Struck("the supervisor of all servers")
+
+
+async def _supervisor_stopped(stage: Stage) -> Struck:
+    await _stop(_supervisor(stage))
     return Struck("the supervisor of all servers")
 
 
@@ -239,6 +266,42 @@ async def _worker_killed(stage: Stage) -> Struck:
         _kill(stage.choose(agent.children()).pid)
         return Struck("the Python of a sandbox", "python")
     raise NothingToStrike("it ended by itself")
+
+
+async def _worker_stopped(stage: Stage) -> Struck:
+    agent = stage.choose(_agents(stage))
+    with suppress(psutil.NoSuchProcess):
+        await _stop(stage.choose(agent.children()).pid)
+        return Struck("the Python of a sandbox", "python")
+    raise NothingToStrike("it ended by itself")
+
+
+# --- the browser ------------------------------------------------------------------------------------------------------
+
+
+def _browser(strike_pid: Callable[[int], Awaitable[None]]) -> Fault:
+    """Strikes Chromium while a task has a page open."""
+
+    async def strike(stage: Stage) -> Struck:
+        if not stage.hub.has_browser:
+            raise NothingToStrike("there is no Chromium, or no Playwright")
+        async with stage.client() as client:
+            task = stage.key()
+            (await client.post("/v1/tasks", json={"id": task, "lease_s": 60})).raise_for_status()
+            try:
+                if not await answered_by(client, task, "browser", task, stage.page):
+                    raise NothingToStrike("Chromium did not show a page")
+                of_browser = stage.processes("--remote-debugging-pipe") + stage.processes("--remote-debugging-port")
+                await strike_pid(stage.choose(of_browser).pid)
+            finally:
+                await client.delete(f"/v1/tasks/{task}")
+        return Struck("Chromium", "browser")
+
+    return strike
+
+
+async def _kill_now(pid: int) -> None:
+    _kill(pid)
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------------
@@ -320,8 +383,7 @@ async def _no_descriptors(stage: Stage) -> Struck:
 async def _no_processes(stage: Stage) -> Struck:
     """The supervisor cannot fork. A limit of a cgroup, as RLIMIT_NPROC does not bind root."""
     group = _PIDS_GROUPS / f"toolhub-soak-{os.getpid()}"
-    supervisors = [process for process in stage.processes("spawn/supervisor.py") if process.ppid() == stage.hub.pid]
-    supervisor = stage.choose(supervisors).pid
+    supervisor = _supervisor(stage)
     try:
         group.mkdir(exist_ok=True)
         (group / "pids.max").write_text("1")
@@ -464,12 +526,18 @@ KINDS: dict[str, Fault] = {
     "server answers twice": _misbehaving("twice"),
     "server sends a megabyte of noise": _misbehaving("noise"),
     "server out of memory in a cgroup": _out_of_memory,
-    "shim killed": _shim_killed,
+    "shim killed (exec)": _shim_killed("exec"),
+    "shim killed (fork)": _shim_killed("fork"),
+    "shim stopped": _shim_stopped,
     "supervisor killed": _supervisor_killed,
+    "supervisor stopped": _supervisor_stopped,
     "zygote killed": _zygote_killed,
     "sandbox agent killed": _agent_killed,
     "sandbox agent stopped": _agent_stopped,
     "sandbox Python killed": _worker_killed,
+    "sandbox Python stopped": _worker_stopped,
+    "browser killed": _browser(_kill_now),
+    "browser stopped": _browser(_stop),
     "hub killed": _hub_killed,
     "hub restarted": _hub_restarted,
     "hub stopped": _hub_stopped,
@@ -492,22 +560,34 @@ KINDS: dict[str, Fault] = {
 }
 # They begin a new life of the hub, in which growth must be measured anew.
 ENDS_THE_HUB = frozenset({"hub killed", "hub restarted"})
+# So many faults strike before, while the load gets going.
+_BEFORE_THE_HUB_ENDS = 5
 
 
 def deck(seed: int, *, start: int = 0) -> Iterator[str]:
-    """Kinds in an order that the seed decides: each once before any comes again. start: how many were dealt before."""
+    """Kinds in an order that the seed decides: each once before any comes again. start: how many were dealt before.
+
+    The first round ends the hub early, because later the hub is to have one long life.
+    """
     kinds = sorted(KINDS)
 
     def deal() -> Iterator[list[str]]:
         source = random.Random(seed)
+        first = source.sample(kinds, len(kinds))
+        others = [kind for kind in first if kind not in ENDS_THE_HUB]
+        yield others[:_BEFORE_THE_HUB_ENDS] + [kind for kind in first if kind in ENDS_THE_HUB]
+        yield others[_BEFORE_THE_HUB_ENDS:]
         while True:
             yield source.sample(kinds, len(kinds))
 
     return itertools.islice(itertools.chain.from_iterable(deal()), start, None)
 
 
-async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: str) -> bool | None:
-    """Make one call; whether it was answered, None when the task has ended by itself. task: empty for a new one."""
+async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: str, page: str = "") -> bool | None:
+    """Make one call; whether it was answered, None when the task has ended by itself.
+
+    task: empty for a new one. page: the address that a browser opens.
+    """
     name = task
     try:
         if not task:
@@ -518,6 +598,8 @@ async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: s
         body: Json = {"server": server, "tool": "work", "arguments": {"key": key}, "timeout_s": _PROBE_TIMEOUT_S}
         if server == "python":
             body |= {"tool": "run_python_code", "arguments": {"code_block": "print(1)"}}
+        elif server == "browser":
+            body |= {"tool": "browser_navigate", "arguments": {"url": page}}
         answer = await client.post(f"/v1/tasks/{name}/calls", json=body)
         if not task:
             await client.delete(f"/v1/tasks/{name}")
@@ -528,7 +610,8 @@ async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: s
     if answer.status_code != 200 or answer.json()["result"].get("isError"):
         return False
     text = answer.json()["result"]["content"][0]["text"]
-    return "stdout: ['1" in text if server == "python" else text == key
+    expected = {"python": "stdout: ['1", "browser": PAGE}.get(server)
+    return text == key if expected is None else expected in text
 
 
 async def strike(stage: Stage, kind: str) -> Json:
@@ -544,7 +627,7 @@ async def strike(stage: Stage, kind: str) -> Json:
     entry |= {"what": struck.what, "struck_s": time.monotonic() - began}
     while time.monotonic() - struck.since < RECOVERED_WITHIN_S:
         async with stage.client() as client:
-            answered = await answered_by(client, stage.key(), struck.server, struck.task)
+            answered = await answered_by(client, stage.key(), struck.server, struck.task, stage.page)
         if answered is None:
             return {**entry, "problem": "left out: its task ended first"}
         if answered:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,7 +63,16 @@ def servers(ledger: Path, upstream_port: int) -> dict[str, Json]:
             "stateful": False,
         },
         "python": {"builtin": "python", "options": {"profile": "bare"}},
+        **_browser(upstream_port),
     }
+
+
+def _browser(upstream_port: int) -> dict[str, Json]:
+    """The browser server, on a machine that can run it."""
+    programs = ("chromium", "chromium-browser", "google-chrome")
+    if find_spec("playwright") is None or not any(map(shutil.which, programs)):
+        return {}
+    return {"browser": {"builtin": "browser", "options": {"allow_private": [f"127.0.0.1:{upstream_port}"]}}}
 
 
 SECTIONS: dict[str, Json] = {
@@ -107,6 +118,7 @@ class SoakHub:
         self.socket = folder / "hub.sock"
         self.port = _free_port()
         self.has_own_disk = False
+        self.has_browser = "browser" in servers
         self.orphans = 0
         """Processes of a hub that were alive `GONE_S` after it had ended."""
         self.starts = 0
@@ -131,6 +143,8 @@ class SoakHub:
     def __enter__(self) -> Self:
         for folder in (self.state, self.temporary):
             folder.mkdir(exist_ok=True)
+        for folder in (self.folder, self.temporary):
+            folder.chmod(0o711)  # under root, Chromium is another user
         self.has_own_disk = _mount(self.state)
         self._clock.write_bytes(_CLOCK.pack(0.0))
         hub = {"state_dir": str(self.state), "port": self.port, "uds": str(self.socket), "max_starts": _STARTS}

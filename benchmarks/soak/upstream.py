@@ -19,6 +19,7 @@ from benchmarks.common.worker_main import Act
 from benchmarks.soak.ledger import append
 from benchmarks.soak.tools import answered, handshake
 
+PAGE = "A page of the soak"
 _DRIP_S = 0.02
 # One call in so many is spoiled: the others go on, as with a service that has trouble.
 _SPOILED_EACH = 3
@@ -47,6 +48,8 @@ class Upstream:
         method = head[0].split(" ")[0]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if method == "GET" and headers.get("accept", "").startswith("text/html"):  # a browser
+            return await _send(writer, 200, f"<h1>{PAGE}</h1>".encode(), kind="text/html")
         if method != "POST":
             return await _send(writer, 405 if method == "GET" else 200)
         message = json.loads(body)
@@ -78,11 +81,12 @@ async def _send(
     body: bytes = b"",
     *,
     session: str = "",
+    kind: str = "application/json",
     sent: int | None = None,
     pause: float = 0.0,
 ) -> bool:
     """sent: how many bytes of the body are sent before the connection is ended; None: all. pause: before each byte."""
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"content-length: {len(body)}", "content-type: application/json"]
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"content-length: {len(body)}", f"content-type: {kind}"]
     lines += [f"mcp-session-id: {session}"] if session else []
     lines += ["retry-after: 1"] if status == 429 else []
     writer.write("\r\n".join([*lines, "", ""]).encode())

@@ -19,7 +19,7 @@ from benchmarks import runner
 from benchmarks.common.result import ROOT, Benchmark, Outcome
 from benchmarks.soak import benchmark, report
 from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
-from benchmarks.soak.faults import KINDS, deck
+from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, deck
 from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack
 
 WORK, LOOK = 1, 5
@@ -124,6 +124,11 @@ def test_counts_survive_json() -> None:
 
 def test_there_are_at_least_twenty_kinds_of_faults() -> None:
     assert len(KINDS) >= 20
+
+
+def test_every_soak_kills_and_restarts_its_hub_early() -> None:
+    for seed in range(20):
+        assert set(islice(deck(seed), 7)) >= ENDS_THE_HUB
 
 
 def test_the_same_seed_deals_the_same_faults_and_every_kind_before_any_comes_again() -> None:
