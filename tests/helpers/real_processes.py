@@ -69,7 +69,7 @@ def noted(pidfile: Path, count: int) -> list[Process]:
     return [Process.of(int(pid)) for pid in pids] if len(pids) >= count else []
 
 
-async def eventually(predicate: Callable[[], T], *, within: float = 5.0) -> T:
+async def eventually(predicate: Callable[[], T], *, within: float = 30.0) -> T:
     """Return the first true value of `predicate`: for what happens in other processes, where no event reaches us."""
     deadline = anyio.current_time() + within
     while not (value := predicate()):

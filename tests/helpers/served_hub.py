@@ -28,7 +28,7 @@ STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 
 
-def eventually(predicate: Callable[[], T], *, within: float = 5.0) -> T:
+def eventually(predicate: Callable[[], T], *, within: float = 30.0) -> T:
     """Return the first true value of `predicate`: for what happens in other processes, where no event reaches us."""
     deadline = time.monotonic() + within
     while not (value := predicate()):

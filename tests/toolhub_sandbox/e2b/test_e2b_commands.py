@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import anyio
 import psutil
@@ -17,8 +18,11 @@ STARTS_OTHERS = "sleep 71 & setsid sleep 72 & (setsid nohup sleep 73 >/dev/null 
 
 
 def sleeping(service, sandbox):
-    lines = [process.cmdline() for process in service.machines[sandbox.id].living()]
-    return sorted(" ".join(line) for line in lines if line[0] == "sleep")
+    lines = []
+    for process in service.machines[sandbox.id].living():
+        with suppress(psutil.NoSuchProcess):
+            lines.append(process.cmdline())
+    return sorted(" ".join(line) for line in lines if line[:1] == ["sleep"])
 
 
 def every_process():
