@@ -48,8 +48,8 @@ from toolhub_agent.types import Json, Task, TaskResult
 
 # --- What all tasks use -----------------------------------------------------------------------------------------------
 
-# For the check before a run. A server that is up connects and lists its models in milliseconds.
-_CONNECT_S = 4.0
+# For checks before the work. A server that is up connects and lists its models in milliseconds.
+CHECK_CONNECT_S = 4.0
 _ANSWER_S = 5.0
 
 OpenTask = Callable[[str, str], AbstractAsyncContextManager[HubTask]]
@@ -118,7 +118,7 @@ async def check_model_servers(llm: LlmSettings) -> list[str]:
     """
     dead: dict[str, str] = {}
     silent: list[str] = []
-    bounded = llm.model_copy(update={"connect_timeout_s": min(llm.connect_timeout_s, _CONNECT_S)})
+    bounded = llm.model_copy(update={"connect_timeout_s": min(llm.connect_timeout_s, CHECK_CONNECT_S)})
 
     async def ask(pool: EndpointPool, url: str) -> None:
         with anyio.move_on_after(_ANSWER_S) as scope:

@@ -21,6 +21,7 @@ from toolhub.errors import ConfigError
 from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 from toolhub_agent.llm.transport import engine_root
+from toolhub_agent.sweep import CHECK_CONNECT_S
 
 _STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
 
@@ -41,7 +42,15 @@ def run(path: Path | None, url: str, as_json: bool) -> None:
 
 
 def settings_for(config: Config | None, url: str) -> LlmSettings:
-    """How to talk to a server. The config's key and headers are for its own endpoints and go to no other."""
+    """How to talk to a server. The config's key and headers are for its own endpoints and go to no other.
+
+    A server that is not there is told soon: a connection may take `CHECK_CONNECT_S`.
+    """
+    chosen = _of_config(config, url)
+    return chosen.model_copy(update={"connect_timeout_s": min(chosen.connect_timeout_s, CHECK_CONNECT_S)})
+
+
+def _of_config(config: Config | None, url: str) -> LlmSettings:
     endpoint = f"{engine_root(url)}/v1"
     alone = parse_config({"llm": {"endpoints": [endpoint]}}, path="--llm", environ={}).llm
     assert alone is not None

@@ -6,10 +6,11 @@ import anyio
 import pytest
 from llm_stand_in.answers import Answer, Fault, stalled
 from llm_stand_in.model_server import ModelServer
+from toolhub_agent.cli.doctor import settings_for
 from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 
-from toolhub.config import LlmSettings
+from toolhub.config import LlmSettings, parse_config
 
 pytestmark = pytest.mark.anyio
 
@@ -60,3 +61,9 @@ async def test_the_whole_is_bounded_and_says_what_was_left_out(
 async def test_a_broken_stream_is_a_finding(server: ModelServer, answer: Answer, what: str) -> None:
     server.usual = lambda seen: answer
     assert what in of(await examined(server), "prefix cache").detail
+
+
+@pytest.mark.parametrize("section", [None, {"endpoints": ["http://10.0.0.1/v1"], "connect_timeout_s": 60}])
+def test_a_connection_may_take_4_s_whatever_the_config_says(section: dict[str, object] | None) -> None:
+    config = None if section is None else parse_config({"llm": section}, environ={})
+    assert settings_for(config, "http://10.0.0.1").connect_timeout_s == 4
