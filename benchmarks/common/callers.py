@@ -23,6 +23,7 @@ import anyio.to_thread
 Json = dict[str, Any]
 
 PROTOCOL = "2025-06-18"
+_TASK = {"X-Toolhub-Task": "bench"}
 _CLIENT = {"name": "bench", "version": "1"}
 
 
@@ -59,7 +60,9 @@ def asking(server: Json) -> Callable[[], tuple[Json, str]]:
 
 
 def hub_entry(server: Json) -> Json:
-    """The server in a hub's config: a builtin has no command."""
+    """The server in a hub's config: a builtin has no command, and neither has a server over HTTP."""
+    if server.get("url"):
+        return {"url": server["url"]}
     if server.get("builtin"):
         return {"builtin": server["builtin"]}
     return {"command": server["argv"][0], "args": server["argv"][1:]}
@@ -198,8 +201,15 @@ async def open_http(server: Json) -> AsyncIterator[Caller]:
     from benchmarks.common.hub_process import HttpHub
 
     with HttpHub({"echo": hub_entry(server)}) as hub:
-        async with http_session(hub.address) as session:
-            yield Caller(_calls(session.call_tool, server), hub.pid)
+        async with http_client(hub.address, server) as client:
+            yield Caller(_calls(client.call_tool, server), hub.pid)
+
+
+@asynccontextmanager
+async def open_direct(server: Json) -> AsyncIterator[Caller]:
+    """The SDK over HTTP at the server itself, which runs already."""
+    async with http_client(server["url"], server) as client:
+        yield Caller(_calls(client.call_tool, server))
 
 
 @asynccontextmanager
@@ -209,20 +219,25 @@ async def open_fastmcp_proxy(server: Json) -> AsyncIterator[Caller]:
 
     # On uvloop, as uvicorn's command line runs it where that is installed.
     with Worker("benchmarks.common.hub_process:open_fastmcp_proxy", {"entry": hub_entry(server)}, uvloop=True) as proxy:
-        async with http_session(proxy.ask({})["address"]) as session:
-            yield Caller(_calls(session.call_tool, server), proxy.pid)
+        async with http_client(proxy.ask({})["address"], server) as client:
+            yield Caller(_calls(client.call_tool, server), proxy.pid)
 
 
 @asynccontextmanager
-async def http_session(url: str) -> AsyncIterator[Any]:
-    """The SDK's session with an MCP server over HTTP."""
-    from mcp import ClientSession
+async def http_client(url: str, server: Json) -> AsyncIterator[Any]:
+    """The SDK's client of an MCP server over HTTP, which speaks the revision that `server` names."""
+    import httpx2
+    from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    async with streamable_http_client(url) as (reader, writer), ClientSession(reader, writer) as session:
-        await session.initialize()
-        await session.list_tools()  # see open_sdk
-        yield session
+    # Clients of revision 2026-07-28 have no session by which a hub could know their task.
+    headers = _TASK if server.get("mode", "legacy") != "legacy" else {}
+    # The client's stream for notifications is silent.
+    async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=300)) as http:
+        transport = streamable_http_client(url, http_client=http)
+        async with Client(transport, mode=server.get("mode", "legacy")) as client:
+            await client.list_tools()  # see open_sdk
+            yield client
 
 
 @asynccontextmanager

@@ -162,10 +162,25 @@ async def open_fastmcp_proxy(entry: Json) -> AsyncIterator[Act]:
 
     entry: the server in an `mcpServers` document.
     """
-    import uvicorn
     from fastmcp.server import create_proxy
 
-    app = create_proxy({"mcpServers": {"echo": entry}}).http_app()
+    async with _served(create_proxy({"mcpServers": {"echo": entry}}).http_app()) as act:
+        yield act
+
+
+@asynccontextmanager
+async def open_sdk_echo() -> AsyncIterator[Act]:
+    """The echo server that is written with the SDK, over HTTP; tells its address. A worker role."""
+    from benchmarks.common.mcp_servers.echo_sdk import server
+
+    async with _served(server.streamable_http_app()) as act:
+        yield act
+
+
+@asynccontextmanager
+async def _served(app: Any) -> AsyncIterator[Act]:
+    import uvicorn
+
     # No line for every request, as `toolhub serve` writes none either.
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -21,6 +21,7 @@ class ServerCommand:
 
     numbered: the argument that gets a number of its own in each call and comes back in its answer.
     expected: what every answer has. builtin: what a hub runs in its own process instead of the command.
+    url: where it runs already, instead of the command. mode: how the SDK's client over HTTP connects, see `mcp.Client`.
     """
 
     name: str
@@ -31,10 +32,13 @@ class ServerCommand:
     numbered: str = ""
     expected: str = ""
     builtin: str = ""
+    url: str = ""
+    mode: str = "legacy"
 
     def to_json(self) -> Json:
         call = {"tool": self.tool, "arguments": self.arguments, "numbered": self.numbered, "expected": self.expected}
-        return {"name": self.name, "argv": self.argv, "builtin": self.builtin, **call}
+        where = {"argv": self.argv, "builtin": self.builtin, "url": self.url}
+        return {"name": self.name, "mode": self.mode, **where, **call}
 
     def config(self, **fields: Any) -> Json:
         """The server's entry in a hub's config."""

@@ -19,6 +19,7 @@ from benchmarks import runner
 from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.server_commands import fixture_echo, lean_echo
 from benchmarks.common.subprocess_worker import WorkerFailed
+from benchmarks.gateway import benchmark as gateway
 from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
 from benchmarks.mirothinker import benchmark as mirothinker
@@ -41,6 +42,7 @@ TINY: dict[str, Any] = {
         rounds=1, calls=2, spawns=1, in_flight=(2,), variants=VARIANTS, servers=(lean_echo(),)
     ),
     "throughput": throughput.ThroughputScale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
+    "gateway": gateway.GatewayScale(rounds=1, calls=2, starts=1),
     "init": init.InitScale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
     "recover": recover.RecoverScale(rounds=2, sdk_rounds=0, callers=4),
     "idle": idle.IdleScale(sessions=(0, 2), watch_s=0.1),
@@ -101,6 +103,22 @@ def test_overhead_measures_every_variant_that_is_installed_and_names_the_others(
     through_hubs = {row["way"] for row in table.rows if row["hub_cpu_us"] is not None}
     assert through_hubs == {variant.label for variant in VARIANTS if variant.has_hub and variant not in missing}
     assert all(target.value is not None for target in outcome.targets)
+
+
+def test_gateway_measures_both_generations_over_both_transports_and_a_start() -> None:
+    outcome = tiny("gateway")
+    calls, starts = outcome.tables
+    measured = [row["way"] for row in calls.rows if "fastmcp" not in row["way"]]
+    upstreams = {"SDK, no gateway": ["HTTP"], "toolhub /mcp": ["HTTP", "stdio"]}
+    expected = {
+        f"{way}, server over {upstream}, {revision}"
+        for way, transports in upstreams.items()
+        for upstream in transports
+        for revision in ("2025-11-25", "2026-07-28")
+    }
+    assert (len(measured), set(measured)) == (6, expected)
+    assert [row["way"] for row in starts.rows] == ["the server itself", "toolhub stdio"]
+    assert all(target.value is not None for target in outcome.targets if "fastmcp" not in target.claim)
 
 
 def test_init_gets_every_task_ready_in_every_variant() -> None:

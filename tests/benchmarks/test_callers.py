@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.baselines import FASTMCP, LANGCHAIN, Baseline
-from benchmarks.common.callers import http_session, hub_entry
+from benchmarks.common.callers import http_client, hub_entry
 from benchmarks.common.hub_process import HttpHub
 from benchmarks.common.result import Json
 from benchmarks.common.server_commands import ServerCommand, lean_echo
@@ -103,9 +103,9 @@ async def test_over_http_toolhub_gives_each_session_a_server_and_fastmcps_proxy_
 
 
 async def processes_for_two_sessions(url: str, server: Json, starts: Path) -> int:
-    async with http_session(url) as one, http_session(url) as other:
-        for session in (one, other):
-            answer = await session.call_tool("echo", {"text": "here"})
+    async with http_client(url, server) as one, http_client(url, server) as other:
+        for client in (one, other):
+            answer = await client.call_tool("echo", {"text": "here"})
             assert answer.content[0].text == "here"
     return len(starts.read_text().splitlines())
 

@@ -23,9 +23,12 @@ def main() -> None:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "lean", "version": "1"},
             }
-        else:
+        elif message["method"] == "tools/list":
             result = {"tools": [{"name": "echo", "inputSchema": SCHEMA}]}
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        else:
+            result = None
+        outcome = {"result": result} if result else {"error": {"code": -32601, "message": "Method not found"}}
+        answer = {"jsonrpc": "2.0", "id": message["id"], **outcome}
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
 
