@@ -125,6 +125,11 @@ def _python_of(checkout: Path) -> str:
     python = (checkout / "apps" / "miroflow-agent" / ".venv" / "bin" / "python").absolute()
     if not python.exists():
         raise SetupError(f"no MiroThinker with an environment in {checkout} ({python} is missing); {_FETCH}")
+    pipeline = checkout / "apps" / "miroflow-agent" / "src" / "core" / "pipeline.py"
+    if "toolhub.miroflow" in pipeline.read_text():
+        raise SetupError(
+            f"{pipeline} imports toolhub's ToolManager already; the original is needed to compare; {_FETCH}"
+        )
     return str(python)
 
 

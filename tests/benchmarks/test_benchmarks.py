@@ -175,6 +175,16 @@ def test_mirothinker_without_the_agent_plays_its_calls_in_every_variant_and_says
     assert any("git clone" in note for note in outcome.notes)
 
 
+def test_a_checkout_whose_import_was_changed_is_refused(tmp_path: Path) -> None:
+    agent = tmp_path / "apps" / "miroflow-agent"
+    (agent / ".venv" / "bin").mkdir(parents=True)
+    (agent / ".venv" / "bin" / "python").touch()
+    (agent / "src" / "core").mkdir(parents=True)
+    (agent / "src" / "core" / "pipeline.py").write_text("from toolhub.miroflow import ToolManager\n")
+    with pytest.raises(SetupError, match="imports toolhub's ToolManager already"):
+        mirothinker.run(mirothinker.MiroThinkerScale(turns=2, rounds=1, checkout=str(tmp_path)))
+
+
 def test_a_checkout_without_an_environment_is_named_with_the_command_that_makes_one(tmp_path: Path) -> None:
     scale = mirothinker.MiroThinkerScale(turns=2, rounds=1, checkout=str(tmp_path))
     with pytest.raises(SetupError, match=f"in {tmp_path} .*uv sync"):
