@@ -44,12 +44,12 @@ class Application:
         api = TaskApi(hub, allow_inline=allow_inline, lease=lease).routes()
         self.frontends: list[Frontend] = []
         routes: list[Route | Mount] = [
+            Route(MCP_PATH, _Endpoint(self.mcp)),  # first: routes are tried in order
             *api,
             openapi_route(api, __version__),
             metrics_route(hub, self.frontends),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
-            Route(MCP_PATH, _Endpoint(self.mcp)),
         ]
         self._starlette = Starlette(routes=routes)
         self._guard = Guard(self._starlette, token=token, allowed_origins=hub.config.hub.allowed_origins)

@@ -11,8 +11,8 @@ A request of revision 2026-07-28 stands alone. It uses the task that it names, o
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -51,6 +51,8 @@ COMMON_TASK = "mcp"
 RESUMABLE_SINCE = "2025-11-25"
 # A request that takes longer than this begins its response before its answer is there.
 _BEGIN_AFTER_S, _TICK_S = 0.2, 0.1
+# A client that closes its connection cancels its request of revision 2026-07-28. It is watched for after this time.
+_WATCH_AFTER_S = 0.1
 # One of revision 2026-07-28 waits longer, because the status of its response depends on the answer.
 _BEGIN_MODERN_AFTER_S = 10.0
 # A client that closed its stream and has no request in flight comes back within this time, or it is gone.
@@ -88,11 +90,11 @@ class _Session:
 
 
 @dataclass(eq=False)
-class _Answering:
-    """A request whose response has not begun."""
+class _Slow:
+    """What is done for a request that is not answered at a time."""
 
-    begin_at: float
-    begin: Callable[[], None]
+    at: float
+    act: Callable[[], None]
 
 
 class McpEndpoint:
@@ -103,7 +105,7 @@ class McpEndpoint:
         self._lease = lease
         self.gateway: Gateway
         self.sessions: dict[str, _Session] = {}
-        self._answering: set[_Answering] = set()
+        self._slow: set[_Slow] = set()
         self._tasks: anyio.abc.TaskGroup
 
     @asynccontextmanager
@@ -196,30 +198,32 @@ class McpEndpoint:
         self, stream: EventStream, send: Send, headers: list[tuple[bytes, bytes]], after: float
     ) -> Callable[[], Awaitable[None]]:
         """Let a response begin when there is something to write. Return what waits until it is written."""
-        done = anyio.Event()
+        done: anyio.Event | None = None
 
-        async def write() -> None:
+        async def write(done: anyio.Event) -> None:
             try:
                 await stream.write(send, headers)
             finally:
                 done.set()
 
         def begin() -> None:
-            self._answering.discard(waiting)
+            nonlocal done
+            self._slow.discard(slow)
             if not stream.has_begun:
                 stream.has_begun = True
-                self._tasks.start_soon(write)
+                done = anyio.Event()
+                self._tasks.start_soon(write, done)
 
         async def written() -> None:
-            self._answering.discard(waiting)
-            if stream.has_begun:
+            self._slow.discard(slow)
+            if done is not None:
                 await done.wait()
-            else:
+            elif not stream.has_begun:
                 await stream.write(send, headers)
 
         stream.on_first = begin
-        waiting = _Answering(anyio.current_time() + after, begin)
-        self._answering.add(waiting)
+        slow = _Slow(anyio.current_time() + after, begin)
+        self._slow.add(slow)
         return written
 
     async def _get(self, headers: Headers, receive: Receive, send: Send) -> None:
@@ -287,8 +291,8 @@ class McpEndpoint:
         while True:
             await anyio.sleep(_TICK_S)
             now = anyio.current_time()
-            for waiting in [one for one in self._answering if one.begin_at <= now]:
-                waiting.begin()
+            for slow in [one for one in self._slow if one.at <= now]:
+                slow.act()
             for session in list(self.sessions.values()):
                 limit = min(_GONE_AFTER_S, self._lease) if session.had_stream else self._lease
                 if not session.in_flight and now - session.idle_since >= limit:
@@ -359,17 +363,37 @@ class McpEndpoint:
             new_task=None if names_task else self._new_task,
         )
         written = self._begins_later(stream, send, [], _BEGIN_MODERN_AFTER_S)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
+        with self._watched(receive):
             answer = await self.gateway.respond(request)
             if stream.has_begun:
                 stream.finish(answer)
-                await written()
             else:
                 stream.has_begun = True
                 await write_json(send, _status_of(answer), answer, [])
-            tasks.cancel_scope.cancel()
+            await written()
         stream.finish(None)
+
+    @contextmanager
+    def _watched(self, receive: Receive) -> Iterator[None]:
+        """Cancel the block when the client closes its connection. Fast requests do not pay for the watching task."""
+        watcher = anyio.CancelScope()
+
+        async def watch() -> None:
+            with watcher:
+                await _cancel_on_disconnect(receive, scope)
+
+        def start() -> None:
+            self._slow.discard(slow)
+            self._tasks.start_soon(watch)
+
+        slow = _Slow(anyio.current_time() + _WATCH_AFTER_S, start)
+        self._slow.add(slow)
+        try:
+            with anyio.CancelScope() as scope:
+                yield
+        finally:
+            self._slow.discard(slow)
+            watcher.cancel()
 
 
 class _HttpRefusal(Exception):
@@ -393,10 +417,11 @@ async def _reject(send: Send, rejection: InboundLadderRejection, number: int | s
 
 def _modern_rejection(message: Json, headers: Headers) -> InboundLadderRejection | None:
     """Return why a request of revision 2026-07-28 is refused: its envelope, or headers that say something else."""
-    duplicated = find_duplicated_routing_header(headers.items())
+    pairs = headers.items()
+    duplicated = find_duplicated_routing_header(pairs)
     if duplicated is not None:
         return InboundLadderRejection(-32020, f"{duplicated} header appears more than once")
-    verdict = classify_inbound_request(message, headers=dict(headers))
+    verdict = classify_inbound_request(message, headers=dict(pairs))
     return verdict if isinstance(verdict, InboundLadderRejection) else None
 
 

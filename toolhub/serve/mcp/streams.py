@@ -52,7 +52,9 @@ class EventStream:
         self._written = 0
         """The number of the last event that a response has had."""
         self._is_closed_early = False
-        self._news = anyio.Event()
+        self._wakes = 0
+        self._news: anyio.Event | None = None
+        """What the response waits for; none while it has something to write, as most answers are written at once."""
 
     def __repr__(self) -> str:
         return f"<EventStream {self.key} events={len(self._events)} finished={self.is_finished}>"
@@ -99,8 +101,10 @@ class EventStream:
         self._wake()
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._wakes += 1
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     # --- the client's side ------------------------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class EventStream:
         chunk = self._priming() if self._is_resumable else b""
         is_over = False
         while not is_over:
-            news = self._news
+            wakes = self._wakes
             chunk += self._taken(position)
             position = self._written = self._number
             is_over = self._writer != mine or self.is_finished or self._is_closed_early
@@ -130,7 +134,8 @@ class EventStream:
             if chunk or is_over:
                 await send({"type": "http.response.body", "body": chunk, "more_body": not is_over})
                 chunk = b""
-            if not is_over and not news.is_set():
+            if not is_over and self._wakes == wakes:
+                self._news = news = self._news or anyio.Event()
                 with anyio.move_on_after(KEEPALIVE_S) as silence:
                     await news.wait()
                 chunk = b": ping\r\n\r\n" if silence.cancelled_caught else b""
