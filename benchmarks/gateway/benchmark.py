@@ -59,7 +59,8 @@ def run(scale: GatewayScale) -> Outcome:
         "discarded. Clients are the SDK's over HTTP on loopback. Over HTTP all reach one server, written with the SDK; "
         "over stdio each gateway starts its own, which costs nothing (20 µs).",
         "Hub CPU is that of the gateway's process, one call at a time. Clients of revision 2026-07-28 name their task.",
-        "fastmcp's proxy (4.1) answers clients of revision 2026-07-28 that the tools of an older server are unknown.",
+        "The direct call is always to the server over HTTP, so the ratios of rows over stdio compare two servers.",
+        "fastmcp's proxy is left out for 2026-07-28 over stdio: 4.1.2 answered that its tool is unknown.",
         "Start: from the start of the process with one server to the answer to `initialize`.",
     ])  # fmt: skip
     found = _measure(scale, outcome.notes)
