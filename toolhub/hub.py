@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from toolhub.catalog.answers import SavedAnswers
 from toolhub.catalog.catalog import Catalog
 from toolhub.catalog.store import CatalogStore
 from toolhub.channel.base import Channel
@@ -98,6 +99,9 @@ class Hub:
                 open_channel=open_channel,
                 starts=starts,
                 catalog=Catalog(CatalogStore(settings.state_path / "catalog") if self._open_channel is None else None),
+                answers=SavedAnswers(
+                    CatalogStore(settings.state_path / "answers") if self._open_channel is None else None
+                ),
                 limiter=ConcurrencyLimiter("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,

@@ -10,10 +10,12 @@ import math
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import anyio
 import anyio.abc
+from mcp_types import INVALID_REQUEST
 
 from toolhub.channel.base import Refused
 from toolhub.config import ServerSpec
@@ -49,6 +51,15 @@ from toolhub.sessions.slot import Slot
 from toolhub.tool_names import Prefix
 
 _PLAIN_PARAMS = frozenset({"name", "arguments", "_meta"})
+# The lists of a server, and the kind of its notice that one has changed.
+_LISTS = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+}
+_HELLO = "hello"
+_INFO_FIELDS = {field.name for field in fields(ServerInfo)}
 
 
 class HubTask:
@@ -84,6 +95,8 @@ class HubTask:
         }
         self._waits = WaitStats()
         self._calls: set[anyio.CancelScope] = set()
+        self._confirming: set[tuple[str, str]] = set()
+        """(server, method) of what a client was told before the server was up, and the server is asked now."""
         self._caches = shared.caches.for_task()
         traced = trace(shared.counts, self.counts, observers=shared.observers)
         self._handle: Handler = stack(
@@ -273,8 +286,11 @@ class HubTask:
 
     async def _request(self, call: Call) -> Result:
         async with await self._lease(call, uses_state=False) as session:
-            if call.relayed is not None:
-                return await session.relay(call)
+            if (relayed := call.relayed) is not None:
+                result = await session.relay(call)
+                if _is_whole_list(relayed, result.raw):
+                    self._servers[call.server].save_answer(relayed.method, relayed.profile, session, result.raw)
+                return result
             call.delivery.mark_sent(anyio.current_time())
             return Result(await session.request(call.tool, call.arguments or None))
 
@@ -288,6 +304,9 @@ class HubTask:
         """
         params = relayed.params or {}
         if relayed.method != "tools/call":
+            saved = self._saved(server, relayed, relayed.method) if relayed.method in _LISTS else None
+            if saved is not None and _is_whole_list(relayed, saved):
+                return saved
             call = self._call(server, relayed.method, params, ToolPolicy(), relayed=relayed)
             return _result_or_refusal(await self._run(self._handle_request, call))
         name, arguments = str(params.get("name")), params.get("arguments")
@@ -304,13 +323,48 @@ class HubTask:
         call = self._call(server, relayed.method, relayed.params, ToolPolicy(), relayed=relayed)
         return _result_or_refusal(await self._run(self._request, call))
 
-    async def describe(self, server: str, relayed: RelayedRequest) -> ServerInfo:
-        """Return what a server says about itself to this client. Starts it if need be. Raises what `call()` raises."""
+    async def describe(self, server: str, relayed: RelayedRequest, *, saved: bool = False) -> ServerInfo:
+        """Return what a server says about itself to this client. Starts it if need be. Raises what `call()` raises.
+
+        saved: do not wait for its start if the server has told an equal client before.
+        """
         server_named(self.specs, server)
+        told = self._saved(server, relayed, _HELLO) if saved else None
+        if told is not None and told.keys() == _INFO_FIELDS:
+            return ServerInfo(**told)
         with self.in_use():
             call = self._call(server, relayed.method, None, ToolPolicy(), relayed=relayed)
             async with await self._lease(call, uses_state=False) as session:
+                self._servers[server].save_answer(_HELLO, relayed.profile, session, asdict(session.info))
                 return session.info
+
+    def _saved(self, server: str, relayed: RelayedRequest, method: str) -> Json | None:
+        """Return what the server told an equal client, and have it confirmed; None if the server must be asked."""
+        bound = self._servers.get(server)
+        answer = bound.saved_answer(method, relayed.profile) if bound is not None else None
+        if answer is not None:
+            self._renew()
+            if (server, method) not in self._confirming:
+                self._confirming.add((server, method))
+                self._owners.start_soon(self._confirm, server, relayed, method, answer)
+        return answer
+
+    async def _confirm(self, server: str, relayed: RelayedRequest, method: str, told: Json) -> None:
+        """Start the server, ask it what its client was told already, and tell the client if that has changed."""
+        bound = self._servers[server]
+        asked = replace(relayed, requester=_Answered(relayed.requester.id, relayed.requester.listener))
+        try:
+            with anyio.move_on_after(bound.spec.start_timeout_s + bound.spec.call_timeout_s):
+                if method == _HELLO:
+                    await self.describe(server, asked)
+                    return
+                call = self._call(server, method, asked.params, ToolPolicy(), relayed=asked)
+                if _result_or_refusal(await self._run(self._request, call)) != told:
+                    bound.tell_clients(_LISTS[method])
+        except (ToolhubError, Refused):
+            pass  # the next request that needs the server gets the error itself
+        finally:
+            self._confirming.discard((server, method))
 
     async def tool_with_headers(self, server: str, name: str) -> ToolInfo | None:
         """Return a tool of which clients repeat parameters in headers; None for others.
@@ -416,6 +470,32 @@ class HubTask:
             refusals=self.counts.outcomes.get("Overloaded", 0),
             waited_seconds=self._waits.seconds,
         )
+
+
+class _Answered:
+    """A client whose request has been answered: what its server says now goes to the client's stream, if it has one."""
+
+    def __init__(self, number: int | str, listener: Listener | None) -> None:
+        self.id = number
+        self.listener = listener
+
+    def notify(self, method: str, params: Json | None) -> None:
+        if self.listener is not None:
+            self.listener.notify(method, params)
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        if self.listener is None:
+            raise Refused(INVALID_REQUEST, f"no client waits for an answer, so none can be asked for {method}")
+        return await self.listener.request(method, params)
+
+    def close_stream(self) -> None:
+        """There is none."""
+
+
+def _is_whole_list(relayed: RelayedRequest, result: Json) -> bool:
+    """Whether a result is a list of one page."""
+    is_first = (relayed.params or {}).get("cursor") is None
+    return relayed.method in _LISTS and is_first and "nextCursor" not in result and not result.get("isError")
 
 
 def _result_or_refusal(result: Result) -> Json:

@@ -1,1 +1,1 @@
-"""The tools that each server offers."""
+"""The tools that each server offers, and what it told its clients first."""

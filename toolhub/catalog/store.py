@@ -1,8 +1,8 @@
-"""Saved answers to `tools/list`, for the next start of the hub: one small file per server.
+"""Saved answers of servers, for the next start of the hub: one small file per server.
 
 The server's next start confirms or corrects a saved answer. A file that cannot be read or written never fails a call.
-Files hold only tools. An answer that contains a secret or a value of one task is not saved, because all tasks of the
-server would see it.
+Files hold only entries with a name: tools, or answers to clients. What contains a secret or a value of one task is not
+saved, because all tasks of the server would see it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolhub.config.redact import long_enough
 from toolhub.model import Json
 from toolhub.private_files import read_private, write_private
 
-FORMAT = 1
+FORMAT = 2
 # Real lists have 2 to 200 KiB. Reading a larger file would block the event loop for longer than a call takes.
 MAX_BYTES = 2 * 1024 * 1024
 MAX_FILES = 200
@@ -38,26 +38,26 @@ class CatalogStore:
         self.folder = folder
 
     def read(self, spec: ServerSpec) -> list[Json] | None:
-        """Return the tools that a server listed last; None if they are not known."""
+        """Return the entries that were saved last; None if there are none."""
         path = self._path(spec)
         try:
             kept = json.loads(read_private(path, limit=MAX_BYTES))
-            tools = kept.pop("tools")
-            if kept != _head(spec) or not _are_tools(tools):
+            entries = kept.pop("entries")
+            if kept != _head(spec) or not _are_named(entries):
                 return None
             os.utime(path)  # so that _prune() keeps files that are in use
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as exc:
-            logger.debug("cannot use the saved tools of server %r: %r", spec.name, exc)
+            logger.debug("cannot use the saved answers of server %r: %r", spec.name, exc)
             return None
-        found: list[Json] = tools
+        found: list[Json] = entries
         return found
 
-    def write(self, spec: ServerSpec, tools: Sequence[Json]) -> None:
-        """Save an answer. If it must not be saved, remove the previous one."""
+    def write(self, spec: ServerSpec, entries: Sequence[Json]) -> None:
+        """Save the entries. If they must not be saved, remove the previous ones."""
         try:
-            text = json.dumps(tools)
+            text = json.dumps(entries)
         except (ValueError, TypeError, RecursionError):
             text = ""
         if not text or len(text) > MAX_BYTES or _repeats_private_values(spec, text):
@@ -66,18 +66,18 @@ class CatalogStore:
         path = self._path(spec)
         try:
             head = json.dumps(_head(spec))
-            write_private(path, f'{head[:-1]}, "tools": {text}}}'.encode())
+            write_private(path, f'{head[:-1]}, "entries": {text}}}'.encode())
             self._prune()
         except OSError as exc:
             logger.debug("cannot save the tools of server %r: %s", spec.name, exc)
             self.remove(spec)  # the previous file is out of date
 
     def remove(self, spec: ServerSpec) -> None:
-        """Remove a server's saved answer."""
+        """Remove what is saved of a server."""
         try:
             self._path(spec).unlink(missing_ok=True)
         except OSError as exc:
-            logger.debug("cannot remove the saved tools of server %r: %s", spec.name, exc)
+            logger.debug("cannot remove the saved answers of server %r: %s", spec.name, exc)
 
     def _path(self, spec: ServerSpec) -> Path:
         identity = f"{spec.name}:{spec.template_fingerprint}"
@@ -120,9 +120,9 @@ def _files(spec: ServerSpec) -> dict[str, list[int]]:
     return found
 
 
-def _are_tools(tools: Any) -> bool:
-    return isinstance(tools, list) and all(
-        isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in tools
+def _are_named(entries: Any) -> bool:
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in entries
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
+from toolhub.catalog.answers import SavedAnswers, answer_name
 from toolhub.catalog.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.channel.mcp import header_map
@@ -45,6 +46,7 @@ class HubResources:
     open_channel: TransportOpener
     starts: StartLimiter
     catalog: Catalog
+    answers: SavedAnswers
     limiter: ConcurrencyLimiter
     counts: CallCounts
     totals: Counters
@@ -212,6 +214,30 @@ class SessionPool:
         for listener in self.shared.tools_listeners:
             listener(self.spec.name)
 
+    def tell_clients(self, kind: str) -> None:
+        """Tell the clients that the server's list of a kind is not what they were told before it was up."""
+        for listener in {listener for slot in self.slots for listener in slot.listeners}:
+            listener.notify(f"notifications/{kind}/list_changed", None)
+
+    # --- answers from before the server was up ------------------------------------------------------------------------
+
+    def saved_answer(self, method: str, profile: ClientProfile) -> Json | None:
+        """Return what the server told an equal client first, if it is not up and has not failed."""
+        if not self._may_save or any(slot.session is not None or slot.counters.deaths for slot in self.slots):
+            return None
+        return self.shared.answers.get(self.spec, answer_name(method, profile))
+
+    def save_answer(self, method: str, profile: ClientProfile, session: Session, answer: Json) -> None:
+        """Save an answer of a session that is as it was when it was opened, and was opened for this client."""
+        opened_for = next((slot.profile for slot in self.slots if slot.session is session), None)
+        if self._may_save and not session.calls and opened_for is not None and opened_for.hello == profile.hello:
+            self.shared.answers.put(self.spec, answer_name(method, profile), answer)
+
+    @property
+    def _may_save(self) -> bool:
+        """Whether all tasks would get equal answers, and a start brings a session that later requests use."""
+        return self.spec.share != "call" and self.fingerprint == self.spec.template_fingerprint
+
     def lease(
         self, profile: ClientProfile = OWN_PROFILE, *, uses_state: bool = True, listener: Listener | None = None
     ) -> AbstractAsyncContextManager[Session]:
@@ -285,6 +311,7 @@ class SessionPool:
         tools = catalog.put(self.key, self.spec, wire)
         if is_news:
             self._tell_change()
+            self.tell_clients("tools")
         return tools
 
     async def _listed(self, session: Session) -> list[Json]:

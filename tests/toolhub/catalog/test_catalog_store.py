@@ -75,10 +75,10 @@ def test_a_new_answer_replaces_the_old_one_and_forgetting_removes_it(store):
         {"server": "other"},
         {"fingerprint": "0"},
         {"surplus": 1},
-        {"tools": None},
-        {"tools": {}},
-        {"tools": ["read"]},
-        {"tools": [{"name": 1}]},
+        {"entries": None},
+        {"entries": {}},
+        {"entries": ["read"]},
+        {"entries": [{"name": 1}]},
     ],
 )
 def test_a_file_of_another_kind_is_ignored_and_then_replaced(store, change):

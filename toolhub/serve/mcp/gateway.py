@@ -128,7 +128,7 @@ class Gateway:
         if server is None:
             told = await self._merged.describe(request)
         else:
-            told = as_handshake(await request.task.describe(server, request.relayed()))
+            told = as_handshake(await request.task.describe(server, request.relayed(), saved=True))
         asked = str((request.params or {}).get("protocolVersion"))
         known = asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
         request.client.version = min(known, str(told.get("protocolVersion", known)))
@@ -139,7 +139,7 @@ class Gateway:
         if server is None:
             told = as_modern_hello(await self._merged.describe(request))
         else:
-            info = await request.task.describe(server, request.relayed())
+            info = await request.task.describe(server, request.relayed(), saved=True)
             told = info.hello if info.era == "modern" else as_modern_hello(info.hello)
         return {**told, "_meta": {**(told.get("_meta") or {}), SERVER_INFO_META_KEY: SERVER_INFO}}
 

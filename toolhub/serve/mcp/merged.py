@@ -70,7 +70,7 @@ class Merged:
 
     async def describe(self, request: ClientRequest) -> Json:
         """Return what the servers say about themselves together: the union of their capabilities."""
-        infos = await _gather(request, lambda server: request.task.describe(server, request.relayed()))
+        infos = await _gather(request, lambda server: request.task.describe(server, request.relayed(), saved=True))
         capabilities: Json = {"tools": {"listChanged": True}}
         for info in infos.values():
             capabilities = _united(capabilities, info.capabilities)
@@ -153,7 +153,7 @@ class Merged:
         key, named = _LISTS[method], {"prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
 
         async def ask(server: str) -> list[Json]:
-            info = await request.task.describe(server, request.relayed())
+            info = await request.task.describe(server, request.relayed(), saved=True)
             if _CAPABILITY[method] not in info.capabilities:
                 return []
             found: list[Json] = []
