@@ -15,7 +15,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-from mcp_types import INVALID_REQUEST
 
 from toolhub.channel.base import Refused
 from toolhub.config import ServerSpec
@@ -59,6 +58,8 @@ _LISTS = {
     "resources/templates/list": "resources",
 }
 _HELLO = "hello"
+# Of JSON-RPC.
+_INVALID_REQUEST = -32600
 _INFO_FIELDS = {field.name for field in fields(ServerInfo)}
 
 
@@ -485,7 +486,7 @@ class _Answered:
 
     async def request(self, method: str, params: Json | None) -> Json:
         if self.listener is None:
-            raise Refused(INVALID_REQUEST, f"no client waits for an answer, so none can be asked for {method}")
+            raise Refused(_INVALID_REQUEST, f"no client waits for an answer, so none can be asked for {method}")
         return await self.listener.request(method, params)
 
     def close_stream(self) -> None:
