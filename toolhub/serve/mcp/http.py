@@ -97,6 +97,10 @@ class _Slow:
     act: Callable[[], None]
 
 
+def _nothing() -> None:
+    pass
+
+
 class McpEndpoint:
     """The ASGI application at `/mcp`. Enter `running()` before serving it. lease: of the tasks that it opens."""
 
@@ -216,6 +220,8 @@ class McpEndpoint:
 
         async def written() -> None:
             self._slow.discard(slow)
+            # The session keeps the stream for a while; it must not keep this connection, nor wait for the collector.
+            stream.on_first = slow.act = _nothing
             if done is not None:
                 await done.wait()
             elif not stream.has_begun:
@@ -393,6 +399,7 @@ class McpEndpoint:
                 yield
         finally:
             self._slow.discard(slow)
+            slow.act = _nothing  # which would wait for the collector otherwise
             watcher.cancel()
 
 
