@@ -74,7 +74,8 @@ async def main():
             print(*await anyio.to_thread.run_sync(lambda: list(garbage(url))), flush=True)
             tasks.cancel_scope.cancel()
 
-        config = Config.model_validate({"hub": {"state_dir": sys.argv[1]}, "servers": {"clock": {"name": "clock", "builtin": "clock"}}})
+        servers = {"clock": {"name": "clock", "builtin": "clock"}}
+        config = Config.model_validate({"hub": {"state_dir": sys.argv[1]}, "servers": servers})
         bind = BindSettings(host="127.0.0.1", port=0, uds=None, token=None, allow_inline=False)
         on_ready = lambda addresses, frontends: tasks.start_soon(ask, addresses[0])
         await serve(config, bind, on_ready=on_ready)
