@@ -91,9 +91,9 @@ def _measure(scale: GatewayScale, notes: list[str]) -> dict[_Way, Samples]:
         workers: dict[_Way, Worker] = {}
         for transport, server in servers.items():
             for mode, revision in MODES.items():
-                variants = (_DIRECT, _TOOLHUB, _FASTMCP) if transport == _HTTP else (_TOOLHUB, _FASTMCP)
-                if (transport, mode) == (_STDIO, _MODERN):
-                    variants = (_TOOLHUB,)
+                variants: tuple[Variant, ...] = (_DIRECT, _TOOLHUB, _FASTMCP)
+                if transport == _STDIO:
+                    variants = (_TOOLHUB, _FASTMCP) if mode != _MODERN else (_TOOLHUB,)
                 asked = replace(server, name=f"{transport}, {revision}", mode=mode)
                 for variant, worker in start(asked, variants, stack, notes).items():
                     workers[_Way(variant, transport, mode)] = worker
