@@ -8,7 +8,7 @@ from toolhub_command import Shell
 def test_the_demo_runs_to_its_end_with_two_kills_and_no_leftovers(shell: Shell) -> None:
     told = shell.json("demo", "--agents", "2")
     assert sorted(told["kills"]) == ["sqlite of agent-2", "time of agent-1"]
-    assert told["leftovers"] == 0 and told["deaths"] == 2 and told["retries"] >= 1
+    assert told["leftovers"] == 0 and told["deaths"] == 2
     assert [agent["last"] for agent in told["agents"]] == ["done", "done"]
     assert told["no_sandbox"] == "" and {agent["remembered"] for agent in told["agents"]} == {12}
     assert sum(agent["errors"] for agent in told["agents"]) == 1
