@@ -37,7 +37,7 @@ async def scrape_and_extract_info(url: str, info_to_extract: str) -> str:
 
 async def run_python_code(code_block: str) -> str:
     """Run code."""
-    raise NotImplementedError("no script of the benchmark runs code")
+    raise RuntimeError("a run of this benchmark has no call that runs code")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Builtin:
 
 
 @dataclass(frozen=True)
-class Configured:
+class ConfiguredServer:
     """tools: those that are known without a start; None: not known."""
 
     name: str
@@ -57,7 +57,7 @@ def list_servers(path: Path | None, as_json: bool) -> None:
         return
     out = console()
     for server in found:
-        if isinstance(server, Configured):
+        if isinstance(server, ConfiguredServer):
             _print_configured(out, server)
         else:
             _print(out, server)
@@ -65,9 +65,9 @@ def list_servers(path: Path | None, as_json: bool) -> None:
         out.print("In a config: `clock: {builtin: clock}`. Every option, also of sections such as web.*, is in --json.")
 
 
-async def _find_configured(config: Config) -> list[Configured]:
+async def _find_configured(config: Config) -> list[ConfiguredServer]:
     return [
-        Configured(spec.name, _reach(spec), spec.share, await known_tools(config, spec))
+        ConfiguredServer(spec.name, _reach(spec), spec.share, await known_tools(config, spec))
         for spec in config.servers.values()
     ]
 
@@ -147,7 +147,7 @@ def _print(out: Console, server: Builtin) -> None:
     out.print(f"  [dim]options:[/] {escape(_short(server.options or {}))}\n", soft_wrap=True)
 
 
-def _print_configured(out: Console, server: Configured) -> None:
+def _print_configured(out: Console, server: ConfiguredServer) -> None:
     tools = "not known before its first start" if server.tools is None else ", ".join(server.tools)
     out.print(
         f"[bold]{escape(server.name)}[/]  {escape(server.reach)}  [dim](share: {server.share})[/]", soft_wrap=True

@@ -70,7 +70,7 @@ class FoundConfig:
 
 
 @dataclass(frozen=True)
-class Place:
+class ConfigLocation:
     """Where a program keeps its servers. read: returns them by name, from a file or a folder."""
 
     program: str
@@ -80,7 +80,7 @@ class Place:
 
 def places(
     home: Path, folder: Path, *, environ: Mapping[str, str] = os.environ, platform: str = sys.platform
-) -> list[Place]:
+) -> list[ConfigLocation]:
     """Return every place to look in: those of a user with this home, and those of a project in this folder."""
     settings = home / "Library/Application Support"
     if platform != "darwin":
@@ -91,15 +91,15 @@ def places(
         return dict((projects.get(str(folder)) or {}).get("mcpServers") or {})
 
     return [
-        Place("Claude Desktop", settings / "Claude/claude_desktop_config.json", _servers_of("mcpServers")),
-        Place("Cursor", home / ".cursor/mcp.json", _servers_of("mcpServers")),
-        Place("Cursor", folder / ".cursor/mcp.json", _servers_of("mcpServers")),
-        Place("VS Code", settings / "Code/User/mcp.json", _servers_of("servers")),
-        Place("VS Code", folder / ".vscode/mcp.json", _servers_of("servers")),
-        Place("Claude Code", home / ".claude.json", _servers_of("mcpServers")),
-        Place("Claude Code", home / ".claude.json", of_project),
-        Place("Claude Code", folder / ".mcp.json", _servers_of("mcpServers")),
-        Place("MiroFlow", folder / "config/tool", _miroflow_tools),
+        ConfigLocation("Claude Desktop", settings / "Claude/claude_desktop_config.json", _servers_of("mcpServers")),
+        ConfigLocation("Cursor", home / ".cursor/mcp.json", _servers_of("mcpServers")),
+        ConfigLocation("Cursor", folder / ".cursor/mcp.json", _servers_of("mcpServers")),
+        ConfigLocation("VS Code", settings / "Code/User/mcp.json", _servers_of("servers")),
+        ConfigLocation("VS Code", folder / ".vscode/mcp.json", _servers_of("servers")),
+        ConfigLocation("Claude Code", home / ".claude.json", _servers_of("mcpServers")),
+        ConfigLocation("Claude Code", home / ".claude.json", of_project),
+        ConfigLocation("Claude Code", folder / ".mcp.json", _servers_of("mcpServers")),
+        ConfigLocation("MiroFlow", folder / "config/tool", _miroflow_tools),
     ]
 
 
@@ -115,7 +115,7 @@ def find_mirothinker(folder: Path) -> Path | None:
     return next((path for path in agents if any(path.glob("mirothinker_*.yaml"))), None)
 
 
-def _look_into(place: Place, home: Path, folder: Path) -> FoundConfig:
+def _look_into(place: ConfigLocation, home: Path, folder: Path) -> FoundConfig:
     try:
         servers = place.read(place.path)
         found = (_translate(name, entry, home, folder) for name, entry in servers.items())

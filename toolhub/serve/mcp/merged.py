@@ -61,7 +61,7 @@ class _Known:
         return next(fitting, None)
 
 
-class Merged:
+class MergedServers:
     """Answers for tasks with several servers, or none."""
 
     def __init__(self, prefix: Prefix) -> None:

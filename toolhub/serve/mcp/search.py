@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from toolhub.model import Json
 from toolhub.serve.mcp.client import ClientRequest
-from toolhub.serve.mcp.merged import Merged, joined, refuse_cursor
+from toolhub.serve.mcp.merged import MergedServers, joined, refuse_cursor
 
 DEFAULT_LIMIT, MAX_LIMIT = 5, 20
 # A word of a tool's name says more than one of its description.
@@ -43,7 +43,7 @@ _CALL_TOOL: Json = {
 class ToolSearch:
     """Answers `tools/list` and `tools/call` of a client that searches for tools."""
 
-    def __init__(self, merged: Merged) -> None:
+    def __init__(self, merged: MergedServers) -> None:
         self._merged = merged
 
     async def answer(self, request: ClientRequest, call: Callable[[ClientRequest], Awaitable[Json]]) -> Json:
