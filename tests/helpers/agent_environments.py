@@ -69,6 +69,7 @@ AGENTS = {
         "mcp, langgraph.graph, langchain.agents, langchain_mcp_adapters.client",
     ),
     "pydantic-ai": Agent(("pydantic-ai-slim[mcp,openai]==2.68.0",), "mcp, pydantic_ai.mcp"),
+    "fastmcp": Agent(("fastmcp==4.1.2",), "mcp, fastmcp"),
     "anthropic": Agent(("anthropic==2.12.0",), "anthropic"),
     # The lowest versions that the thin client takes.
     "lowest": Agent(("anyio==4.5.0", "h11==0.14.0"), "anyio, h11"),

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_environments import agent_environment
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp_clients import text_of
+from mcp_types import ElicitResult
 from real_processes import FIXTURES
 from served_hub import TOOLHUB, ServedHub, environment, served, write_config
 
@@ -20,30 +22,66 @@ from testbed import third_party
 pytestmark = pytest.mark.slow
 
 REFERENCE = str(FIXTURES / "reference_server.py")
-MCP_REMOTE = "mcp-remote@0.1.38"
+MCP_REMOTE = "mcp-remote@0.15.1"
+INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
+INSPECTOR_NODE = "node@22.23.3"
+# The tool that asks the user, as each generation of the protocol does.
+ASKING = {"legacy": "test_elicitation", "auto": "test_input_required_result_elicitation"}
 EVERYTHING = {
     "lists": True,
     "calls": "This is a simple text response for testing.",
     "reads": "This is the content of the static text resource.",
     "prompts": "This is a simple prompt for testing.",
 }
-ANSWERS = EVERYTHING | {"answers": "ada"}
+ANSWERS = EVERYTHING | {"answers": True}
+
+# Each is run with a mode, the tool that asks, and an address or a command. It prints what it has seen.
+SDK_2 = """
+import asyncio, json, sys
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp_types import ElicitResult
+
+async def answer(context, params):
+    return ElicitResult(action="accept", content={"username": "ada", "email": "e", "name": "ada"})
+
+async def main(mode, asking, *target):
+    is_url = len(target) == 1
+    server = target[0] if is_url else stdio_client(StdioServerParameters(command=target[0], args=list(target[1:])))
+    async with Client(server, mode=mode, elicitation_callback=answer) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        called = await client.call_tool("test_simple_text", {})
+        asked = await client.call_tool(asking, {"message": "who?"} if mode == "legacy" else {})
+        resource = await client.read_resource("test://static-text")
+        prompt = await client.get_prompt("test_simple_prompt")
+        print(json.dumps({
+            "lists": "test_simple_text" in tools,
+            "calls": called.content[0].text,
+            "reads": resource.contents[0].text,
+            "prompts": prompt.messages[0].content.text,
+            "answers": "ada" in asked.content[0].text,
+        }))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 SDK_1 = """
 import asyncio, json, sys
-from mcp import ClientSession, types
+from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 
 async def answer(context, params):
     return types.ElicitResult(action="accept", content={"username": "ada", "email": "e"})
 
-async def main(url):
-    async with streamablehttp_client(url) as (read, write, _):
-        async with ClientSession(read, write, elicitation_callback=answer) as client:
+async def main(mode, asking, *target):
+    is_url = len(target) == 1
+    command = StdioServerParameters(command=target[0], args=list(target[1:]))
+    async with (streamablehttp_client(target[0]) if is_url else stdio_client(command)) as streams:
+        async with ClientSession(*streams[:2], elicitation_callback=answer) as client:
             await client.initialize()
             tools = [tool.name for tool in (await client.list_tools()).tools]
             called = await client.call_tool("test_simple_text", {})
-            asked = await client.call_tool("test_elicitation", {"message": "who?"})
+            asked = await client.call_tool(asking, {"message": "who?"})
             resource = await client.read_resource("test://static-text")
             prompt = await client.get_prompt("test_simple_prompt")
             print(json.dumps({
@@ -51,48 +89,62 @@ async def main(url):
                 "calls": called.content[0].text,
                 "reads": resource.contents[0].text,
                 "prompts": prompt.messages[0].content.text,
-                "answers": "ada" if "ada" in asked.content[0].text else asked.content[0].text,
+                "answers": "ada" in asked.content[0].text,
             }))
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))
 """
 
 FASTMCP = """
 import asyncio, json, sys
 from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
 
 async def answer(message, response_type, params, context):
-    return {"username": "ada", "email": "e"}
+    return {"username": "ada", "email": "e", "name": "ada"}
 
-async def main(url):
-    async with Client(url, elicitation_handler=answer) as client:
+async def main(mode, asking, *target):
+    server = target[0] if len(target) == 1 else StdioTransport(target[0], list(target[1:]), keep_alive=False)
+    options = {"mode": mode} if mode else {}  # the second major knows one generation only
+    async with Client(server, elicitation_handler=answer, **options) as client:
         tools = [tool.name for tool in await client.list_tools()]
         called = await client.call_tool("test_simple_text", {})
-        asked = await client.call_tool("test_elicitation", {"message": "who?"})
+        asked = await client.call_tool(asking, {"message": "who?"} if mode != "auto" else {})
         resource = await client.read_resource("test://static-text")
         prompt = await client.get_prompt("test_simple_prompt")
         print(json.dumps({
             "lists": "test_simple_text" in tools,
             "calls": called.content[0].text,
-            "reads": resource[0].text,
+            "reads": resource[0].text if isinstance(resource, list) else resource.contents[0].text,
             "prompts": prompt.messages[0].content.text,
-            "answers": "ada" if "ada" in asked.content[0].text else asked.content[0].text,
+            "answers": "ada" in asked.content[0].text,
         }))
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))
 """
 
 LANGCHAIN = """
 import asyncio, json, sys
+from langchain_mcp_adapters.callbacks import Callbacks
 from langchain_mcp_adapters.client import MultiServerMCPClient
+from mcp.types import ElicitResult
 
-async def main(url):
-    headers = {"X-Toolhub-Task": "langchain"}
-    client = MultiServerMCPClient({"toolhub": {"transport": "streamable_http", "url": url, "headers": headers}})
+async def answer(mcp_context, params, context):
+    return ElicitResult(action="accept", content={"username": "ada", "email": "e"})
+
+async def main(mode, asking, *target):
+    if len(target) == 1:
+        headers = {"X-Toolhub-Task": "langchain"}
+        server = {"transport": "streamable_http", "url": target[0], "headers": headers}
+    else:
+        server = {"transport": "stdio", "command": target[0], "args": list(target[1:])}
+    client = MultiServerMCPClient({"toolhub": server}, callbacks=Callbacks(on_elicitation=answer))
     tools = {tool.name: tool for tool in await client.get_tools()}
     called = await tools["test_simple_text"].ainvoke({})
-    counts = [await tools["count_calls"].ainvoke({}) for _ in range(2)]
-    assert str(counts[0]) != str(counts[1]), counts  # one process for all calls
+    asked = await tools[asking].ainvoke({"message": "who?"})
+    if len(target) == 1:
+        counts = [await tools["count_calls"].ainvoke({}) for _ in range(2)]
+        assert str(counts[0]) != str(counts[1]), counts  # one process for all calls
     resources = await client.get_resources("toolhub", uris=["test://static-text"])
     prompt = await client.get_prompt("toolhub", "test_simple_prompt")
     text = called if isinstance(called, str) else called[0]["text"]
@@ -101,21 +153,22 @@ async def main(url):
         "calls": text,
         "reads": resources[0].as_string(),
         "prompts": prompt[0].content,
+        "answers": "ada" in str(asked),
     }))
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))
 """
 
 OPENAI_AGENTS = """
 import asyncio, json, sys
 from agents.mcp import MCPServerStdio, MCPServerStreamableHttp
 
-async def main(url, *command):
+async def main(mode, asking, *target):
     patience = {"client_session_timeout_seconds": 60}
-    if command:
-        server = MCPServerStdio(params={"command": command[0], "args": list(command[1:])}, **patience)
+    if len(target) == 1:
+        server = MCPServerStreamableHttp(params={"url": target[0]}, **patience)
     else:
-        server = MCPServerStreamableHttp(params={"url": url}, **patience)
+        server = MCPServerStdio(params={"command": target[0], "args": list(target[1:])}, **patience)
     async with server:
         tools = [tool.name for tool in await server.list_tools()]
         called = await server.call_tool("test_simple_text", {})
@@ -132,6 +185,32 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def python_of(name: str) -> Path:
+    return agent_environment(name) / "bin" / "python"
+
+
+# (environment, script, what it sees). The environment "" is that of the tests, "mcp1" that of the SDK's first major.
+PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "SDK 2": ("", SDK_2, ANSWERS),
+    "SDK 1": ("mcp1", SDK_1, ANSWERS),
+    "fastmcp 4": ("fastmcp", FASTMCP, ANSWERS),
+    "fastmcp 2": ("mirothinker", FASTMCP, ANSWERS),
+    "langchain": ("langgraph", LANGCHAIN, ANSWERS),
+    "openai-agents": ("openai-agents", OPENAI_AGENTS, EVERYTHING),
+}
+# (program, the mode that it is told)
+CLIENTS = [
+    ("SDK 2", "auto"),
+    ("SDK 2", "legacy"),
+    ("SDK 1", ""),
+    ("fastmcp 4", "auto"),
+    ("fastmcp 4", "legacy"),
+    ("fastmcp 2", ""),
+    ("langchain", ""),
+    ("openai-agents", ""),
+]
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
     server = {"command": sys.executable, "args": [REFERENCE]}
@@ -139,38 +218,26 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
         yield running
 
 
-def said_by(python: Path, script: str, *arguments: str, folder: Path) -> dict[str, object]:
-    """Run a client; return what it says that it saw."""
-    command = [str(python), "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, env=environment())
+def target(hub: ServedHub, transport: str) -> list[str]:
+    """What a client of the hub connects to: an address, or a command."""
+    return [f"{hub.http}/mcp"] if transport == "http" else [*TOOLHUB, "stdio", "--hub", hub.http]
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize(("program", "mode"), CLIENTS, ids=[" ".join(filter(None, one)) for one in CLIENTS])
+def test_a_client_sees_what_the_server_has(
+    program: str, mode: str, transport: str, hub: ServedHub, tmp_path: Path
+) -> None:
+    where, script, expected = PROGRAMS[program]
+    python = {"": Path(sys.executable), "mcp1": third_party.mcp1_python()}.get(where) or python_of(where)
+    command = [str(python), "-c", script, mode, ASKING[mode or "legacy"], *target(hub, transport)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
-    said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
 
 
-def python_of(name: str) -> Path:
-    return agent_environment(name) / "bin" / "python"
-
-
-def test_the_first_major_of_the_sdk(hub: ServedHub, tmp_path: Path) -> None:
-    assert said_by(third_party.mcp1_python(), SDK_1, f"{hub.http}/mcp", folder=tmp_path) == ANSWERS
-
-
-def test_fastmcp_of_an_older_agent(hub: ServedHub, tmp_path: Path) -> None:
-    assert said_by(python_of("mirothinker"), FASTMCP, f"{hub.http}/mcp", folder=tmp_path) == ANSWERS
-
-
-def test_langchain_keeps_one_process_when_it_names_a_task(hub: ServedHub, tmp_path: Path) -> None:
-    assert said_by(python_of("langgraph"), LANGCHAIN, f"{hub.http}/mcp", folder=tmp_path) == EVERYTHING
-
-
-def test_openai_agents_over_http(hub: ServedHub, tmp_path: Path) -> None:
-    assert said_by(python_of("openai-agents"), OPENAI_AGENTS, f"{hub.http}/mcp", folder=tmp_path) == EVERYTHING
-
-
-def test_openai_agents_over_stdio(hub: ServedHub, tmp_path: Path) -> None:
-    command = [*TOOLHUB, "stdio", "--hub", hub.http]
-    assert said_by(python_of("openai-agents"), OPENAI_AGENTS, "", *command, folder=tmp_path) == EVERYTHING
+async def answered(context: Any, params: Any) -> ElicitResult:
+    return ElicitResult(action="accept", content={"username": "ada", "email": "e"})
 
 
 @pytest.mark.anyio
@@ -182,8 +249,49 @@ async def test_mcp_remote_between_a_client_over_stdio_and_the_gateway(hub: Serve
         command=third_party.node(), args=[str(program), f"{hub.http}/mcp", "--allow-http"], cwd=tmp_path
     )
     with (tmp_path / "stderr.txt").open("w") as errors:
-        async with Client(stdio_client(server, errlog=errors), mode="legacy") as client:
+        transport = stdio_client(server, errlog=errors)
+        async with Client(transport, mode="legacy", elicitation_callback=answered) as client:
             assert "test_simple_text" in [tool.name for tool in (await client.list_tools()).tools]
             assert text_of(await client.call_tool("test_simple_text")) == EVERYTHING["calls"]
+            assert "ada" in text_of(await client.call_tool("test_elicitation", {"message": "who?"}))
             assert (await client.read_resource("test://static-text")).contents
             assert (await client.get_prompt("test_simple_prompt")).messages
+
+
+@pytest.fixture(scope="module")
+def inspector() -> list[str]:
+    """The command line of the inspector, installed once into the test cache."""
+    pins = [INSPECTOR_NODE, INSPECTOR]
+    prefix = third_party.ensure(
+        third_party.versioned("inspector", pins), lambda home: third_party.npm_install(home, *pins)
+    )
+    node = prefix / "node_modules" / ".bin" / "node"
+    return [str(node), str(prefix / "node_modules" / ".bin" / "mcp-inspector"), "--cli"]
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_sees_what_the_server_has(
+    era: str, transport: str, inspector: list[str], hub: ServedHub, tmp_path: Path
+) -> None:
+    where = target(hub, transport)
+    connect = ["--server-url", *where, "--transport", "http"] if transport == "http" else where
+
+    def inspect(method: str, *options: str) -> Any:
+        command = [*inspector, *connect, "--protocol-era", era, "--format", "json", "--quiet", "--method", method]
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment()
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["result"]
+
+    called = inspect("tools/call", "--tool-name", "test_simple_text")
+    read = inspect("resources/read", "--uri", "test://static-text")
+    prompt = inspect("prompts/get", "--prompt-name", "test_simple_prompt")
+    seen = {
+        "lists": "test_simple_text" in [tool["name"] for tool in inspect("tools/list")["tools"]],
+        "calls": called["content"][0]["text"],
+        "reads": read["contents"][0]["text"],
+        "prompts": prompt["messages"][0]["content"]["text"],
+    }
+    assert seen == EVERYTHING
