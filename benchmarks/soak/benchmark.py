@@ -28,7 +28,7 @@ from benchmarks.common.machine import git_revision
 from benchmarks.common.result import Benchmark, Json, Outcome
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.questions import QUESTIONS
-from benchmarks.soak import report
+from benchmarks.soak import leftovers, report
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, Stage, deck, strike
 from benchmarks.soak.hub import SECTIONS, SoakHub, servers
 from benchmarks.soak.ledger import Counts, Ledger
@@ -105,8 +105,9 @@ class Run:
 def run(scale: SoakScale) -> Outcome:
     found = _earlier(scale) or Run(scale.seed)
     found.revisions.append(git_revision()["revision"])
+    leftovers.sweep()
     # A short name: Chromium makes a socket some folders below it, whose path may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=leftovers.FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         is_interrupted = anyio.run(_Part(scale, found, Path(folder)).run)
     _keep(scale, found)
     return report.outcome(scale, found, is_interrupted=is_interrupted)

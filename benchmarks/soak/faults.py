@@ -31,6 +31,7 @@ from benchmarks.common.measure import tree
 from benchmarks.common.result import ROOT, Json
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.soak.hub import SoakHub
+from benchmarks.soak.leftovers import fault_cgroup, own_cgroup
 from benchmarks.soak.upstream import PAGE
 
 HELD_S = 2.0
@@ -40,10 +41,10 @@ RECOVERED_WITHIN_S = 120.0
 _PROBE_S, _PROBE_TIMEOUT_S = 0.05, 60.0
 _HOG_BYTES, _GROUP_BYTES = 256 << 20, 32 << 20
 _HOUR_S = 3600.0
+# A few milliseconds on a quiet machine.
+_REMOUNT_S = 10.0
 _CLIENT = [sys.executable, "-m", "benchmarks.soak.clients"]
 _SILENT_CONNECTIONS, _HEADER_BYTES = 200, 1 << 20
-_MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
-_PIDS_GROUPS = Path("/sys/fs/cgroup/pids")
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _misbehaving(how: str) -> Fault:
 
 async def _out_of_memory(stage: Stage) -> Struck:
     task, pid = await stage.slot("exec")
-    group = _MEMORY_GROUPS / f"toolhub-soak-{os.getpid()}"
+    group = fault_cgroup("memory")
     try:
         group.mkdir(exist_ok=True)
         (group / "memory.limit_in_bytes").write_text(str(_GROUP_BYTES))
@@ -239,7 +240,7 @@ async def _out_of_memory(stage: Stage) -> Struck:
         raise NothingToStrike(f"no memory cgroup: {exc.strerror}") from exc
     await stage.tell(task, "exec", "hog", {"bytes": _HOG_BYTES})
     with suppress(OSError):
-        group.rmdir()  # again with the next, if its last member is not gone yet
+        group.rmdir()  # at the end of the soak, if its last member is not gone yet
     return Struck(f"exec of {task}", "exec", task)
 
 
@@ -350,7 +351,8 @@ async def _read_only(stage: Stage) -> Struck:
         await _new_task(stage)
         await anyio.sleep(HELD_S)
     finally:
-        await _remount(stage.hub.state, "rw")
+        with anyio.move_on_after(_REMOUNT_S, shield=True):
+            await _remount(stage.hub.state, "rw")
     return Struck("the state folder cannot be written", since=since)
 
 
@@ -382,31 +384,23 @@ async def _no_descriptors(stage: Stage) -> Struck:
 
 async def _no_processes(stage: Stage) -> Struck:
     """The supervisor cannot fork. A limit of a cgroup, as RLIMIT_NPROC does not bind root."""
-    group = _PIDS_GROUPS / f"toolhub-soak-{os.getpid()}"
+    group, home = fault_cgroup("pids"), own_cgroup("pids") / "cgroup.procs"
     supervisor = _supervisor(stage)
     try:
         group.mkdir(exist_ok=True)
         (group / "pids.max").write_text("1")
-        home = _PIDS_GROUPS / _own_group("pids") / "cgroup.procs"
         (group / "cgroup.procs").write_text(str(supervisor))
     except OSError as exc:
         raise NothingToStrike(f"no pids cgroup: {exc.strerror}") from exc
     try:
         await anyio.sleep(HELD_S)
     finally:
-        with suppress(OSError):
-            (group / "pids.max").write_text("max")
+        # The limit holds until the group is empty: what the supervisor forks in it would keep it.
+        with suppress(OSError):  # the supervisor was killed meanwhile
             home.write_text(str(supervisor))
+        with suppress(OSError):
             group.rmdir()
     return Struck("the supervisor cannot fork")
-
-
-def _own_group(controller: str) -> str:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, kinds, path = line.split(":", 2)
-        if controller in kinds.split(","):
-            return path.lstrip("/")
-    return ""
 
 
 def _clock_jumps(seconds: float) -> Fault:

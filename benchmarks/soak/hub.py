@@ -29,6 +29,7 @@ import psutil
 from benchmarks.common.measure import tree
 from benchmarks.common.result import ROOT, Json
 from benchmarks.common.subprocess_worker import WorkerFailed
+from benchmarks.soak import leftovers
 
 _TOOLS = Path(__file__).with_name("tools.py")
 # Deaths are the subject here: a server is not given up for them, so that each one is followed by a start.
@@ -89,18 +90,18 @@ _STATE_BYTES = 32 << 20
 # Many tasks begin at once, and servers that cost nothing are started: more at a time than the default of two per core.
 _STARTS = 16
 _CLOCK = struct.Struct("d")
-_CGROUPS = Path("/sys/fs/cgroup")
 _LAST_WORDS = 1000
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a hub holds, or what is left of it."""
+    """What a hub holds, or what is left of it. cgroups and mounts: those of the soak's faults too."""
 
     processes: int = 0
     descriptors: int = 0
     sockets: int = 0
     cgroups: int = 0
+    mounts: int = 0
     temporary_files: int = 0
     state_files: int = 0
 
@@ -150,13 +151,16 @@ class SoakHub:
         hub = {"state_dir": str(self.state), "port": self.port, "uds": str(self.socket), "max_starts": _STARTS}
         config = {"hub": hub, "servers": self._servers, **self._sections}
         (self.folder / "hub.json").write_text(json.dumps(config))
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-        if self.has_own_disk:
-            subprocess.run(["umount", "--lazy", str(self.state)], check=False)
+        leftovers.remove_mounts(os.getpid())
 
     def start(self) -> None:
         """Start it, and wait until it is ready. Raises WorkerFailed."""
@@ -214,26 +218,29 @@ class SoakHub:
                 process.resume()
 
     def close(self) -> None:
-        """End it in order. Harmless when repeated."""
+        """End it in order, and remove the faults' cgroups. Harmless when repeated."""
         if self.is_up:
             self.continue_stopped()
             self.end(signal.SIGTERM)
+        leftovers.remove_cgroups(os.getpid())
 
     def inventory(self) -> Inventory:
         """What it holds now; after its end, what is left."""
         names = _descriptors(self.pid) if self.is_up else []
+        left = leftovers.find(os.getpid())
         return Inventory(
             processes=len(tree(self.pid)) if self.is_up else 0,
             descriptors=len(names),
             sockets=sum(name.startswith("socket:") for name in names),
-            cgroups=sum(1 for _ in self._cgroups()),
+            cgroups=sum(1 for _ in self._cgroups()) + len(left.cgroups),
+            mounts=len(left.mounts) - self.has_own_disk,
             temporary_files=sum(len(files) for _, _, files in os.walk(self.temporary)),
             state_files=sum(len(files) for _, _, files in os.walk(self.state)),
         )
 
     def _cgroups(self) -> Iterable[Path]:
         """Groups that a hub of this soak made, for itself or for its sandboxes."""
-        for path in _CGROUPS.glob("**/toolhub-*"):
+        for path in leftovers.CGROUPS.glob("**/toolhub-*"):
             parts = path.name.split("-")
             if any(part.isdecimal() and int(part) in self._pids for part in parts[1:3]):
                 yield path
@@ -261,7 +268,7 @@ def _descriptors(pid: int) -> list[str]:
 
 def _mount(folder: Path) -> bool:
     """Give the folder a small disk of its own, which a fault can fill; False where that is not allowed."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={_STATE_BYTES},mode=0700", "toolhub-soak", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_STATE_BYTES},mode=0700", leftovers.name(os.getpid()), str(folder)]
     return sys.platform == "linux" and subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 

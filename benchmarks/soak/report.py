@@ -21,6 +21,7 @@ SLOPE_PERCENT = 2.0
 # Until then sessions are opened, caches filled and the allocator's arenas made.
 _WARM_UP = 0.25
 _LEFT_OUT = "left out"
+_LEFT = ("cgroups", "mounts", "temporary_files")
 _SHOWN = {
     "exec": "stdio, a process per task (exec)",
     "fork": "stdio, a process per task (fork)",
@@ -57,7 +58,7 @@ def targets(found: Run) -> list[Target]:
         Target("calls answered and never executed", counts.unexplained, 0),
         Target("faults not recovered from", sum(map(_is_unrecovered, found.faults)), 0),
         Target("processes left behind", found.orphans, 0),
-        Target("cgroups and temporary files left", after.get("cgroups", 0) + after.get("temporary_files", 0), 0),
+        Target("cgroups, mounts and temporary files left", sum(after.get(kind, 0) for kind in _LEFT), 0),
         Target("growth of the hub per million calls", percent, SLOPE_PERCENT, "%"),
     ]
 
@@ -204,6 +205,7 @@ def _left_table(found: Run) -> Table:
         Column("descriptors", "descriptors of the hub"),
         Column("sockets", "sockets of the hub"),
         Column("cgroups", "cgroups"),
+        Column("mounts", "mounts, without its disk"),
         Column("temporary_files", "temporary files"),
         Column("state_files", "files in the state folder"),
     ]

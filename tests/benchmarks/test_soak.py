@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import runner
 from benchmarks.common.result import ROOT, Benchmark, Outcome
-from benchmarks.soak import benchmark, report
+from benchmarks.soak import benchmark, leftovers, report
 from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, deck
+from benchmarks.soak.hub import SoakHub
 from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack
 
 WORK, LOOK = 1, 5
@@ -209,7 +213,9 @@ def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothi
     assert len(struck) == 3, outcome.raw["faults"]
 
 
-def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> None:
+@contextmanager
+def endless_soak(state: Path) -> Iterator[subprocess.Popen[str]]:
+    """A soak in a process of its own, which has told its first progress."""
     program = (
         "import sys; from pathlib import Path; from benchmarks.soak.benchmark import run, SoakScale\n"
         "state = Path(sys.argv[1])\n"
@@ -217,18 +223,54 @@ def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> 
         "found = run(scale)\n"
         "print(found.notes[-1])"
     )
-    state = tmp_path / "soak.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, str(state)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as process:
         assert process.stderr is not None
         while not (line := process.stderr.readline()).split(" of ")[0].replace(",", "").isdecimal():
             assert line, "it ended by itself"
+        yield process
+
+
+def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> None:
+    state = tmp_path / "soak.json"
+    with endless_soak(state) as process:
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert said.startswith("Ended by Ctrl-C")
     assert Run.of_json(json.loads(state.read_text())).counts.lost == 0
+
+
+def test_a_soak_removes_the_cgroups_and_mounts_of_its_faults() -> None:
+    kinds = frozenset({"no processes left", "server out of memory in a cgroup", "state folder read-only"})
+    outcome = benchmark.run(SoakScale(calls=1, minutes=1.0, tasks=4, calls_each=40, kinds=kinds, faults=len(kinds)))
+    assert {fault["kind"] for fault in outcome.raw["faults"]} == kinds
+    found = verdicts(outcome)
+    assert (found["faults not recovered from"], found["cgroups, mounts and temporary files left"]) == (0, 0)
+    assert leftovers.find(os.getpid()) == ([], [])
+
+
+def test_what_faults_left_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "CGROUPS", tmp_path / "cgroups")
+    monkeypatch.setattr(leftovers, "MOUNTS", tmp_path / "mounts")
+    leftovers.fault_cgroup("pids").mkdir(parents=True)
+    source = leftovers.name(os.getpid())
+    leftovers.MOUNTS.write_text(f"{source} /a tmpfs rw 0 0\n{source} /b tmpfs ro 0 0\n{source}0 /c tmpfs rw 0 0\n")
+    there = SoakHub(tmp_path, {}).inventory()
+    assert (there.cgroups, there.mounts) == (1, 2)
+
+
+def test_the_next_soak_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    with endless_soak(tmp_path / "soak.json") as process:
+        below = psutil.Process(process.pid).children(recursive=True)
+        left = leftovers.find(process.pid)
+        process.kill()
+        process.wait()
+        assert psutil.wait_procs(below, timeout=60)[1] == []
+    benchmark.run(SoakScale(calls=1, minutes=1.0, tasks=4, kinds=frozenset()))
+    assert leftovers.find(process.pid) == ([], [])
+    assert not any(mount.parent.exists() for mount in left.mounts)
 
 
 def test_all_measures_a_short_soak_and_does_not_keep_it(
