@@ -165,8 +165,7 @@ class Hub:
             for held in list(self._tasks.values()):
                 closing.start_soon(held.aclose)
             for server in self._shared_servers.values():
-                for slot in server.slots:
-                    closing.start_soon(slot.aclose)
+                closing.start_soon(server.aclose)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 

@@ -91,16 +91,20 @@ async def _release_or_death(held: Held[T], until: Callable[[T], Awaitable[object
     if until is None:
         await held._release.wait()
         return
-    death = until
+    death, waiting, watching = until, anyio.CancelScope(), anyio.CancelScope()
 
     async def watch() -> None:
-        await death(held.value)
-        tasks.cancel_scope.cancel()
+        # A scope of its own: a task that its group cancels leaves a cycle of exception and frames (anyio 4.16), which
+        # keeps all that the frames refer to until a garbage collection.
+        with watching:
+            await death(held.value)
+            waiting.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        await held._release.wait()
-        tasks.cancel_scope.cancel()
+        with waiting:
+            await held._release.wait()
+        watching.cancel()
 
 
 def unwrapped(exc: BaseException) -> Exception:

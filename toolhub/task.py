@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -99,22 +100,23 @@ class HubTask:
         self._confirming: set[tuple[str, str]] = set()
         """(server, method) of what a client was told before the server was up, and the server is asked now."""
         self._caches = shared.caches.for_task()
+        # The layers know the servers but not the task: with no cycle between them a task's memory is free when it ends.
         traced = trace(shared.counts, self.counts, observers=shared.observers)
+        admit = admission(partial(_limiters_of, self._limiters), self._waits)
+        server_of = partial(_server_of, self._servers)
+        self._send_request: Handler = partial(_send_request, self._servers)
         self._handle: Handler = stack(
             traced,
             deadline,
             authorize(specs),
-            cache(self._caches, self._server_of),
-            coalesce(shared.coalescer, self._server_of),
+            cache(self._caches, server_of),
+            coalesce(shared.coalescer, server_of),
             retry(shared.retry_budget, on_retry=shared.on_retry),
-            admission(self._limiters_of, self._waits),
-        )(self._dispatch)
-        self._handle_request: Handler = stack(
-            traced,
-            deadline,
-            authorize(specs, tools=False),
-            admission(self._limiters_of, self._waits),
-        )(self._request)
+            admit,
+        )(partial(_send_call, self._servers))
+        self._handle_request: Handler = stack(traced, deadline, authorize(specs, tools=False), admit)(
+            self._send_request
+        )
 
     def __repr__(self) -> str:
         return f"<HubTask {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
@@ -125,12 +127,6 @@ class HubTask:
         return SessionPool.of(
             spec, context=self.context, owners=self._owners, shared=self._shared, share_key=self.share_key
         )
-
-    def _server_of(self, call: Call) -> SessionPool:
-        return self._servers[call.server]
-
-    def _limiters_of(self, call: Call) -> tuple[ConcurrencyLimiter, ...]:
-        return self._limiters[call.server]
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -222,18 +218,6 @@ class HubTask:
             relayed=relayed,
         )
 
-    async def _dispatch(self, call: Call) -> Result:
-        async with await self._lease(call) as session:
-            return await session.call(call)
-
-    async def _lease(self, call: Call, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
-        """Return the lease of a session for this call; for a relayed one, of a session that suits its client."""
-        server, relayed = self._servers[call.server], call.relayed
-        if relayed is None:
-            return server.lease(uses_state=uses_state)
-        profile = await server.suited(relayed.profile)
-        return server.lease(profile, uses_state=uses_state, listener=relayed.requester.listener)
-
     async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
 
@@ -285,16 +269,6 @@ class HubTask:
         call = self._call(server, method, params, ToolPolicy())
         return (await self._run(self._handle_request, call)).raw
 
-    async def _request(self, call: Call) -> Result:
-        async with await self._lease(call, uses_state=False) as session:
-            if (relayed := call.relayed) is not None:
-                result = await session.relay(call)
-                if _is_whole_list(relayed, result.raw):
-                    self._servers[call.server].save_answer(relayed.method, relayed.profile, session, result.raw)
-                return result
-            call.delivery.mark_sent(anyio.current_time())
-            return Result(await session.request(call.tool, call.arguments or None))
-
     # --- relaying the requests of MCP clients ------------------------------------------------------------------------
 
     async def relay(self, server: str, relayed: RelayedRequest) -> Json:
@@ -322,7 +296,7 @@ class HubTask:
     async def listen(self, server: str, relayed: RelayedRequest) -> Json:
         """Like `relay()`, for a request whose answer is a stream without an end: no deadline, no place in a queue."""
         call = self._call(server, relayed.method, relayed.params, ToolPolicy(), relayed=relayed)
-        return _result_or_refusal(await self._run(self._request, call))
+        return _result_or_refusal(await self._run(self._send_request, call))
 
     async def describe(self, server: str, relayed: RelayedRequest, *, saved: bool = False) -> ServerInfo:
         """Return what a server says about itself to this client. Starts it if need be. Raises what `call()` raises.
@@ -335,7 +309,7 @@ class HubTask:
             return ServerInfo(**told)
         with self.in_use():
             call = self._call(server, relayed.method, None, ToolPolicy(), relayed=relayed)
-            async with await self._lease(call, uses_state=False) as session:
+            async with await _lease(self._servers, call, uses_state=False) as session:
                 self._servers[server].save_answer(_HELLO, relayed.profile, session, asdict(session.info))
                 return session.info
 
@@ -360,7 +334,7 @@ class HubTask:
                     await self.describe(server, asked)
                     return
                 call = self._call(server, method, asked.params, ToolPolicy(), relayed=asked)
-                if _result_or_refusal(await self._run(self._request, call)) != told:
+                if _result_or_refusal(await self._run(self._send_request, call)) != told:
                     bound.tell_clients(_LISTS[method])
         except (ToolhubError, Refused):
             pass  # the next request that needs the server gets the error itself
@@ -452,8 +426,9 @@ class HubTask:
             call.cancel()
         self._caches.close()
         async with anyio.create_task_group() as closing:
-            for slot in self.own_slots():
-                closing.start_soon(slot.aclose)
+            for server in self._servers.values():
+                if server.owner == self.id:
+                    closing.start_soon(server.aclose)
             if self.context.sandboxes is not None:
                 closing.start_soon(self.context.sandboxes.aclose)
 
@@ -491,6 +466,42 @@ class _Answered:
 
     def close_stream(self) -> None:
         """There is none."""
+
+
+_Servers = Mapping[str, SessionPool]
+
+
+def _server_of(servers: _Servers, call: Call) -> SessionPool:
+    return servers[call.server]
+
+
+def _limiters_of(limiters: Mapping[str, tuple[ConcurrencyLimiter, ...]], call: Call) -> tuple[ConcurrencyLimiter, ...]:
+    return limiters[call.server]
+
+
+async def _send_call(servers: _Servers, call: Call) -> Result:
+    async with await _lease(servers, call) as session:
+        return await session.call(call)
+
+
+async def _send_request(servers: _Servers, call: Call) -> Result:
+    async with await _lease(servers, call, uses_state=False) as session:
+        if (relayed := call.relayed) is not None:
+            result = await session.relay(call)
+            if _is_whole_list(relayed, result.raw):
+                servers[call.server].save_answer(relayed.method, relayed.profile, session, result.raw)
+            return result
+        call.delivery.mark_sent(anyio.current_time())
+        return Result(await session.request(call.tool, call.arguments or None))
+
+
+async def _lease(servers: _Servers, call: Call, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
+    """Return the lease of a session for this call; for a relayed one, of a session that suits its client."""
+    server, relayed = servers[call.server], call.relayed
+    if relayed is None:
+        return server.lease(uses_state=uses_state)
+    profile = await server.suited(relayed.profile)
+    return server.lease(profile, uses_state=uses_state, listener=relayed.requester.listener)
 
 
 def _is_whole_list(relayed: RelayedRequest, result: Json) -> bool:

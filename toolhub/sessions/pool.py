@@ -14,7 +14,7 @@ from toolhub.catalog.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.channel.mcp import header_map
 from toolhub.config import Limits, ServerSpec
-from toolhub.errors import CallTimeout, ToolhubError
+from toolhub.errors import CallTimeout, HubClosed, ToolhubError
 from toolhub.extensions import BuiltinContext, SandboxProvider
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.cache import Caches
@@ -123,6 +123,7 @@ class SessionPool:
     """Calls that ended and may have changed what the server keeps (see `layers.sameness`)."""
     changes: int = 0
     """How often the server said that its tools changed."""
+    _closed: bool = False
     _looked_at: Mapping[str, ToolInfo] | None = None
     _with_headers: Mapping[str, ToolInfo] = field(default_factory=dict)
 
@@ -173,6 +174,8 @@ class SessionPool:
         return best
 
     def new_slot(self, instance: int, profile: ClientProfile = OWN_PROFILE) -> Slot:
+        if self._closed:
+            raise HubClosed(f"server {self.spec.name!r} is being shut down")
         return Slot(
             SlotKey(self.spec.name, self.owner, self.fingerprint, instance, profile),
             self.spec,
@@ -274,6 +277,14 @@ class SessionPool:
             self.slots.remove(slot)
             with anyio.CancelScope(shield=True):
                 await slot.aclose()
+
+    async def aclose(self) -> None:
+        """End every session, for ever."""
+        self._closed = True
+        async with anyio.create_task_group() as closing:
+            for slot in self.slots:
+                closing.start_soon(slot.aclose)
+        self.slots.clear()  # they refer to this pool: without the cycle their memory is free at once
 
     async def tools(self, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the offered tools, from the catalog or from the server.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import anyio
@@ -12,6 +14,7 @@ from task_values import BAD_VALUES
 
 from toolhub import ConfigError, Hub, HubClosed, Overloaded, StartError, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer
+from toolhub.config import parse_config
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +56,21 @@ async def test_an_id_is_free_again_once_its_task_is_closed():
         second = await hub.open_task("t1")
         assert first is not second
         assert hub.get_task("t1") is second
+
+
+async def test_a_task_that_has_ended_is_freed_without_the_garbage_collector():
+    async with Hub(parse_config({"servers": {"clock": {"builtin": "clock", "share": "hub"}}})) as hub:
+        gc.disable()
+        try:
+            task = await hub.open_task("t1")
+            await task.call("clock", "get_current_time", {"timezone": "UTC"})
+            freed = weakref.ref(task)
+            del task
+            await hub.close_task("t1")
+            await anyio.wait_all_tasks_blocked()
+            assert freed() is None
+        finally:
+            gc.enable()
 
 
 async def test_an_id_is_not_taken_by_an_opening_that_failed():

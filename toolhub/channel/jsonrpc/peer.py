@@ -248,6 +248,9 @@ class Peer:
                     self._tasks.cancel_scope.cancel()
         finally:
             self._sink.close()  # after the handlers have sent their last answers
+            # They refer to this peer: without the cycle its memory is free at once.
+            del self._on_request, self._on_notify
+            self._intercept = self.on_raw_notification = None
 
     def _end(self) -> None:
         self.ended.set()

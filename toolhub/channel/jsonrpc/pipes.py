@@ -76,6 +76,12 @@ class StdoutStream:
     async def receive_loop(self, take: Callable[[Any], bool]) -> None:
         """See `transport.MessageSource`; returns at EOF, on `end()`, or after a line over the limit."""
         self._take, new_future = take, future_factory()
+        try:
+            await self._receive(new_future)
+        finally:
+            del self._take  # it refers to this stream: without the cycle its memory is free at once
+
+    async def _receive(self, new_future: Callable[[], Future[Any]]) -> None:
         while True:
             self._halt = new_future()
             async with readable(self._child.stdout, self._turn):
