@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure: hypothesis gives no test a deadline and no generator one.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # Folders whose every test is slow: a Chromium, environments with the wheel in them, and code that attacks its sandbox.
 SLOW_FOLDERS = frozenset({"browser", "packaging", "hostile"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from docsite import links, reference
-from docsite.pages import NAVIGATION, Stage
+from docsite.pages import NAVIGATION, SiteFolder
 
 pytestmark = pytest.mark.quick
 
@@ -54,7 +54,7 @@ def test_links_to_elsewhere_are_listed_and_not_followed(site: Path) -> None:
 
 
 def test_every_page_has_a_place_in_the_navigation(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = SiteFolder(tmp_path)
     stage.fill()
     listed = {
         name

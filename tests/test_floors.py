@@ -205,3 +205,15 @@ def test_every_task_has_an_owner():
         )
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "helpers"])
+def test_no_class_name_is_used_twice_within_a_package(package: str) -> None:
+    """A reader who searches for a class finds one."""
+    home = PACKAGES.get(package, ROOT / "tests" / package)
+    homes: dict[str, list[str]] = {}
+    for path in sorted(home.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}

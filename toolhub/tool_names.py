@@ -16,7 +16,7 @@ Prefix = Literal["always", "collision", "never"]
 """
 
 
-class Owned(Protocol):
+class ToolOrPrompt(Protocol):
     """A tool or a prompt of a server."""
 
     @property
@@ -26,7 +26,7 @@ class Owned(Protocol):
     def name(self) -> str: ...
 
 
-OwnedT = TypeVar("OwnedT", bound=Owned)
+ToolOrPromptT = TypeVar("ToolOrPromptT", bound=ToolOrPrompt)
 
 SEPARATOR = "__"
 # The limit of several model APIs for a function's name.
@@ -34,17 +34,17 @@ MAX_NAME = 64
 _NOT_IN_FUNCTIONS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def exposed_names(tools: Iterable[OwnedT], *, prefix: Prefix) -> dict[str, OwnedT]:
+def exposed_names(tools: Iterable[ToolOrPromptT], *, prefix: Prefix) -> dict[str, ToolOrPromptT]:
     """Map names of at most MAX_NAME characters to tools. Of tools that get the same name the first one is in it."""
     listed = list(tools)
     plain = _plain_names(listed, prefix)
-    exposed: dict[str, OwnedT] = {}
+    exposed: dict[str, ToolOrPromptT] = {}
     for tool in listed:
         exposed.setdefault(_shortened(tool.name if tool.name in plain else qualified(tool)), tool)
     return exposed
 
 
-def function_names(tools: Iterable[OwnedT], *, prefix: Prefix) -> dict[str, OwnedT]:
+def function_names(tools: Iterable[ToolOrPromptT], *, prefix: Prefix) -> dict[str, ToolOrPromptT]:
     """`exposed_names()` of the characters that OpenAI's API allows in a function's name.
 
     A name with another character ends with a digest, so that it depends on no other tool.
@@ -52,11 +52,11 @@ def function_names(tools: Iterable[OwnedT], *, prefix: Prefix) -> dict[str, Owne
     return {_function_name(name): tool for name, tool in exposed_names(tools, prefix=prefix).items()}
 
 
-def qualified(tool: Owned) -> str:
+def qualified(tool: ToolOrPrompt) -> str:
     return f"{tool.server}{SEPARATOR}{tool.name}"
 
 
-def _plain_names(tools: Sequence[Owned], prefix: Prefix) -> set[str]:
+def _plain_names(tools: Sequence[ToolOrPrompt], prefix: Prefix) -> set[str]:
     owners = Counter(tool.name for tool in tools)
     if prefix == "always":
         return set()

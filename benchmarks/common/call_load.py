@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from benchmarks.common import callers
-from benchmarks.common.callers import Caller
+from benchmarks.common.callers import ToolCaller
 from benchmarks.common.loop_lag import open_loop_lag
 from benchmarks.common.worker_main import Act
 
@@ -33,7 +33,7 @@ async def open_load(variant: str, server: Json) -> AsyncIterator[Act]:
         yield act
 
 
-async def _watched(caller: Caller, calls: int, in_flight: int) -> Json:
+async def _watched(caller: ToolCaller, calls: int, in_flight: int) -> Json:
     async with open_loop_lag() as ticks:
 
         async def own_lags_ms() -> list[float]:
@@ -44,7 +44,7 @@ async def _watched(caller: Caller, calls: int, in_flight: int) -> Json:
         return {**await measure(caller, calls, in_flight), "lags_ms": await lags_ms()}
 
 
-async def measure(caller: Caller, calls: int, in_flight: int) -> Json:
+async def measure(caller: ToolCaller, calls: int, in_flight: int) -> Json:
     latencies: list[float] = []
 
     async def one_after_the_other(count: int) -> None:

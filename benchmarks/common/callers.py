@@ -1,4 +1,4 @@
-"""The variants of making one tool call, toolhub's and the baselines'. Each opener connects and yields `Caller`.
+"""The variants of making one tool call, toolhub's and the baselines'. Each opener connects and yields `ToolCaller`.
 
 Imports are inside the openers: a variant runs in a process of its own, perhaps under an interpreter that has only
 its own package. It should not pay for the packages of the others.
@@ -28,7 +28,7 @@ _CLIENT = {"name": "bench", "version": "1"}
 
 
 @dataclass(frozen=True)
-class Caller:
+class ToolCaller:
     """`call` makes one call and checks the answer; `hub_pid` is the process in between, if there is one.
 
     hub_lags_ms: how late the loop of that process woke, since it was last asked; see `loop_lag`.
@@ -69,7 +69,7 @@ def hub_entry(server: Json) -> Json:
 
 
 @asynccontextmanager
-async def open_floor(server: Json) -> AsyncIterator[Caller]:
+async def open_floor(server: Json) -> AsyncIterator[ToolCaller]:
     """JSON lines over the child's pipes by hand: nothing that speaks the protocol can be cheaper."""
     child = await asyncio.create_subprocess_exec(*server["argv"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     stdin, stdout = child.stdin, child.stdout
@@ -105,7 +105,7 @@ async def open_floor(server: Json) -> AsyncIterator[Caller]:
         tasks.start_soon(read)
         await request("initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": _CLIENT})
         send({"method": "notifications/initialized"})
-        yield Caller(call)
+        yield ToolCaller(call)
         stdin.close()
         await child.wait()
 
@@ -123,22 +123,22 @@ async def sdk_session(server: Json) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def open_sdk(server: Json) -> AsyncIterator[Caller]:
+async def open_sdk(server: Json) -> AsyncIterator[ToolCaller]:
     """The official SDK, one session for all calls."""
     async with sdk_session(server) as session:
         await session.list_tools()  # the SDK would ask at the first call, to check answers against the schema
-        yield Caller(_calls(session.call_tool, server))
+        yield ToolCaller(_calls(session.call_tool, server))
 
 
 @asynccontextmanager
-async def open_spawn(server: Json) -> AsyncIterator[Caller]:
+async def open_spawn(server: Json) -> AsyncIterator[ToolCaller]:
     """A process and a handshake for every call, as MiroFlow's ToolManager does."""
 
     async def call_tool(name: str, arguments: Json) -> Any:
         async with sdk_session(server) as session:
             return await session.call_tool(name, arguments)
 
-    yield Caller(_calls(call_tool, server))
+    yield ToolCaller(_calls(call_tool, server))
 
 
 def _calls(call_tool: Callable[[str, Json], Awaitable[Any]], server: Json) -> Callable[[], Awaitable[None]]:
@@ -154,14 +154,14 @@ def _calls(call_tool: Callable[[str, Json], Awaitable[Any]], server: Json) -> Ca
 
 
 @asynccontextmanager
-async def open_embedded(server: Json) -> AsyncIterator[Caller]:
+async def open_embedded(server: Json) -> AsyncIterator[ToolCaller]:
     """toolhub in this process."""
     from benchmarks.common.result import hub_config
     from toolhub import Hub
 
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config({"echo": hub_entry(server)}, Path(state))) as hub, hub.task("bench") as task:
-            yield Caller(_task_calls(task, server))
+            yield ToolCaller(_task_calls(task, server))
 
 
 def _task_calls(task: Any, server: Json) -> Callable[[], Awaitable[None]]:
@@ -184,7 +184,7 @@ def _lags(task: Any) -> Callable[[], Awaitable[list[float]]]:
 
 
 @asynccontextmanager
-async def open_socket(server: Json) -> AsyncIterator[Caller]:
+async def open_socket(server: Json) -> AsyncIterator[ToolCaller]:
     """toolhub in a process of its own, reached through its unix socket."""
     import toolhub
     from benchmarks.common.hub_process import ServedHub
@@ -192,35 +192,35 @@ async def open_socket(server: Json) -> AsyncIterator[Caller]:
     entries = {"echo": hub_entry(server), "ticks": {"builtin": "benchmarks.common.loop_lag:create_server"}}
     with ServedHub(entries) as hub:
         async with toolhub.connect(hub.address) as remote, remote.task("bench") as task:
-            yield Caller(_task_calls(task, server), hub.pid, _lags(task))
+            yield ToolCaller(_task_calls(task, server), hub.pid, _lags(task))
 
 
 @asynccontextmanager
-async def open_http(server: Json) -> AsyncIterator[Caller]:
+async def open_http(server: Json) -> AsyncIterator[ToolCaller]:
     """toolhub in a process of its own, reached as any MCP client reaches it: the SDK over HTTP."""
     from benchmarks.common.hub_process import HttpHub
 
     with HttpHub({"echo": hub_entry(server)}) as hub:
         async with http_client(hub.address, server) as client:
-            yield Caller(_calls(client.call_tool, server), hub.pid)
+            yield ToolCaller(_calls(client.call_tool, server), hub.pid)
 
 
 @asynccontextmanager
-async def open_direct(server: Json) -> AsyncIterator[Caller]:
+async def open_direct(server: Json) -> AsyncIterator[ToolCaller]:
     """The SDK over HTTP at the server itself, which runs already."""
     async with http_client(server["url"], server) as client:
-        yield Caller(_calls(client.call_tool, server))
+        yield ToolCaller(_calls(client.call_tool, server))
 
 
 @asynccontextmanager
-async def open_fastmcp_proxy(server: Json) -> AsyncIterator[Caller]:
+async def open_fastmcp_proxy(server: Json) -> AsyncIterator[ToolCaller]:
     """fastmcp's proxy in a process of its own, asked in the same way."""
     from benchmarks.common.subprocess_worker import Worker
 
     # On uvloop, as uvicorn's command line runs it where that is installed.
     with Worker("benchmarks.common.hub_process:open_fastmcp_proxy", {"entry": hub_entry(server)}, uvloop=True) as proxy:
         async with http_client(proxy.ask({})["address"], server) as client:
-            yield Caller(_calls(client.call_tool, server), proxy.pid)
+            yield ToolCaller(_calls(client.call_tool, server), proxy.pid)
 
 
 @asynccontextmanager
@@ -241,7 +241,7 @@ async def http_client(url: str, server: Json) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def open_fastmcp(server: Json) -> AsyncIterator[Caller]:
+async def open_fastmcp(server: Json) -> AsyncIterator[ToolCaller]:
     """fastmcp's client, one context for all calls over its keep-alive transport."""
     from fastmcp import Client
     from fastmcp.client.transports import StdioTransport
@@ -250,24 +250,24 @@ async def open_fastmcp(server: Json) -> AsyncIterator[Caller]:
     client = Client(transport)
     try:
         async with client:
-            yield Caller(_calls(client.call_tool, server))
+            yield ToolCaller(_calls(client.call_tool, server))
     finally:
         await client.close()
 
 
 @asynccontextmanager
-async def open_langchain(server: Json) -> AsyncIterator[Caller]:
+async def open_langchain(server: Json) -> AsyncIterator[ToolCaller]:
     """langchain-mcp-adapters as its README begins: tools of `get_tools()` open a session for every call."""
-    yield Caller(_langchain_calls(await _langchain_client(server).get_tools(), server))
+    yield ToolCaller(_langchain_calls(await _langchain_client(server).get_tools(), server))
 
 
 @asynccontextmanager
-async def open_langchain_session(server: Json) -> AsyncIterator[Caller]:
+async def open_langchain_session(server: Json) -> AsyncIterator[ToolCaller]:
     """langchain-mcp-adapters with the session that its README lets one open explicitly."""
     from langchain_mcp_adapters.tools import load_mcp_tools
 
     async with _langchain_client(server).session("echo") as session:
-        yield Caller(_langchain_calls(await load_mcp_tools(session), server))
+        yield ToolCaller(_langchain_calls(await load_mcp_tools(session), server))
 
 
 def _langchain_client(server: Json) -> Any:

@@ -46,7 +46,7 @@ def make_certificate(directory: Path) -> Certificate | None:
 
 
 @dataclass
-class Counts:
+class EndpointCounts:
     """setup_s: of each connection, from its being accepted to its first request."""
 
     connections: int = 0
@@ -62,17 +62,17 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, tls: ssl.SSLContext | None, delay_s: float, answer_s: float) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(("127.0.0.1", 0), _SearchHandler)
         self.tls = tls
         self.delay_s = delay_s
         self.answer_s = answer_s
-        self.counts = Counts()
+        self.counts = EndpointCounts()
 
     def handle_error(self, *_: Any) -> None:
         """Clients may go away without a word."""
 
 
-class _Connection(BaseHTTPRequestHandler):
+class _SearchHandler(BaseHTTPRequestHandler):
     """One connection, in a thread of its own."""
 
     protocol_version = "HTTP/1.1"
@@ -156,7 +156,7 @@ async def open_endpoint(
     Thread(target=server.serve_forever, daemon=True).start()
 
     async def act(_: Json) -> Json:
-        counts, server.counts = server.counts, Counts()
+        counts, server.counts = server.counts, EndpointCounts()
         return {"port": server.server_address[1], **vars(counts)}
 
     try:

@@ -11,7 +11,7 @@ from benchmarks.common.agent_startup import SERVERS, Builtin
 from benchmarks.common.measure import GIB
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Target, ratio
 from benchmarks.common.server_commands import ServerCommand, third_party_servers
-from benchmarks.density.capacity import CapacityResult, Stage, measure_capacity
+from benchmarks.density.capacity import CapacityResult, DensityCase, measure_capacity
 from benchmarks.questions import QUESTIONS
 
 MIB = 2**20
@@ -49,7 +49,7 @@ class DensityScale:
     """Numbers of tasks: at the two looks that give what one more takes; and many, of builtin servers and of sessions.
 
     forked, spawned: the looks of `spawn: fork` and of `spawn: exec`, whose tasks are dear; all others have `looks`.
-    budget_s: of each stage.
+    budget_s: of each case.
     server: of the stdio sessions; None: mcp_server_time.
     """
 
@@ -66,16 +66,16 @@ class DensityScale:
 def run(scale: DensityScale) -> Outcome:
     with tempfile.TemporaryDirectory() as directory:
         server = scale.server or third_party_servers(Path(directory))[0]
-    stages = _stages(scale, server)
-    packed = {name: measure_capacity(stage) for name, stage in stages.items()}
+    cases = _cases(scale, server)
+    packed = {name: measure_capacity(case) for name, case in cases.items()}
     outcome = Outcome(notes=_notes(scale))
-    outcome.notes += [_stop(stages[name], p) for name, p in packed.items() if p.stopped]
-    outcome.notes += [f"{stages[name].label}: {p.not_forked}." for name, p in packed.items() if p.not_forked]
-    each = {name: _each(stages[name], packed[name]) for name in ("builtin", "builtin_yaml", "shared", "fork", "exec")}
+    outcome.notes += [_stop(cases[name], p) for name, p in packed.items() if p.stopped]
+    outcome.notes += [f"{cases[name].label}: {p.not_forked}." for name, p in packed.items() if p.not_forked]
+    each = {name: _each(cases[name], packed[name]) for name in ("builtin", "builtin_yaml", "shared", "fork", "exec")}
     for row in each.values():
         part = ratio(row["mib"], each["exec"]["mib"])
         row["percent"] = None if part is None else part * 100
-    many = {name: _many(stages[name], packed[name]) for name in ("builtin", "builtin_yaml", "sessions")}
+    many = {name: _many(cases[name], packed[name]) for name in ("builtin", "builtin_yaml", "sessions")}
     outcome.tables = [
         Table("The servers of MiroThinker: what each further idle task takes", _EACH_COLUMNS, [*each.values()]),
         Table("Many tasks", _MANY_COLUMNS, [*many.values()]),
@@ -85,19 +85,19 @@ def run(scale: DensityScale) -> Outcome:
     return outcome
 
 
-def _stages(scale: DensityScale, server: ServerCommand) -> dict[str, Stage]:
+def _cases(scale: DensityScale, server: ServerCommand) -> dict[str, DensityCase]:
     count = len(scale.servers)
 
-    def hosted(label: str, *, shared: bool) -> Stage:
+    def hosted(label: str, *, shared: bool) -> DensityCase:
         entries = {builtin.name: builtin.entry(shared=shared) for builtin in scale.servers}
         counts = (*scale.looks, scale.open_tasks)
-        return Stage(label, entries, counts, scale.budget_s, OPEN_TASKS_BYTES, _HOSTED_BYTES, step=50)
+        return DensityCase(label, entries, counts, scale.budget_s, OPEN_TASKS_BYTES, _HOSTED_BYTES, step=50)
 
-    def spawned(label: str, counts: tuple[int, int], **fields: str) -> Stage:
+    def spawned(label: str, counts: tuple[int, int], **fields: str) -> DensityCase:
         entries = {builtin.name: _program(builtin, **fields) for builtin in scale.servers}
-        return Stage(label, entries, counts, scale.budget_s, 12 * GIB, count * _PROCESS_BYTES)
+        return DensityCase(label, entries, counts, scale.budget_s, 12 * GIB, count * _PROCESS_BYTES)
 
-    session = Stage(
+    session = DensityCase(
         f"{server.name}, share: task, spawn: fork",
         {server.name: server.config(share="task", spawn="fork")},
         (scale.sessions,),
@@ -124,9 +124,9 @@ def _program(builtin: Builtin, **fields: str) -> Json:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _each(stage: Stage, packed: CapacityResult) -> Json:
+def _each(case: DensityCase, packed: CapacityResult) -> Json:
     """What one more task takes, between the first two looks."""
-    row: Json = {"way": stage.label, "mib": None, "left_behind": packed.left_behind}
+    row: Json = {"way": case.label, "mib": None, "left_behind": packed.left_behind}
     if len(packed.sizes) < 2 or packed.sizes[1].tasks <= packed.sizes[0].tasks:
         return row
     first, last = packed.sizes[:2]
@@ -141,8 +141,8 @@ def _each(stage: Stage, packed: CapacityResult) -> Json:
     }
 
 
-def _many(stage: Stage, packed: CapacityResult) -> Json:
-    row: Json = {"way": stage.label, "wanted": stage.counts[-1], "tasks": 0, "left_behind": packed.left_behind}
+def _many(case: DensityCase, packed: CapacityResult) -> Json:
+    row: Json = {"way": case.label, "wanted": case.counts[-1], "tasks": 0, "left_behind": packed.left_behind}
     if not packed.sizes:
         return row
     last = packed.sizes[-1]
@@ -151,9 +151,9 @@ def _many(stage: Stage, packed: CapacityResult) -> Json:
     return row | {"tasks": last.tasks, "seconds": last.seconds, **size}
 
 
-def _stop(stage: Stage, packed: CapacityResult) -> str:
+def _stop(case: DensityCase, packed: CapacityResult) -> str:
     reached = packed.sizes[-1].tasks if packed.sizes else 0
-    return f"{stage.label}: stopped early, at {reached} of {stage.counts[-1]} tasks; {packed.stopped}."
+    return f"{case.label}: stopped early, at {reached} of {case.counts[-1]} tasks; {packed.stopped}."
 
 
 # --- verdict ------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def _notes(scale: DensityScale) -> list[str]:
         "in between (from, to tasks); what comes with the first tasks is not in it. In all: at the second look.",
         "`share: hub` with processes would mix the sandboxes of tasks; it is here to show what a task costs that has "
         "no process of its own.",
-        f"Tasks are opened in groups of 10 to 50. A stage has {scale.budget_s:g} s, and opens nothing that might leave "
+        f"Tasks are opened in groups of 10 to 50. A case has {scale.budget_s:g} s, and opens nothing that might leave "
         "less than 2 GiB available.",
     ]
 

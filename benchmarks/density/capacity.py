@@ -26,7 +26,7 @@ _CLOSE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Stage:
+class DensityCase:
     """One hub with the servers `entries`, looked at when it has each of `counts` tasks.
 
     budget_s: of opening them all. budget_bytes: PSS of the whole tree; who takes more is stopped.
@@ -55,7 +55,7 @@ class Size:
 
 @dataclass
 class CapacityResult:
-    """`sizes`: at each of the counts; the last one is smaller than its count if the stage was stopped."""
+    """`sizes`: at each of the counts; the last one is smaller than its count if the case was stopped."""
 
     sizes: list[Size] = field(default_factory=list)
     stopped: str | None = None
@@ -114,14 +114,14 @@ async def _open_one(hub: Hub, failures: list[str]) -> None:
 # --- outside ------------------------------------------------------------------------------------------------------
 
 
-def measure_capacity(stage: Stage) -> CapacityResult:
-    """Run one stage in a process of its own. Never raises for what happens there: see `Packed.stopped`."""
+def measure_capacity(case: DensityCase) -> CapacityResult:
+    """Run one case in a process of its own. Never raise for what happens there: see `CapacityResult.stopped`."""
     packed = CapacityResult()
     with tempfile.TemporaryDirectory() as state:
-        worker = Worker("benchmarks.density.capacity:open_capacity", {"entries": stage.entries, "state": state})
+        worker = Worker("benchmarks.density.capacity:open_capacity", {"entries": case.entries, "state": state})
         try:
             worker.wait_ready()
-            _Filling(stage, worker, packed).run()
+            _Filling(case, worker, packed).run()
         except WorkerFailed as exc:
             packed.stopped = f"it failed: {exc}"
         finally:
@@ -133,7 +133,7 @@ def measure_capacity(stage: Stage) -> CapacityResult:
 
 @dataclass
 class _Filling:
-    stage: Stage
+    case: DensityCase
     worker: Worker
     packed: CapacityResult
     tasks: int = 0
@@ -141,7 +141,7 @@ class _Filling:
 
     def run(self) -> None:
         room = room_bytes()
-        for count in self.stage.counts:
+        for count in self.case.counts:
             while self.tasks < count and self.packed.stopped is None:
                 self.packed.stopped = self._refusal(count) or self._open(count) or self._excess(room)
             self._look()
@@ -150,15 +150,15 @@ class _Filling:
 
     def _refusal(self, count: int) -> str | None:
         """Why no more tasks are opened."""
-        if self.seconds >= self.stage.budget_s:
-            return f"its {self.stage.budget_s:g} s were over"
-        needed = min(self.stage.step, count - self.tasks) * self.stage.task_bytes
+        if self.seconds >= self.case.budget_s:
+            return f"its {self.case.budget_s:g} s were over"
+        needed = min(self.case.step, count - self.tasks) * self.case.task_bytes
         return f"the next tasks may take {needed / GIB:.2f} GiB, too much" if needed > room_bytes() else None
 
     def _open(self, count: int) -> str | None:
         """Open the next group; return why not all of it is open, unless time was up."""
-        wanted = min(self.tasks + self.stage.step, count)
-        left = self.stage.budget_s - self.seconds
+        wanted = min(self.tasks + self.case.step, count)
+        left = self.case.budget_s - self.seconds
         began = time.perf_counter()
         answer = self.worker.ask({"tasks": wanted, "seconds": left}, within=left + 2 * _CLOSE_S)
         self.seconds += time.perf_counter() - began
@@ -169,10 +169,10 @@ class _Filling:
 
     def _excess(self, room_before: int) -> str | None:
         """Why what there is takes too much; PSS is read only where the machine has lost so much memory."""
-        if room_before - room_bytes() <= self.stage.budget_bytes:
+        if room_before - room_bytes() <= self.case.budget_bytes:
             return None
         taken = tree_pss_bytes(self.worker.pid)
-        return f"it took {taken / GIB:.2f} GiB" if taken > self.stage.budget_bytes else None
+        return f"it took {taken / GIB:.2f} GiB" if taken > self.case.budget_bytes else None
 
     def _look(self) -> None:
         self.worker.ask({"tasks": self.tasks, "seconds": 0.0})

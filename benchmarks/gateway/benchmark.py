@@ -17,7 +17,7 @@ from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, Ta
 from benchmarks.common.server_commands import lean_echo, sdk_echo
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.common.variants import Variant, start
-from benchmarks.overhead.benchmark import Samples
+from benchmarks.overhead.benchmark import OverheadSamples
 from benchmarks.questions import QUESTIONS
 
 _DIRECT = Variant("direct", "SDK, no gateway")
@@ -84,7 +84,7 @@ def run(scale: GatewayScale) -> Outcome:
     return outcome
 
 
-def _measure(scale: GatewayScale, notes: list[str]) -> dict[_Way, Samples]:
+def _measure(scale: GatewayScale, notes: list[str]) -> dict[_Way, OverheadSamples]:
     with ExitStack() as stack:
         upstream = stack.enter_context(Worker("benchmarks.common.hub_process:open_sdk_echo", {}, uvloop=True))
         servers = {_HTTP: replace(sdk_echo(), url=upstream.ask({})["address"]), _STDIO: lean_echo()}
@@ -97,7 +97,7 @@ def _measure(scale: GatewayScale, notes: list[str]) -> dict[_Way, Samples]:
                 asked = replace(server, name=f"{transport}, {revision}", mode=mode)
                 for variant, worker in start(asked, variants, stack, notes).items():
                     workers[_Way(variant, transport, mode)] = worker
-        found = {way: Samples() for way in workers}
+        found = {way: OverheadSamples() for way in workers}
         for number, way in interleaved(list(workers), scale.rounds):
             for in_flight in (1, _SEVERAL):
                 answer = workers[way].ask({"calls": max(scale.calls, in_flight), "in_flight": in_flight})
@@ -116,7 +116,7 @@ _COLUMNS = [
 ]
 
 
-def _row(way: _Way, samples: Samples, direct_us: float | None) -> Json:
+def _row(way: _Way, samples: OverheadSamples, direct_us: float | None) -> Json:
     calls, p50 = len(samples.latencies_us), median(samples.latencies_us)
     return {
         "way": _label(way.variant, way.upstream, way.mode),

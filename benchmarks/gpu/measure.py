@@ -45,7 +45,7 @@ try:
     from benchmarks.kv import benchmark as kv
     from benchmarks.kv import results as kv_results
     from benchmarks.kv.history import Talk
-    from benchmarks.kv.mix import Mix
+    from benchmarks.kv.mix import TaskMix
     from benchmarks.kv.waits import Sizes
     from benchmarks.llm.scripted_agent import EngineKind, Served
     from benchmarks.loop import benchmark as loop
@@ -162,7 +162,7 @@ def _scaled(scale: kv_results.KvScale, machine: Machine, engines: kv_results.KvE
     def longer(sizes: Sizes) -> Sizes:
         return replace(sizes, prompt=sizes.prompt * by, filler=sizes.filler * by, result=sizes.result)
 
-    mix: Mix = replace(scale.mix, prompts=[tokens * by for tokens in scale.mix.prompts])
+    mix: TaskMix = replace(scale.mix, prompts=[tokens * by for tokens in scale.mix.prompts])
     talk: Talk = replace(scale.talk, longest=machine.longest - scale.talk.result)
     return replace(scale, engines=engines, sizes=longer(scale.sizes), calm=longer(scale.calm), mix=mix, talk=talk)
 

@@ -16,7 +16,7 @@ import anyio
 from benchmarks.common.result import ROOT, Benchmark, Outcome
 from benchmarks.kv import llm_proxy
 from benchmarks.kv.history import Talk, measure_keep
-from benchmarks.kv.mix import Mix, measure_mix
+from benchmarks.kv.mix import TaskMix, measure_mix
 from benchmarks.kv.results import AHEAD, LLM_PROXY, NOTHING, PIN, REFERENCE, KvEngines, KvResults, KvScale
 from benchmarks.kv.tables import outcome_of
 from benchmarks.kv.waits import HintVariant, WaitStats, measure_waits
@@ -105,7 +105,7 @@ BENCHMARK = Benchmark(
         calm_rounds=2,
         mix_rounds=1,
         keep_rounds=1,
-        mix=Mix(tasks=4, turns=2),
+        mix=TaskMix(tasks=4, turns=2),
         talk=Talk(turns=12),
     ),
 )

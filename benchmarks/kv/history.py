@@ -25,13 +25,13 @@ _PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Policy:
+class HistoryPolicy:
     name: str
     keep: int
     stride: int = 0
 
 
-EXACT, STRIDE, APPEND = Policy("exact", 5), Policy("stride", 5, 5), Policy("append", ALL)
+EXACT, STRIDE, APPEND = HistoryPolicy("exact", 5), HistoryPolicy("stride", 5, 5), HistoryPolicy("append", ALL)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ async def measure_keep(served: Served, talk: Talk, rounds: int) -> dict[str, lis
 
 
 async def _converse(
-    llm: LlmClient, http: httpx2.AsyncClient, served: Served, writer: Writer, policy: Policy, talk: Talk
+    llm: LlmClient, http: httpx2.AsyncClient, served: Served, writer: Writer, policy: HistoryPolicy, talk: Talk
 ) -> Json:
     """``{"turns", "sent", "computed", "uncached", "total_s", "turn_s", "longest"}``.
 

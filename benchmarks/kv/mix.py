@@ -23,7 +23,7 @@ _LAST_WORD = "That is all."
 
 
 @dataclass(frozen=True)
-class Mix:
+class TaskMix:
     """Tokens and seconds: each task takes one of `prompts` and of `tools_s`, the same in every round."""
 
     tasks: int = 8
@@ -44,7 +44,7 @@ class Throughput:
         return {"rounds": self.rounds, "statistics": asdict(self.statistics) if self.statistics else None}
 
 
-async def measure_mix(served: Served, mix: Mix, rounds: int) -> Throughput:
+async def measure_mix(served: Served, mix: TaskMix, rounds: int) -> Throughput:
     """The same tasks, in turns with hints as they are by default and with none; what hints cost to learn is counted."""
     found = Throughput()
     async with AsyncExitStack() as stack:
@@ -60,7 +60,7 @@ async def measure_mix(served: Served, mix: Mix, rounds: int) -> Throughput:
     return found
 
 
-async def _run(side: Side, mix: Mix, writer: Writer) -> Json:
+async def _run(side: Side, mix: TaskMix, writer: Writer) -> Json:
     pick = random.Random(0)
     pieces = [_piece(mix, pick, writer) for _ in range(mix.tasks)]
     began = anyio.current_time()
@@ -79,7 +79,7 @@ async def _run(side: Side, mix: Mix, writer: Writer) -> Json:
     }
 
 
-def _piece(mix: Mix, pick: random.Random, writer: Writer) -> Play:
+def _piece(mix: TaskMix, pick: random.Random, writer: Writer) -> Play:
     task = f"mix{uuid.uuid4().hex[:8]}"
     calls = [call_text(f"question {number} of {task}") for number in range(mix.turns - 1)]
     tools = TimedTools(pick.choice(mix.tools_s), writer.text(mix.result))

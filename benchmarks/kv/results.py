@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.common.measure import median
 from benchmarks.common.result import Json
 from benchmarks.kv.history import Talk
-from benchmarks.kv.mix import Mix, Throughput
+from benchmarks.kv.mix import TaskMix, Throughput
 from benchmarks.kv.waits import Sizes, WaitStats
 from benchmarks.llm.scripted_agent import Served
 
@@ -41,7 +41,7 @@ class KvScale:
     keep_rounds: int
     sizes: Sizes = field(default_factory=Sizes)
     calm: Sizes = field(default_factory=lambda: Sizes(prompt=3300, tool_s=1.5))
-    mix: Mix = field(default_factory=Mix)
+    mix: TaskMix = field(default_factory=TaskMix)
     talk: Talk = field(default_factory=Talk)
     engines: KvEngines | None = None
     """None: vLLM on this machine's CPU."""

@@ -14,7 +14,7 @@ from benchmarks.llm.scripted_agent import Served
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlainAnswer:
     """first_s: until the first piece of text; seconds: until the last. usage: the engine's, in the SDK's shape."""
 
     text: str
@@ -34,7 +34,7 @@ class PlainModel:
         self._served = served
         self._client = client
 
-    async def ask(self, messages: list[Any], answer: str) -> Answer:
+    async def ask(self, messages: list[Any], answer: str) -> PlainAnswer:
         """answer: the only one that the engine allows."""
         began = time.perf_counter()
         first_s = 0.0
@@ -54,7 +54,7 @@ class PlainModel:
                 first_s = time.perf_counter() - began
             text += piece
             usage = chunk.usage or usage
-        return Answer(text, first_s, time.perf_counter() - began, usage)
+        return PlainAnswer(text, first_s, time.perf_counter() - began, usage)
 
 
 @asynccontextmanager

@@ -87,7 +87,7 @@ def called(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
     )
 
 
-class Script:
+class ScriptedHints:
     """A `HintSink` that says what each request's answer is and passes the rest on to real hints.
 
     first: more fields of the first request's body.
@@ -212,7 +212,7 @@ async def play(side: Side, piece: Play) -> TaskResult:
             **piece.settings,
         }
     )
-    sink = Script(side.served, piece.answers, side.hints, piece.first)
+    sink = ScriptedHints(side.served, piece.answers, side.hints, piece.first)
     agent = Agent(llm=side.llm, tools=piece.tools, settings=settings, hints=sink)
     with tempfile.TemporaryDirectory() as scratch:
         log = TaskLog.create(piece.folder or Path(scratch), piece.task, description="a scripted task")

@@ -13,7 +13,7 @@ import anyio
 from benchmarks.common.measure import median
 from benchmarks.common.result import Benchmark, Column, Json, Outcome, Table, ratio
 from benchmarks.llm.scripted_agent import Served
-from benchmarks.loop.dispatch import TURNS, VARIANTS, Turn, measure_dispatch
+from benchmarks.loop.dispatch import TURNS, VARIANTS, WrittenTurn, measure_dispatch
 from benchmarks.loop.long_task import LongTask, measure_task
 from benchmarks.loop.many_agents import OURS, PLAIN, ManyAgents, measure_many_agents
 from benchmarks.questions import QUESTIONS
@@ -46,7 +46,7 @@ class LoopScale:
     rounds: int
     agents_rounds: int
     task_rounds: int
-    turns: Sequence[Turn] = TURNS
+    turns: Sequence[WrittenTurn] = TURNS
     agents: Sequence[ManyAgents] = MANY_AGENTS
     task: LongTask = field(default_factory=LongTask)
     engines: LoopEngines | None = None

@@ -22,7 +22,7 @@ VARIANTS: tuple[Starts, ...] = ("one by one", "together", "streaming")
 
 
 @dataclass(frozen=True)
-class Turn:
+class WrittenTurn:
     """What the model writes in one turn: calls that take `tool_s` each, then some words."""
 
     name: str
@@ -37,14 +37,16 @@ class Turn:
 
 
 TURNS = (
-    Turn("1 call, nothing behind it", (0.6,)),
-    Turn("1 call, 60 words behind it", (0.6,), words=60),
-    Turn("4 calls of 0.6 s", (0.6,) * 4),
-    Turn("4 calls, the first of 1.5 s, the others 0.3 s", (1.5, 0.3, 0.3, 0.3)),
+    WrittenTurn("1 call, nothing behind it", (0.6,)),
+    WrittenTurn("1 call, 60 words behind it", (0.6,), words=60),
+    WrittenTurn("4 calls of 0.6 s", (0.6,) * 4),
+    WrittenTurn("4 calls, the first of 1.5 s, the others 0.3 s", (1.5, 0.3, 0.3, 0.3)),
 )
 
 
-async def measure_dispatch(served: Served, turns: Sequence[Turn], rounds: int) -> dict[str, dict[str, list[Json]]]:
+async def measure_dispatch(
+    served: Served, turns: Sequence[WrittenTurn], rounds: int
+) -> dict[str, dict[str, list[Json]]]:
     """For each turn and variant its rounds: ``{"wall_s", "stream_s", "early"}``; in turns."""
     found: dict[str, dict[str, list[Json]]] = {}
     async with open_side(served) as side:
@@ -56,7 +58,7 @@ async def measure_dispatch(served: Served, turns: Sequence[Turn], rounds: int) -
     return found
 
 
-async def _take(side: Side, catalog: ToolCatalog, turn: Turn, variant: Starts) -> Json:
+async def _take(side: Side, catalog: ToolCatalog, turn: WrittenTurn, variant: Starts) -> Json:
     """One turn. Raises RuntimeError if the calls were not those of the script."""
     early: list[ToolCall] = []
 

@@ -26,7 +26,7 @@ from toolhub_agent.tools import HubTools
 from benchmarks.common.measure import interleaved
 from benchmarks.common.result import Json, hub_config
 from benchmarks.common.subprocess_worker import Worker
-from benchmarks.llm.plain_client import Answer, open_plain_model
+from benchmarks.llm.plain_client import PlainAnswer, open_plain_model
 from benchmarks.llm.prompts import Writer, open_writer
 from benchmarks.llm.scripted_agent import Play, Served, called, open_side, play
 from toolhub import Hub
@@ -55,7 +55,7 @@ class ManyAgents:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LoopSetup:
     """What both loops work with. search_url: of the search service; see `loopback`."""
 
     served: Served
@@ -79,11 +79,11 @@ async def measure_many_agents(served: Served, case: ManyAgents, rounds: int) -> 
         service = stack.enter_context(
             Worker("benchmarks.common.search_endpoint:open_endpoint", {"answer_s": case.tool_s})
         )
-        stage = Stage(served, case, writer, service, f"http://127.0.0.1:{service.ask({})['port']}")
-        loops: dict[str, Callable[[Stage], Awaitable[Json]]] = {PLAIN: _run_plain, OURS: _run_ours}
+        setup = LoopSetup(served, case, writer, service, f"http://127.0.0.1:{service.ask({})['port']}")
+        loops: dict[str, Callable[[LoopSetup], Awaitable[Json]]] = {PLAIN: _run_plain, OURS: _run_ours}
         for _, variant in interleaved((PLAIN, OURS), rounds - 1):
             cpu = time.process_time()
-            told = await loops[variant](stage)
+            told = await loops[variant](setup)
             told |= {"cpu_s": time.process_time() - cpu, "executions": service.ask({})["requests"]}
             found.setdefault(variant, []).append(told)
     return found
@@ -98,12 +98,12 @@ def _queries(case: ManyAgents) -> list[str]:
 # --- ours ---------------------------------------------------------------------------------------------------------
 
 
-async def _run_ours(stage: Stage) -> Json:
-    case = stage.case
-    objective, queries = stage.writer.fresh(case.shared), _queries(case)
+async def _run_ours(setup: LoopSetup) -> Json:
+    case = setup.case
+    objective, queries = setup.writer.fresh(case.shared), _queries(case)
     async with (
-        _open_hub(stage.search_url) as hub,
-        open_side(stage.served, HintSettings(), max_in_flight=case.slots) as side,
+        _open_hub(setup.search_url) as hub,
+        open_side(setup.served, HintSettings(), max_in_flight=case.slots) as side,
     ):
         began = anyio.current_time()
         async with hub.task("warm-up") as task:
@@ -160,21 +160,21 @@ async def _open_hub(search_url: str) -> AsyncIterator[Hub]:
 # --- plain --------------------------------------------------------------------------------------------------------
 
 
-async def _run_plain(stage: Stage) -> Json:
+async def _run_plain(setup: LoopSetup) -> Json:
     """The SDK's client, one kept HTTP client for the search, a semaphore around each agent."""
-    case = stage.case
-    objective, queries = stage.writer.fresh(case.shared), _queries(case)
+    case = setup.case
+    objective, queries = setup.writer.fresh(case.shared), _queries(case)
     async with AsyncExitStack() as stack:
-        async with _open_hub(stage.search_url) as hub, hub.task("definitions") as task:
+        async with _open_hub(setup.search_url) as hub, hub.task("definitions") as task:
             definitions = await HubTools(task).get_all_tool_definitions()
-        model = await stack.enter_async_context(open_plain_model(stage.served))
+        model = await stack.enter_async_context(open_plain_model(setup.served))
         limits = httpx2.Limits(max_connections=case.agents)
         search = await stack.enter_async_context(
             httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False, limits=limits)
         )
         system = _system(definitions, AgentSettings(system_prompt=objective))
         slots = anyio.Semaphore(case.slots)
-        answers: list[Answer] = []
+        answers: list[PlainAnswer] = []
 
         async def agent(query: str) -> None:
             async with slots:
@@ -185,7 +185,7 @@ async def _run_plain(stage: Stage) -> Json:
                 text = await ask(messages, called(SERVER, TOOL, {"q": query}))
                 (call,) = XmlCallReader().feed(text)
                 found = await search.post(
-                    f"{stage.search_url}/search", json={"num": 10, **call.arguments}, headers={"X-API-KEY": _KEY}
+                    f"{setup.search_url}/search", json={"num": 10, **call.arguments}, headers={"X-API-KEY": _KEY}
                 )
                 result = found.raise_for_status().text
                 messages += [{"role": "assistant", "content": text}, {"role": "user", "content": result}]
@@ -204,7 +204,7 @@ async def _run_plain(stage: Stage) -> Json:
     return _plain_sums(wall, answers)
 
 
-def _plain_sums(wall: float, answers: list[Answer]) -> Json:
+def _plain_sums(wall: float, answers: list[PlainAnswer]) -> Json:
     return {
         "wall_s": wall,
         "prefix_s": 0.0,

@@ -36,7 +36,7 @@ _RUN_S = 600.0
 
 
 @dataclass(frozen=True)
-class Variant:
+class ManagerVariant:
     """manager: whose ToolManager. hub: whether one runs before; its config may have servers of its own."""
 
     label: str
@@ -44,10 +44,10 @@ class Variant:
     hub: str = ""
 
 
-AS_IT_IS = Variant("MiroThinker's ToolManager: a process per call", "mirothinker")
-PRIVATE = Variant("toolhub's ToolManager, one import changed: it starts a hub", "toolhub")
-RUNNING = Variant("the same, at a hub that is running", "toolhub", hub="mine")
-BUILTIN = Variant("the same, with the hub's servers instead of its own", "toolhub", hub="hub")
+AS_IT_IS = ManagerVariant("MiroThinker's ToolManager: a process per call", "mirothinker")
+PRIVATE = ManagerVariant("toolhub's ToolManager, one import changed: it starts a hub", "toolhub")
+RUNNING = ManagerVariant("the same, at a hub that is running", "toolhub", hub="mine")
+BUILTIN = ManagerVariant("the same, with the hub's servers instead of its own", "toolhub", hub="hub")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _python_of(checkout: Path) -> str:
     return str(python)
 
 
-def _play(variant: Variant, services: Services, python: str | None) -> Json:
+def _play(variant: ManagerVariant, services: Services, python: str | None) -> Json:
     """Return what `agent` says of one run. Raises WorkerFailed if it did not do all that the script says."""
     with ExitStack() as stack:
         result = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "result.json"
@@ -157,7 +157,7 @@ def _play(variant: Variant, services: Services, python: str | None) -> Json:
 
 
 @contextmanager
-def _hub(variant: Variant, services: Services) -> Iterator[dict[str, str]]:
+def _hub(variant: ManagerVariant, services: Services) -> Iterator[dict[str, str]]:
     """Give the variables of the agent's environment that say which hub it uses."""
     if variant.manager == "mirothinker":
         yield {}

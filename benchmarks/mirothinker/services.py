@@ -59,7 +59,7 @@ class Services(ThreadingHTTPServer):
     block_on_close = False  # a client that keeps its connection would keep the end waiting
 
     def __init__(self, turns: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(("127.0.0.1", 0), _ServiceHandler)
         self.turns = turns
         self.counts: Counter[str] = Counter()
 
@@ -98,7 +98,7 @@ class Services(ThreadingHTTPServer):
         return _CALL.format(turn=turn, server=call.server, tool=call.tool, arguments=json.dumps(call.arguments))
 
 
-class _Connection(BaseHTTPRequestHandler):
+class _ServiceHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1

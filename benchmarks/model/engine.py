@@ -41,7 +41,7 @@ class Clock:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class EngineRequest:
     """One of a conversation. ahead: computes a prompt before its answer is wanted. Times are of the clock.
 
     reusable: tokens the prompt has in common with the conversation's last request and its answer.
@@ -51,7 +51,7 @@ class Request:
     prompt: int
     reusable: int
     decode: int
-    done: Callable[[Request], None] | None
+    done: Callable[[EngineRequest], None] | None
     pin_s: float
     ahead: bool
     submitted: float
@@ -97,8 +97,8 @@ class _Span:
 
     began: float
     steps: int
-    decoding: list[Request]
-    chunks: list[tuple[Request, int]] = field(default_factory=list)
+    decoding: list[EngineRequest]
+    chunks: list[tuple[EngineRequest, int]] = field(default_factory=list)
 
 
 class Engine:
@@ -113,9 +113,9 @@ class Engine:
         self.statistics = Statistics()
         self._max_sequences = max_sequences
         self._budget = budget
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._live: dict[str, Request] = {}
+        self._waiting: deque[EngineRequest] = deque()
+        self._running: list[EngineRequest] = []
+        self._live: dict[str, EngineRequest] = {}
         self._ahead: dict[str, int] = {}
         self._span: _Span | None = None
 
@@ -129,19 +129,19 @@ class Engine:
         *,
         reusable: int = 0,
         decode: int = 1,
-        done: Callable[[Request], None] | None = None,
+        done: Callable[[EngineRequest], None] | None = None,
         pin_s: float = 0.0,
-    ) -> Request:
+    ) -> EngineRequest:
         """A turn; `done` is called as an event when its last token is there. A prefill-ahead still at work is dropped.
 
         After a prefill-ahead `reusable` is not used: what that computed is a beginning of this prompt.
         """
         self._drop_ahead(conversation)
-        return self._submit(Request(conversation, prompt, reusable, decode, done, pin_s, False, self.clock.now))
+        return self._submit(EngineRequest(conversation, prompt, reusable, decode, done, pin_s, False, self.clock.now))
 
-    def warm(self, conversation: str, prompt: int, *, reusable: int = 0, pin_s: float = 0.0) -> Request:
+    def warm(self, conversation: str, prompt: int, *, reusable: int = 0, pin_s: float = 0.0) -> EngineRequest:
         """Compute a beginning of the conversation's next prompt, as a request for one token would."""
-        return self._submit(Request(conversation, prompt, reusable, 1, None, pin_s, True, self.clock.now))
+        return self._submit(EngineRequest(conversation, prompt, reusable, 1, None, pin_s, True, self.clock.now))
 
     def pin(self, conversation: str, ttl: float) -> None:
         self.cache.pin(conversation, self.clock.now + ttl)
@@ -154,7 +154,7 @@ class Engine:
 
     # --- requests come ------------------------------------------------------------------------------------------------
 
-    def _submit(self, request: Request) -> Request:
+    def _submit(self, request: EngineRequest) -> EngineRequest:
         if request.conversation in self._live:
             raise ValueError(f"{request.conversation} has a request under way")
         if blocks_of(request.prompt + request.decode) > self.cache.total or min(request.prompt, request.decode) < 1:
@@ -164,7 +164,7 @@ class Engine:
         self.clock.at(self.clock.now + self.costs.arrival_s, lambda: self._arrive(request))
         return request
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: EngineRequest) -> None:
         if request.is_dropped:
             return
         self._waiting.append(request)
@@ -203,7 +203,7 @@ class Engine:
         may_admit = self._make_room()
         decoding = [each for each in self._running if each.is_decoding]
         left = self._budget - len(decoding)
-        chunks: list[tuple[Request, int]] = []
+        chunks: list[tuple[EngineRequest, int]] = []
         for request in self._running:
             if not request.is_decoding and left > 0:
                 chunks.append((request, min(left, request.target - request.computed)))
@@ -241,7 +241,7 @@ class Engine:
             self._wrote(request, span.steps)
         self._begin()
 
-    def _wrote(self, request: Request, tokens: int) -> None:
+    def _wrote(self, request: EngineRequest, tokens: int) -> None:
         request.written += tokens
         request.target = request.computed
         self.statistics.decoded += tokens
@@ -250,7 +250,7 @@ class Engine:
         if request.written == request.decode and not request.is_dropped:
             self._finish(request)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: EngineRequest) -> None:
         request.finished = self.clock.now
         self.statistics.finished += 1
         self.statistics.warmed += request.ahead
@@ -307,7 +307,7 @@ class Engine:
                 self._grow(request, 1)
         return has_room
 
-    def _steps(self, decoding: list[Request]) -> int:
+    def _steps(self, decoding: list[EngineRequest]) -> int:
         """How many steps can be taken before a sequence ends or the blocks do."""
         spare, low, high = self.cache.spare(self.clock.now), 1, min(each.decode - each.written for each in decoding)
         while low < high:
@@ -316,17 +316,17 @@ class Engine:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _grow(self, request: Request, tokens: int) -> None:
+    def _grow(self, request: EngineRequest, tokens: int) -> None:
         more = _missing(request, tokens)
         self.cache.take(more)
         request.blocks += more
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: EngineRequest) -> None:
         """Its full blocks stay until another sequence needs them."""
         self._running.remove(request)
         self.cache.give(request.conversation, request.blocks, request.computed // BLOCK)
         request.blocks = 0
 
 
-def _missing(request: Request, tokens: int) -> int:
+def _missing(request: EngineRequest, tokens: int) -> int:
     return max(blocks_of(request.computed + tokens) - request.blocks, 0)

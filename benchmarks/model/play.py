@@ -16,8 +16,8 @@ from benchmarks.common.measure import median
 from benchmarks.common.result import Json
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.costs import EngineCosts
-from benchmarks.model.engine import Clock, Engine, Request, Statistics
-from benchmarks.model.traces import TOOLS, Call, TaskTrace, prompts
+from benchmarks.model.engine import Clock, Engine, EngineRequest, Statistics
+from benchmarks.model.traces import TOOLS, TaskTrace, TraceCall, prompts
 
 _THINKING = 0.6
 """Share of a turn's tokens before its first call begins; the calls share the rest evenly (assumed)."""
@@ -30,7 +30,7 @@ _MARGIN_S = 0.2
 
 
 @dataclass(frozen=True)
-class Policy:
+class RuntimePolicy:
     """What an agent's runtime does.
 
     start_cpu_s: CPU seconds of starting a tool server, at least and at most; None: there is nothing to start.
@@ -58,11 +58,11 @@ class Policy:
 
 START_CPU_S = (0.33, 0.9)
 """Of a server in Python, measured: importing an SDK is nearly all of it."""
-MIROFLOW = Policy("miroflow", start_cpu_s=START_CPU_S, keeps_sessions=False)
+MIROFLOW = RuntimePolicy("miroflow", start_cpu_s=START_CPU_S, keeps_sessions=False)
 """A new server for each call; calls one after another; keep-5 at each turn."""
-DROP_IN = Policy("drop-in", start_cpu_s=START_CPU_S, call_s=0.002)
+DROP_IN = RuntimePolicy("drop-in", start_cpu_s=START_CPU_S, call_s=0.002)
 """The same loop with toolhub's `ToolManager`. call_s: through a hub of its own, measured, rounded up."""
-TOOLHUB = Policy(
+TOOLHUB = RuntimePolicy(
     "toolhub", start_cpu_s=START_CPU_S, servers=1, stride=5, call_s=0.001, is_streamed=True, warms_rewritten=True
 )
 """A task starts what keeps its state; the other servers are there for all tasks. call_s: measured, rounded up."""
@@ -107,7 +107,7 @@ class TaskReport:
 class Played:
     """engines: what all of them did. evicted: blocks."""
 
-    policy: Policy
+    policy: RuntimePolicy
     tasks: list[TaskReport]
     engines: Statistics
     evicted: int
@@ -135,7 +135,7 @@ class Played:
         }
 
 
-def play(traces: Sequence[TaskTrace], policy: Policy, site: Site | None = None) -> Played:
+def play(traces: Sequence[TaskTrace], policy: RuntimePolicy, site: Site | None = None) -> Played:
     """Task n always asks engine n modulo their number; all begin at once unless the policy has a limit."""
     site = site or Site()
     clock, cores = Clock(), Cores(site.cores)
@@ -180,7 +180,7 @@ class Player:
     """One task: asks its engine, waits for tools, asks again."""
 
     def __init__(
-        self, trace: TaskTrace, policy: Policy, clock: Clock, engine: Engine, cores: Cores, budget: int
+        self, trace: TaskTrace, policy: RuntimePolicy, clock: Clock, engine: Engine, cores: Cores, budget: int
     ) -> None:
         self._trace = trace
         self._policy = policy
@@ -238,7 +238,7 @@ class Player:
             pin_s=self._policy.pin_s,
         )
 
-    def _answered(self, request: Request) -> None:
+    def _answered(self, request: EngineRequest) -> None:
         self._add(
             queue_s=request.admitted - request.submitted,
             prefill_s=request.first - request.admitted,
@@ -267,7 +267,7 @@ class Player:
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
-    def _call_next(self, calls: tuple[Call, ...]) -> None:
+    def _call_next(self, calls: tuple[TraceCall, ...]) -> None:
         """Make one call after another. Each call starts the server that it needs."""
         if not calls:
             self.ask()
@@ -277,7 +277,7 @@ class Player:
         self._add(start_s=ready - now, tools_s=call.seconds)
         self._clock.at(ready + call.seconds, lambda: self._call_next(calls[1:]))
 
-    def _call_at_once(self, calls: tuple[Call, ...], request: Request) -> None:
+    def _call_at_once(self, calls: tuple[TraceCall, ...], request: EngineRequest) -> None:
         """Start each call when the model has written it, beside the model and other calls."""
         now, wrote = self._clock.now, request.finished - request.first
         ends = []
@@ -301,7 +301,7 @@ class Player:
 
     # --- prefill-ahead ------------------------------------------------------------------------------------------------
 
-    def _plan_ahead(self, calls: tuple[Call, ...]) -> None:
+    def _plan_ahead(self, calls: tuple[TraceCall, ...]) -> None:
         """Prefill the known part of the next prompt. A tool is expected to take what its kind usually takes."""
         following, turn = self._prompts[self._turn], self._turn
         known = following.tokens - self._trace.turns[turn].new_tokens

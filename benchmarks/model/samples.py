@@ -25,7 +25,7 @@ from benchmarks.common.measure import median
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.cache import blocks_of
 from benchmarks.model.costs import Calibration, EngineCosts, Sample, calibrate
-from benchmarks.model.engine import Clock, Engine, Request
+from benchmarks.model.engine import Clock, Engine, EngineRequest
 
 BUDGET = 2048
 """Tokens of a step: vLLM's max_num_batched_tokens on CPUs, as /server_info of 0.32 says; 8192 on most accelerators."""
@@ -58,7 +58,7 @@ class MeasuredTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class ConversationMix:
     """Conversations that begin together. A turn's prompt is the last one's and more.
 
     first: tokens of the first prompts, grows: of what each turn adds; drawn from these multiples of 128. decode: at
@@ -88,15 +88,15 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SamplingPlan:
     """repeats: of each sample, whose median counts, and of each mix."""
 
     shapes: Sequence[Shape]
-    mixes: Sequence[Mix]
+    mixes: Sequence[ConversationMix]
     repeats: int = 3
 
 
-PLAN = Plan(
+PLAN = SamplingPlan(
     [
         *(Shape(prefill, 0, 1) for prefill in (64, 256, 700, 1500, 4000, 8000)),
         *(Shape(prefill, 0, 1, 4) for prefill in (300, 1000)),
@@ -107,16 +107,16 @@ PLAN = Plan(
         *(Shape(100, 6144, 80, batch) for batch in (1, 2, 4)),
     ],
     [
-        Mix("3 conversations of long prompts", 3, 4, (2048, 3072), (768, 1024, 1536), (20, 80)),
-        Mix("4 conversations of short prompts", 4, 4, (512, 1024), (128, 256, 384), (10, 120)),
-        Mix("1 conversation", 1, 4, (3072,), (384, 768), (40, 120)),
+        ConversationMix("3 conversations of long prompts", 3, 4, (2048, 3072), (768, 1024, 1536), (20, 80)),
+        ConversationMix("4 conversations of short prompts", 4, 4, (512, 1024), (128, 256, 384), (10, 120)),
+        ConversationMix("1 conversation", 1, 4, (3072,), (384, 768), (40, 120)),
     ],
 )
 """Contexts of up to 8,000 tokens, as far as four at once."""
-QUICK_PLAN = Plan(
+QUICK_PLAN = SamplingPlan(
     [Shape(*each) for each in ((100, 0, 1), (1500, 0, 1), (5000, 0, 1), (300, 0, 1, 3), (200, 2048, 1))]
     + [Shape(*each) for each in ((100, 0, 40), (100, 0, 40, 3), (100, 2048, 30), (100, 2048, 30, 3))],
-    [Mix("3 conversations", 3, 3, (512, 1024), (128, 512), (10, 40), (0.01, 0.05))],
+    [ConversationMix("3 conversations", 3, 3, (512, 1024), (128, 512), (10, 40), (0.01, 0.05))],
     repeats=2,
 )
 """A plan that takes some seconds; it shows only that calibration works."""
@@ -152,7 +152,11 @@ class Measured:
 
 
 async def measure_costs(
-    served: Served, plan: Plan = PLAN, budget: int = BUDGET, *, transport: httpx2.AsyncBaseTransport | None = None
+    served: Served,
+    plan: SamplingPlan = PLAN,
+    budget: int = BUDGET,
+    *,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Measured:
     """Calibrate by the plan's samples, and compare the plan's mixes with what the simulator then predicts.
 
@@ -161,7 +165,7 @@ async def measure_costs(
     engine must have nothing else to do. Raises RuntimeError if the engine does not say that a beginning sent before was
     cached, or writes fewer tokens than asked for; httpx2.HTTPError if it refuses.
     """
-    mixed: defaultdict[Mix, list[float]] = defaultdict(list)
+    mixed: defaultdict[ConversationMix, list[float]] = defaultdict(list)
     async with _Asker(served, transport) as asker:
         sampler = await _Sampler.prepare(asker, plan.shapes)
         for _ in range(plan.repeats):
@@ -223,7 +227,7 @@ def _found(shape: Shape, cached: Sequence[int]) -> Shape:
 # --- held-out mixes ---------------------------------------------------------------------------------------------------
 
 
-async def _mean_request_s(asker: _Asker, mix: Mix) -> float:
+async def _mean_request_s(asker: _Asker, mix: ConversationMix) -> float:
     talks = await _all_of([partial(_talk, asker, turns) for turns in mix.talks()])
     return fmean(each for talk in talks for each in talk)
 
@@ -241,7 +245,7 @@ async def _talk(asker: _Asker, turns: Sequence[MeasuredTurn]) -> list[float]:
     return found
 
 
-def predicted_s(mix: Mix, costs: EngineCosts, budget: int) -> float:
+def predicted_s(mix: ConversationMix, costs: EngineCosts, budget: int) -> float:
     """Seconds of the mean request of a mix at a modelled engine whose cache holds all of it."""
     clock, talks = Clock(), mix.talks()
     engine = Engine(
@@ -250,7 +254,7 @@ def predicted_s(mix: Mix, costs: EngineCosts, budget: int) -> float:
     times: list[float] = []
 
     def ask(name: str, turns: Sequence[MeasuredTurn]) -> None:
-        def answered(request: Request) -> None:
+        def answered(request: EngineRequest) -> None:
             times.append(clock.now - request.submitted)
             clock.at(clock.now + turns[0].pause_s, lambda: ask(name, turns[1:]))
 

@@ -81,7 +81,7 @@ TASK_TOKENS = Spread(150, 0.4, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TraceCall:
     """seconds: of the tool itself. result_tokens: of what it answers, an error's text if it failed."""
 
     kind: str
@@ -91,12 +91,12 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TraceTurn:
     """new_tokens: what the prompt has more than the turn before and its answer. decode: tokens of the answer."""
 
     new_tokens: int
     decode: int
-    calls: tuple[Call, ...]
+    calls: tuple[TraceCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ class TaskTrace:
     """The last turn is the answer and calls nothing."""
 
     seed: int
-    turns: tuple[Turn, ...]
+    turns: tuple[TraceTurn, ...]
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[TraceCall]:
         return [call for turn in self.turns for call in turn.calls]
 
     def with_tools(self, factor: float) -> TaskTrace:
@@ -141,11 +141,11 @@ def make_task(seed: int, scale: float = 1.0, turns: int | None = None) -> TaskTr
     drawn = round(TURNS.draw(pick) * root)
     count = max(LEAST_TURNS, turns or drawn)
     new_tokens = _tokens(SYSTEM_TOKENS + TASK_TOKENS.draw(pick), root)
-    made: list[Turn] = []
+    made: list[TraceTurn] = []
     for number in range(count):
         is_last = number == count - 1
         calls = () if is_last else tuple(_call(pick, root) for _ in range(_chosen(pick, CALLS_PER_TURN)))
-        made.append(Turn(new_tokens, _tokens(DECODE_TOKENS.draw(pick), root), calls))
+        made.append(TraceTurn(new_tokens, _tokens(DECODE_TOKENS.draw(pick), root), calls))
         new_tokens = sum(call.result_tokens for call in calls) + FRAME_TOKENS
     return TaskTrace(seed, tuple(made))
 
@@ -197,13 +197,13 @@ def _omitted(turns: int, keep: int, stride: int) -> int:
     return max(turns - keep, 0) // step * step
 
 
-def _call(pick: random.Random, root: float) -> Call:
+def _call(pick: random.Random, root: float) -> TraceCall:
     kind = _chosen(pick, {name: tool.share for name, tool in TOOLS.items()})
     tool = TOOLS[kind]
     seconds, tokens = tool.seconds.draw(pick), _tokens(tool.result_tokens.draw(pick), root)
     if pick.random() < tool.failing:
-        return Call(kind, seconds, _tokens(ERROR_TOKENS, root), is_error=True)
-    return Call(kind, seconds, tokens)
+        return TraceCall(kind, seconds, _tokens(ERROR_TOKENS, root), is_error=True)
+    return TraceCall(kind, seconds, tokens)
 
 
 def _chosen(pick: random.Random, shares: Mapping[Key, float]) -> Key:

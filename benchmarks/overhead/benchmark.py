@@ -47,7 +47,7 @@ class OverheadScale:
 
 
 @dataclass
-class Samples:
+class OverheadSamples:
     """What was measured of one variant, over all rounds."""
 
     latencies_us: list[float] = field(default_factory=list)
@@ -108,10 +108,10 @@ def run(scale: OverheadScale) -> Outcome:
     return outcome
 
 
-def _measure(server: ServerCommand, scale: OverheadScale, notes: list[str]) -> dict[Variant, Samples]:
+def _measure(server: ServerCommand, scale: OverheadScale, notes: list[str]) -> dict[Variant, OverheadSamples]:
     with ExitStack() as stack:
         workers = start(server, scale.variants, stack, notes)
-        samples = {variant: Samples() for variant in workers}
+        samples = {variant: OverheadSamples() for variant in workers}
         for number, variant in interleaved(list(workers), scale.rounds):
             for in_flight in (1, *scale.in_flight):
                 if variant.spawns and in_flight > 1:
@@ -126,7 +126,7 @@ def _measure(server: ServerCommand, scale: OverheadScale, notes: list[str]) -> d
     return samples
 
 
-def _row(variant: Variant, found: Samples, p50: dict[Variant, float], scale: OverheadScale) -> Json:
+def _row(variant: Variant, found: OverheadSamples, p50: dict[Variant, float], scale: OverheadScale) -> Json:
     calls = len(found.latencies_us)
     row = {
         "way": variant.label,

@@ -54,7 +54,7 @@ class Habits:
 
 
 @dataclass
-class Tally:
+class RunOutcomes:
     """What became of the calls of one run.
 
     answered: of each task, in its deadline. late: sent, and answered too late or never. expired: still waiting then.
@@ -71,14 +71,14 @@ class Tally:
 
 @asynccontextmanager
 async def open_agents() -> AsyncIterator[Act]:
-    """Answers ``{"address", "run", "tasks", "window_s", "seed", "habits"}`` with a `Tally`, after window_s.
+    """Answers ``{"address", "run", "tasks", "window_s", "seed", "habits"}`` with a `RunOutcomes`, after window_s.
 
     With ``"burst": n`` each task asks n times at once instead, and is patient. What is in flight at the end counts for
     nothing.
     """
 
     async def act(request: Json) -> Json:
-        tally = Tally([0] * request["tasks"])
+        tally = RunOutcomes([0] * request["tasks"])
         async with toolhub.connect(request["address"]) as hub:
             tasks = [await hub.open_task(run=request["run"]) for _ in range(request["tasks"])]
             for task in tasks:
@@ -94,7 +94,7 @@ async def open_agents() -> AsyncIterator[Act]:
     yield act
 
 
-async def _live(task: Any, number: int, request: Json, tally: Tally) -> None:
+async def _live(task: Any, number: int, request: Json, tally: RunOutcomes) -> None:
     """One agent, until it is cancelled."""
     source = random.Random(f"{request['seed']} {request['run']} {number}")
     jitter = random.Random(number)
@@ -116,7 +116,9 @@ async def _live(task: Any, number: int, request: Json, tally: Tally) -> None:
         await call(work_s, anyio.current_time() + deadline_s)
 
 
-async def _insist(task: Any, number: int, work_s: float, deadline: float, jitter: random.Random, tally: Tally) -> None:
+async def _insist(
+    task: Any, number: int, work_s: float, deadline: float, jitter: random.Random, tally: RunOutcomes
+) -> None:
     """Make one call, with what attempts it takes."""
     began = anyio.current_time()
     for _ in range(ATTEMPTS):

@@ -17,8 +17,8 @@ from benchmarks.overload.load import (
     OURS,
     RUNS,
     SCALE,
-    Case,
     LoadResult,
+    OverloadCase,
     WorkersByVariant,
     ask,
     in_turns,
@@ -57,7 +57,7 @@ class OverloadScale:
 
 def run(scale: OverloadScale) -> Outcome:
     outcome = Outcome(notes=[*_NOTES])
-    main = Case(f"2 runs x {scale.tasks} tasks", (scale.tasks, scale.tasks))
+    main = OverloadCase(f"2 runs x {scale.tasks} tasks", (scale.tasks, scale.tasks))
     with open_workers() as workers:
         most = _overload(workers, scale, main, outcome)
         _by_load(workers, scale, main, most, outcome)
@@ -71,7 +71,9 @@ def run(scale: OverloadScale) -> Outcome:
 # --- everybody at once ----------------------------------------------------------------------------------------------
 
 
-def _overload(workers: WorkersByVariant, scale: OverloadScale, case: Case, outcome: Outcome) -> dict[str, LoadResult]:
+def _overload(
+    workers: WorkersByVariant, scale: OverloadScale, case: OverloadCase, outcome: Outcome
+) -> dict[str, LoadResult]:
     """Nothing is warm: a limit is found, or not, within the window. All begin by asking, as a sweep does."""
     rounds = []
     for number in range(scale.rounds):
@@ -108,7 +110,11 @@ def _answers(found: LoadResult) -> Json:
 
 
 def _by_load(
-    workers: WorkersByVariant, scale: OverloadScale, main: Case, most: Mapping[str, LoadResult], outcome: Outcome
+    workers: WorkersByVariant,
+    scale: OverloadScale,
+    main: OverloadCase,
+    most: Mapping[str, LoadResult],
+    outcome: Outcome,
 ) -> None:
     """The load rises while the hubs stay: a limit knows what the last step taught it, and steps need not be long.
 
@@ -151,13 +157,13 @@ def _load_row(variant: str, found: Mapping[str, LoadResult]) -> Json:
 # --- other loads and other services ---------------------------------------------------------------------------------
 
 
-def _beside(workers: WorkersByVariant, case: Case, window_s: float) -> dict[str, LoadResult]:
+def _beside(workers: WorkersByVariant, case: OverloadCase, window_s: float) -> dict[str, LoadResult]:
     """Both at new hubs with new services, at the same time."""
     with open_hubs(case) as hubs:
         return side_by_side(workers, hubs, case, window_s)
 
 
-def _runs(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
+def _runs(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
     """One run with three times the tasks of the other."""
     many = scale.tasks * 3 // 2
     case = replace(main, name=f"{many} tasks beside {2 * scale.tasks - many}", tasks=(many, 2 * scale.tasks - many))
@@ -171,7 +177,7 @@ def _runs(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: 
     outcome.raw["runs"] = _raw(found)
 
 
-def _variants(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
+def _variants(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
     """What is open in the model, each the other way round; and a limit that has to be found for few."""
     few = scale.tasks // 5
     cases = [
@@ -192,7 +198,7 @@ def _variants(workers: WorkersByVariant, scale: OverloadScale, main: Case, outco
 # --- one who asks seldom beside one who asks for everything ---------------------------------------------------------
 
 
-def _quiet(workers: WorkersByVariant, scale: OverloadScale, main: Case, outcome: Outcome) -> None:
+def _quiet(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
     """Same run, two tasks. The quiet one asks for the same in all three rows: only its company differs."""
     bound = server(main, hub_concurrency=_BINDING, concurrency=_BINDING)
     rows = []

@@ -34,7 +34,7 @@ WorkersByVariant = Mapping[str, Sequence[Worker]]
 
 
 @dataclass(frozen=True)
-class Case:
+class OverloadCase:
     """One service and those who ask it. tasks: of each run."""
 
     name: str
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Windows of one variant, window_s in all. tallies: of each window's runs, as `agents.Tally`."""
+    """Windows of one variant, window_s in all. tallies: of each window's runs, as `agents.RunOutcomes`."""
 
     window_s: float
     tallies: Sequence[Json]
@@ -88,14 +88,14 @@ def jain(counts: Sequence[float]) -> float:
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
 
 
-def server(case: Case, **fields: object) -> Json:
+def server(case: OverloadCase, **fields: object) -> Json:
     """The service's entry in a hub's config."""
     curve = ["--k", str(fitted_k(case.p)), "--p", str(case.p)]
     args = ["-S", str(_SCRIPT), *curve, *["--stops-abandoned"] * case.stops_abandoned]
     return {"command": sys.executable, "args": args, "share": "hub", "call_timeout_s": 600, **fields}
 
 
-def open_hub(variant: str, case: Case) -> ServedHub:
+def open_hub(variant: str, case: OverloadCase) -> ServedHub:
     """The same for every number of tasks: a hub does not know how many will come."""
     if variant == OPEN:
         servers = {SERVER: server(case, concurrency=ENOUGH)}
@@ -114,14 +114,14 @@ def open_workers() -> Iterator[WorkersByVariant]:
 
 
 @contextmanager
-def open_hubs(case: Case) -> Iterator[Mapping[str, ServedHub]]:
+def open_hubs(case: OverloadCase) -> Iterator[Mapping[str, ServedHub]]:
     """A new hub with a new service for each variant; one that gets no requests costs nothing."""
     with ExitStack() as stack:
         yield {variant: stack.enter_context(open_hub(variant, case)) for variant in VARIANTS}
 
 
 def in_turns(
-    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: Case, window_s: float, seed: int = 0
+    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: OverloadCase, window_s: float, seed: int = 0
 ) -> dict[str, LoadResult]:
     """One variant after the other. seed: of the agents' habits, the same for both."""
     return {
@@ -142,7 +142,7 @@ def pooled(rounds: Sequence[Mapping[str, LoadResult]]) -> dict[str, LoadResult]:
 
 
 def side_by_side(
-    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: Case, window_s: float
+    workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: OverloadCase, window_s: float
 ) -> dict[str, LoadResult]:
     """Both at the same time, in half the time. The service waits rather than works, so they hardly feel each other."""
     tallies = ask(
@@ -156,7 +156,7 @@ def side_by_side(
 
 
 def _requests(
-    workers: Sequence[Worker], hub: ServedHub, case: Case, window_s: float, seed: int = 0
+    workers: Sequence[Worker], hub: ServedHub, case: OverloadCase, window_s: float, seed: int = 0
 ) -> list[tuple[Worker, Json]]:
     about = {"address": hub.address, "window_s": window_s, "seed": seed, "habits": asdict(case.habits)}
     return [

@@ -44,7 +44,7 @@ class RecoverScale:
 
 
 @dataclass
-class Rounds:
+class RecoveryTimes:
     """Milliseconds of every round, from the kill on (starts: from the call on), and what went wrong."""
 
     all_told: list[float] = field(default_factory=list)
@@ -74,8 +74,8 @@ def run(scale: RecoverScale) -> Outcome:
     return outcome
 
 
-async def _measure(server: ServerCommand, kills: int, callers: int) -> Rounds:
-    rounds = Rounds()
+async def _measure(server: ServerCommand, kills: int, callers: int) -> RecoveryTimes:
+    rounds = RecoveryTimes()
     before = {process.pid for process in tree(os.getpid())}
     with tempfile.TemporaryDirectory() as directory:
         ledger = Path(directory, "ledger")
@@ -97,7 +97,7 @@ async def _measure(server: ServerCommand, kills: int, callers: int) -> Rounds:
 
 
 async def _kill_once(
-    task: HubTask, server: ServerCommand, ledger: Path, number: int, callers: int, rounds: Rounds
+    task: HubTask, server: ServerCommand, ledger: Path, number: int, callers: int, rounds: RecoveryTimes
 ) -> None:
     told: list[float] = []
     served: list[float] = []
@@ -133,7 +133,7 @@ async def _kill_once(
     rounds.served.append((served[0] - killed) * 1e3)
 
 
-async def _start_plainly(hub: Hub, server: ServerCommand, rounds: Rounds) -> None:
+async def _start_plainly(hub: Hub, server: ServerCommand, rounds: RecoveryTimes) -> None:
     async with hub.task() as fresh:
         began = time.perf_counter()
         await _echo(fresh, server)
@@ -148,7 +148,7 @@ async def _echo(task: HubTask, server: ServerCommand) -> None:
     check((await task.call("s", server.tool, server.arguments)).is_error)
 
 
-def _table(title: str, rounds: Rounds) -> Table:
+def _table(title: str, rounds: RecoveryTimes) -> Table:
     named = {
         "last caller told": rounds.all_told,
         "next call served": rounds.served,
@@ -176,7 +176,7 @@ def _row(name: str, values: list[float], start_ms: float) -> Json:
     }
 
 
-def _targets(name: str, rounds: Rounds) -> list[Target]:
+def _targets(name: str, rounds: RecoveryTimes) -> list[Target]:
     return [
         Target(f"{name}: next call ÷ plain start", ratio(median(rounds.served), median(rounds.sdk_start)), 1.2, "×"),
         Target(f"{name}: callers never told", rounds.untold, 0),

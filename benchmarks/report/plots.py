@@ -35,7 +35,7 @@ _WIDTH_IN, _DPI = 8.0, 150
 
 
 @dataclass(frozen=True)
-class Bar:
+class ChartBar:
     """parts: seconds of its parts by their key, for a stacked bar."""
 
     label: str
@@ -51,7 +51,7 @@ class Chart:
     statement: str
     about: str
     unit: str
-    bars: list[Bar]
+    bars: list[ChartBar]
 
 
 def plot(result: Json, path: Path) -> bool:
@@ -73,12 +73,12 @@ def chart(result: Json) -> Chart | None:
     return None
 
 
-def _bars(row: HeadlineRow) -> list[Bar]:
+def _bars(row: HeadlineRow) -> list[ChartBar]:
     """The worst first."""
     claim = row.claim
     if not claim.rows:
         label = "toolhub" if claim.today.who else row.ours_label
-        return [Bar(row.who, row.today, False), Bar(label, row.ours, True)]
+        return [ChartBar(row.who, row.today, False), ChartBar(label, row.ours, True)]
     named = row.table["columns"][0]["key"]
     found = []
     for cells in row.table["rows"]:
@@ -86,7 +86,7 @@ def _bars(row: HeadlineRow) -> list[Bar]:
         if re.search(claim.rows, label) and value:
             parts = {key: cells[key] for key in _PARTS if cells.get(key)}
             is_ours = "toolhub" in label or bool(re.search(claim.ours.row, label))
-            found.append(Bar(label, value * claim.times, is_ours, parts))
+            found.append(ChartBar(label, value * claim.times, is_ours, parts))
     return sorted(found, key=lambda bar: bar.value, reverse=not claim.is_rate)
 
 

@@ -16,7 +16,7 @@ from benchmarks.questions import QUESTIONS
 from benchmarks.sandbox import ipykernel
 from benchmarks.sandbox.density import GIB, STARTS_AT_ONCE, Storm, measure_kernels, measure_memory, measure_storm
 from benchmarks.sandbox.orphans import watch_orphans
-from benchmarks.sandbox.startup import POOL, Rounds, StartupTimes, Times, measure
+from benchmarks.sandbox.startup import POOL, StartupRounds, StartupTimes, Times, measure
 from toolhub_runtime import install_command
 
 MIB = 2**20
@@ -40,7 +40,7 @@ _TIMES = [Column("p50_ms", "p50 ms", 2), Column("p95_ms", "p95 ms", 2), Column("
 class SandboxScale:
     """live: sandboxes whose memory is measured; there, asked: see `measure_storm`."""
 
-    rounds: Rounds
+    rounds: StartupRounds
     live: int
     kernels: int
     there: int = 50
@@ -219,6 +219,6 @@ BENCHMARK = Benchmark(
     "sandbox",
     QUESTIONS["sandbox"],
     run,
-    full=SandboxScale(Rounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
-    quick=SandboxScale(Rounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),
+    full=SandboxScale(StartupRounds(number=6, starts=10, calls=200, commands=10), live=150, kernels=8),
+    quick=SandboxScale(StartupRounds(number=2, starts=5, calls=100, commands=5), live=40, kernels=3),
 )

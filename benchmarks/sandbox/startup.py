@@ -39,7 +39,7 @@ class StartupTimes:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class StartupRounds:
     """Each round starts one kernel and one zygote per profile, `starts` sandboxes per variant, and `calls` calls."""
 
     number: int
@@ -71,7 +71,7 @@ async def open_in_hub() -> AsyncIterator[Sandbox]:
             yield await task.sandboxes.create("bare")
 
 
-async def measure(profiles: tuple[str, ...], rounds: Rounds, left: Orphans, *, kernels: bool) -> StartupTimes:
+async def measure(profiles: tuple[str, ...], rounds: StartupRounds, left: Orphans, *, kernels: bool) -> StartupTimes:
     times = StartupTimes()
     async with AsyncExitStack() as stack:
         open_ones = {
@@ -132,7 +132,7 @@ async def _start_with_zygote(profile: str, times: StartupTimes) -> None:
     times.first[f"{profile}, zygote"].append(took)
 
 
-async def _call(sandbox: Sandbox, rounds: Rounds, times: StartupTimes) -> None:
+async def _call(sandbox: Sandbox, rounds: StartupRounds, times: StartupTimes) -> None:
     async def command() -> None:
         done = await sandbox.run_command("true")
         if done.exit_code:
@@ -142,7 +142,7 @@ async def _call(sandbox: Sandbox, rounds: Rounds, times: StartupTimes) -> None:
     times.call["command"] += await _timed(command, rounds.commands)
 
 
-async def _use_kernel(profiles: tuple[str, ...], rounds: Rounds, times: StartupTimes) -> None:
+async def _use_kernel(profiles: tuple[str, ...], rounds: StartupRounds, times: StartupTimes) -> None:
     async with ipykernel.open_kernel(CODE) as (used, took):
         times.first["kernel"].append(took)
         times.call["kernel"] += await _timed(lambda: used.evaluate(CODE), rounds.calls)

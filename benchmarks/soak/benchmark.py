@@ -29,9 +29,9 @@ from benchmarks.common.result import Benchmark, Json, Outcome
 from benchmarks.common.subprocess_worker import Worker
 from benchmarks.questions import QUESTIONS
 from benchmarks.soak import leftovers, report
-from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, Stage, deck, strike
+from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, FaultTargets, deck, strike
 from benchmarks.soak.hub import SECTIONS, SoakHub, servers
-from benchmarks.soak.ledger import Counts, Ledger
+from benchmarks.soak.ledger import CallCounts, Ledger
 from toolhub.config.models import HubSettings
 
 _SOCKET_PROCESSES = 2
@@ -75,13 +75,13 @@ class SoakSample:
 
 
 @dataclass
-class Run:
+class SoakFindings:
     """All that a run has found, and a later one may go on from."""
 
     seed: int
     revisions: list[str] = field(default_factory=list)
     """Of each part."""
-    counts: Counts = field(default_factory=Counts)
+    counts: CallCounts = field(default_factory=CallCounts)
     faults: list[Json] = field(default_factory=list)
     samples: list[SoakSample] = field(default_factory=list)
     inventories: dict[str, Json] = field(default_factory=dict)
@@ -97,13 +97,13 @@ class Run:
         return {**vars(self), "counts": self.counts.to_json(), "samples": samples}
 
     @classmethod
-    def of_json(cls, data: Json) -> Run:
+    def of_json(cls, data: Json) -> SoakFindings:
         samples = [SoakSample(**sample) for sample in data["samples"]]
-        return cls(**{**data, "counts": Counts.of_json(data["counts"]), "samples": samples})
+        return cls(**{**data, "counts": CallCounts.of_json(data["counts"]), "samples": samples})
 
 
 def run(scale: SoakScale) -> Outcome:
-    found = _earlier(scale) or Run(scale.seed)
+    found = _earlier(scale) or SoakFindings(scale.seed)
     found.revisions.append(git_revision()["revision"])
     leftovers.sweep()
     # A short name: Chromium makes a socket some folders below it, whose path may have 107 bytes.
@@ -121,10 +121,10 @@ def state_file() -> Path:
     return HubSettings().state_path / "soak.json"
 
 
-def _earlier(scale: SoakScale) -> Run | None:
+def _earlier(scale: SoakScale) -> SoakFindings | None:
     if scale.state is None or not scale.state.is_file():
         return None
-    earlier = Run.of_json(json.loads(scale.state.read_text()))
+    earlier = SoakFindings.of_json(json.loads(scale.state.read_text()))
     if earlier.seed != scale.seed:
         _say(f"{scale.state} has a run of another seed; a new one begins.")
         return None
@@ -133,7 +133,7 @@ def _earlier(scale: SoakScale) -> Run | None:
     return earlier
 
 
-def _keep(scale: SoakScale, found: Run) -> None:
+def _keep(scale: SoakScale, found: SoakFindings) -> None:
     if scale.state is None:
         return
     if found.counts.calls >= scale.calls:
@@ -149,13 +149,13 @@ def _keep(scale: SoakScale, found: Run) -> None:
 class _Part:
     """From the start of a hub to its end, or to Ctrl-C."""
 
-    def __init__(self, scale: SoakScale, found: Run, folder: Path) -> None:
+    def __init__(self, scale: SoakScale, found: SoakFindings, folder: Path) -> None:
         self._scale = scale
         self._found = found
         self._before = found.counts
         self._ledger = Ledger(folder, _SOCKET_PROCESSES + 1)
         self._folder = folder
-        self._now = Counts()
+        self._now = CallCounts()
         self._began = time.monotonic()
         self._life_began_at = 0
         self._is_interrupted = False
@@ -171,10 +171,10 @@ class _Part:
             self._found.inventories.setdefault("before", hub.inventory().to_json())
             load = self._start_load(hub, stack)
             source = random.Random(f"{self._scale.seed}-{self._found.parts}")
-            stage = Stage(hub, upstream, source, load, page=f"http://127.0.0.1:{port}/")
+            targets = FaultTargets(hub, upstream, source, load, page=f"http://127.0.0.1:{port}/")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen)
-                tasks.start_soon(self._strike, stage)
+                tasks.start_soon(self._strike, targets)
                 tasks.start_soon(self._sample, hub)
                 tasks.start_soon(self._show_progress)
                 await self._wait_end()
@@ -238,7 +238,7 @@ class _Part:
                 self._is_interrupted = True
                 return
 
-    async def _strike(self, stage: Stage) -> None:
+    async def _strike(self, targets: FaultTargets) -> None:
         if not self._scale.kinds:
             return
         await anyio.sleep(_FIRST_FAULT_S)
@@ -251,13 +251,13 @@ class _Part:
                 continue
             errors = Counter(self._now.errors)
             entry: Json = {"at_s": round(self._seconds, 2), "calls": self._calls}
-            entry |= await strike(stage, kind)
+            entry |= await strike(targets, kind)
             self._now = self._ledger.read()
             entry["errors"] = dict(self._now.errors - errors)
             self._found.faults.append(entry)
             if kind in ENDS_THE_HUB:
                 self._life_began_at = self._now.calls
-            await anyio.sleep(stage.source.uniform(*self._scale.pause_s))
+            await anyio.sleep(targets.source.uniform(*self._scale.pause_s))
 
     def _leave_out(self, kind: str, why: str) -> None:
         self._found.faults.append({"kind": kind, "what": "", "recovered_ms": None, "problem": f"left out: {why}"})

@@ -62,7 +62,7 @@ class NothingToStrike(Exception):
 
 
 @dataclass
-class Stage:
+class FaultTargets:
     """What faults may use."""
 
     hub: SoakHub
@@ -126,7 +126,7 @@ class Stage:
         return self.source.choice(processes)
 
 
-Fault = Callable[[Stage], Awaitable[Struck]]
+Fault = Callable[[FaultTargets], Awaitable[Struck]]
 
 
 def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -150,8 +150,8 @@ async def _stop(pid: int) -> None:
 
 
 def _server_killed(server: str) -> Fault:
-    async def strike(stage: Stage) -> Struck:
-        task, pid = await stage.slot(server)
+    async def strike(targets: FaultTargets) -> Struck:
+        task, pid = await targets.slot(server)
         _kill(pid)
         return Struck(f"{server} of {task or 'all tasks'}", server, task)
 
@@ -159,17 +159,17 @@ def _server_killed(server: str) -> Fault:
 
 
 def _server_stopped(server: str) -> Fault:
-    async def strike(stage: Stage) -> Struck:
-        task, pid = await stage.slot(server)
+    async def strike(targets: FaultTargets) -> Struck:
+        task, pid = await targets.slot(server)
         await _stop(pid)
         return Struck(f"{server} of {task or 'all tasks'}", server, task)
 
     return strike
 
 
-async def _shim(stage: Stage, server: str) -> tuple[str, int]:
+async def _shim(targets: FaultTargets, server: str) -> tuple[str, int]:
     """Return the task and the shim's pid of one of the load's servers. A shim has no other child."""
-    task, pid = await stage.slot(server)
+    task, pid = await targets.slot(server)
     with suppress(psutil.NoSuchProcess):
         shim = psutil.Process(pid).parent()
         if shim is not None and shim.pid > 1 and len(shim.children()) == 1:
@@ -178,40 +178,40 @@ async def _shim(stage: Stage, server: str) -> tuple[str, int]:
 
 
 def _shim_killed(server: str) -> Fault:
-    async def strike(stage: Stage) -> Struck:
-        task, pid = await _shim(stage, server)
+    async def strike(targets: FaultTargets) -> Struck:
+        task, pid = await _shim(targets, server)
         _kill(pid)
         return Struck(f"shim of {server} of {task}", server, task)
 
     return strike
 
 
-async def _shim_stopped(stage: Stage) -> Struck:
-    task, pid = await _shim(stage, "exec")
+async def _shim_stopped(targets: FaultTargets) -> Struck:
+    task, pid = await _shim(targets, "exec")
     await _stop(pid)
     return Struck(f"shim of exec of {task}", "exec", task)
 
 
-def _supervisor(stage: Stage) -> int:
-    supervisors = [process for process in stage.processes("spawn/supervisor.py") if process.ppid() == stage.hub.pid]
-    return stage.choose(supervisors).pid
+def _supervisor(targets: FaultTargets) -> int:
+    supervisors = [process for process in targets.processes("spawn/supervisor.py") if process.ppid() == targets.hub.pid]
+    return targets.choose(supervisors).pid
 
 
-async def _supervisor_killed(stage: Stage) -> Struck:
-    _kill(_supervisor(stage))
+async def _supervisor_killed(targets: FaultTargets) -> Struck:
+    _kill(_supervisor(targets))
     return Struck("the supervisor of all servers")
 
 
-async def _supervisor_stopped(stage: Stage) -> Struck:
-    await _stop(_supervisor(stage))
+async def _supervisor_stopped(targets: FaultTargets) -> Struck:
+    await _stop(_supervisor(targets))
     return Struck("the supervisor of all servers")
 
 
-async def _zygote_killed(stage: Stage) -> Struck:
-    task, pid = await stage.slot("fork")
+async def _zygote_killed(targets: FaultTargets) -> Struck:
+    task, pid = await targets.slot("fork")
     with suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).parents():
-            if process.pid == stage.hub.pid:
+            if process.pid == targets.hub.pid:
                 break
             if "zygote.py" in " ".join(process.cmdline()) and len(process.children()) > 1:
                 _kill(process.pid)
@@ -220,17 +220,17 @@ async def _zygote_killed(stage: Stage) -> Struck:
 
 
 def _misbehaving(how: str) -> Fault:
-    async def strike(stage: Stage) -> Struck:
-        server = stage.source.choice(("exec", "fork"))
-        task, _ = await stage.slot(server)
-        await stage.tell(task, server, "misbehave", {"how": how})
+    async def strike(targets: FaultTargets) -> Struck:
+        server = targets.source.choice(("exec", "fork"))
+        task, _ = await targets.slot(server)
+        await targets.tell(task, server, "misbehave", {"how": how})
         return Struck(f"{server} of {task}", server, task)
 
     return strike
 
 
-async def _out_of_memory(stage: Stage) -> Struck:
-    task, pid = await stage.slot("exec")
+async def _out_of_memory(targets: FaultTargets) -> Struck:
+    task, pid = await targets.slot("exec")
     group = fault_cgroup("memory")
     try:
         group.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ async def _out_of_memory(stage: Stage) -> Struck:
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as exc:
         raise NothingToStrike(f"no memory cgroup: {exc.strerror}") from exc
-    await stage.tell(task, "exec", "hog", {"bytes": _HOG_BYTES})
+    await targets.tell(task, "exec", "hog", {"bytes": _HOG_BYTES})
     with suppress(OSError):
         group.rmdir()  # at the end of the soak, if its last member is not gone yet
     return Struck(f"exec of {task}", "exec", task)
@@ -247,32 +247,32 @@ async def _out_of_memory(stage: Stage) -> Struck:
 # --- sandboxes --------------------------------------------------------------------------------------------------------
 
 
-def _agents(stage: Stage) -> list[psutil.Process]:
-    return [process for process in stage.processes("sbx-agent") if process.children()]
+def _agents(targets: FaultTargets) -> list[psutil.Process]:
+    return [process for process in targets.processes("sbx-agent") if process.children()]
 
 
-async def _agent_killed(stage: Stage) -> Struck:
-    _kill(stage.choose(_agents(stage)).pid)
+async def _agent_killed(targets: FaultTargets) -> Struck:
+    _kill(targets.choose(_agents(targets)).pid)
     return Struck("the agent of a sandbox", "python")
 
 
-async def _agent_stopped(stage: Stage) -> Struck:
-    await _stop(stage.choose(_agents(stage)).pid)
+async def _agent_stopped(targets: FaultTargets) -> Struck:
+    await _stop(targets.choose(_agents(targets)).pid)
     return Struck("the agent of a sandbox", "python")
 
 
-async def _worker_killed(stage: Stage) -> Struck:
-    agent = stage.choose(_agents(stage))
+async def _worker_killed(targets: FaultTargets) -> Struck:
+    agent = targets.choose(_agents(targets))
     with suppress(psutil.NoSuchProcess):
-        _kill(stage.choose(agent.children()).pid)
+        _kill(targets.choose(agent.children()).pid)
         return Struck("the Python of a sandbox", "python")
     raise NothingToStrike("it ended by itself")
 
 
-async def _worker_stopped(stage: Stage) -> Struck:
-    agent = stage.choose(_agents(stage))
+async def _worker_stopped(targets: FaultTargets) -> Struck:
+    agent = targets.choose(_agents(targets))
     with suppress(psutil.NoSuchProcess):
-        await _stop(stage.choose(agent.children()).pid)
+        await _stop(targets.choose(agent.children()).pid)
         return Struck("the Python of a sandbox", "python")
     raise NothingToStrike("it ended by itself")
 
@@ -283,17 +283,17 @@ async def _worker_stopped(stage: Stage) -> Struck:
 def _browser(strike_pid: Callable[[int], Awaitable[None]]) -> Fault:
     """Strikes Chromium while a task has a page open."""
 
-    async def strike(stage: Stage) -> Struck:
-        if not stage.hub.has_browser:
+    async def strike(targets: FaultTargets) -> Struck:
+        if not targets.hub.has_browser:
             raise NothingToStrike("there is no Chromium, or no Playwright")
-        async with stage.client() as client:
-            task = stage.key()
+        async with targets.client() as client:
+            task = targets.key()
             (await client.post("/v1/tasks", json={"id": task, "lease_s": 60})).raise_for_status()
             try:
-                if not await answered_by(client, task, "browser", task, stage.page):
+                if not await answered_by(client, task, "browser", task, targets.page):
                     raise NothingToStrike("Chromium did not show a page")
-                of_browser = stage.processes("--remote-debugging-pipe") + stage.processes("--remote-debugging-port")
-                await strike_pid(stage.choose(of_browser).pid)
+                of_browser = targets.processes("--remote-debugging-pipe") + targets.processes("--remote-debugging-port")
+                await strike_pid(targets.choose(of_browser).pid)
             finally:
                 await client.delete(f"/v1/tasks/{task}")
         return Struck("Chromium", "browser")
@@ -308,51 +308,51 @@ async def _kill_now(pid: int) -> None:
 # --- the hub ----------------------------------------------------------------------------------------------------------
 
 
-async def _hub_killed(stage: Stage) -> Struck:
+async def _hub_killed(targets: FaultTargets) -> Struck:
     since = time.monotonic()
-    await anyio.to_thread.run_sync(lambda: stage.hub.end(signal.SIGKILL))
-    await anyio.to_thread.run_sync(stage.hub.start)
+    await anyio.to_thread.run_sync(lambda: targets.hub.end(signal.SIGKILL))
+    await anyio.to_thread.run_sync(targets.hub.start)
     return Struck("the hub; started again", since=since)
 
 
-async def _hub_restarted(stage: Stage) -> Struck:
+async def _hub_restarted(targets: FaultTargets) -> Struck:
     since = time.monotonic()
-    await anyio.to_thread.run_sync(lambda: stage.hub.end(signal.SIGTERM))
-    await anyio.to_thread.run_sync(stage.hub.start)
+    await anyio.to_thread.run_sync(lambda: targets.hub.end(signal.SIGTERM))
+    await anyio.to_thread.run_sync(targets.hub.start)
     return Struck("the hub; started again", since=since)
 
 
-async def _hub_stopped(stage: Stage) -> Struck:
-    await _stop(stage.hub.pid)
+async def _hub_stopped(targets: FaultTargets) -> Struck:
+    await _stop(targets.hub.pid)
     return Struck("the hub")
 
 
-async def _disk_full(stage: Stage) -> Struck:
-    if not stage.hub.has_own_disk:
+async def _disk_full(targets: FaultTargets) -> Struck:
+    if not targets.hub.has_own_disk:
         raise NothingToStrike("the state folder has no disk of its own")
-    since, filler = time.monotonic(), stage.hub.state / "filler"
+    since, filler = time.monotonic(), targets.hub.state / "filler"
     try:
         with suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(1 << 20)):
                 pass
-        await _new_task(stage)
+        await _new_task(targets)
         await anyio.sleep(HELD_S)
     finally:
         filler.unlink(missing_ok=True)
     return Struck("no byte left in the state folder", since=since)
 
 
-async def _read_only(stage: Stage) -> Struck:
-    if not stage.hub.has_own_disk:
+async def _read_only(targets: FaultTargets) -> Struck:
+    if not targets.hub.has_own_disk:
         raise NothingToStrike("the state folder has no disk of its own")
     since = time.monotonic()
-    await _remount(stage.hub.state, "ro")  # files that are open for writing keep a disk writable: the journal
+    await _remount(targets.hub.state, "ro")  # files that are open for writing keep a disk writable: the journal
     try:
-        await _new_task(stage)
+        await _new_task(targets)
         await anyio.sleep(HELD_S)
     finally:
         with anyio.move_on_after(_REMOUNT_S, shield=True):
-            await _remount(stage.hub.state, "rw")
+            await _remount(targets.hub.state, "rw")
     return Struck("the state folder cannot be written", since=since)
 
 
@@ -365,14 +365,14 @@ async def _remount(folder: Path, how: str) -> None:
         await anyio.run_process(["umount", "--lazy", str(folder)])
 
 
-async def _new_task(stage: Stage) -> None:
+async def _new_task(targets: FaultTargets) -> None:
     """Start servers of a new task while the fault lasts."""
-    async with stage.client() as client:
-        await answered_by(client, stage.key(), "exec", "")
+    async with targets.client() as client:
+        await answered_by(client, targets.key(), "exec", "")
 
 
-async def _no_descriptors(stage: Stage) -> Struck:
-    process = psutil.Process(stage.hub.pid)
+async def _no_descriptors(targets: FaultTargets) -> Struck:
+    process = psutil.Process(targets.hub.pid)
     before = process.rlimit(resource.RLIMIT_NOFILE)
     process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + 4, before[1]))
     try:
@@ -382,10 +382,10 @@ async def _no_descriptors(stage: Stage) -> Struck:
     return Struck("4 descriptors left for the hub")
 
 
-async def _no_processes(stage: Stage) -> Struck:
+async def _no_processes(targets: FaultTargets) -> Struck:
     """The supervisor cannot fork. A limit of a cgroup, as RLIMIT_NPROC does not bind root."""
     group, home = fault_cgroup("pids"), own_cgroup("pids") / "cgroup.procs"
-    supervisor = _supervisor(stage)
+    supervisor = _supervisor(targets)
     try:
         group.mkdir(exist_ok=True)
         (group / "pids.max").write_text("1")
@@ -404,14 +404,14 @@ async def _no_processes(stage: Stage) -> Struck:
 
 
 def _clock_jumps(seconds: float) -> Fault:
-    async def strike(stage: Stage) -> Struck:
+    async def strike(targets: FaultTargets) -> Struck:
         since = time.monotonic()
-        stage.hub.set_clock(seconds)
+        targets.hub.set_clock(seconds)
         try:
-            await _new_task(stage)
+            await _new_task(targets)
             await anyio.sleep(HELD_S)
         finally:
-            stage.hub.set_clock(0)
+            targets.hub.set_clock(0)
         return Struck(f"the hub's wall clock by {seconds / _HOUR_S:+.0f} h, and back", since=since)
 
     return strike
@@ -421,12 +421,12 @@ def _clock_jumps(seconds: float) -> Fault:
 
 
 def _upstream(how: str) -> Fault:
-    async def strike(stage: Stage) -> Struck:
-        before = (await stage.set_upstream(how))["spoiled"]
+    async def strike(targets: FaultTargets) -> Struck:
+        before = (await targets.set_upstream(how))["spoiled"]
         try:
             await anyio.sleep(HELD_S)
         finally:
-            after = (await stage.set_upstream(""))["spoiled"]
+            after = (await targets.set_upstream(""))["spoiled"]
         return Struck(f"{after - before} calls of the HTTP server", "http")
 
     return strike
@@ -436,10 +436,10 @@ def _upstream(how: str) -> Fault:
 
 
 @asynccontextmanager
-async def _client(stage: Stage, what: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def _client(targets: FaultTargets, what: str) -> AsyncIterator[subprocess.Popen[bytes]]:
     """A client in a process of its own, which has said that it is ready."""
-    address = f"unix://{stage.hub.socket}"
-    process = subprocess.Popen([*_CLIENT, what, address, stage.key()], cwd=ROOT, stdout=subprocess.PIPE)
+    address = f"unix://{targets.hub.socket}"
+    process = subprocess.Popen([*_CLIENT, what, address, targets.key()], cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     stdout = process.stdout
     try:
@@ -453,14 +453,14 @@ async def _client(stage: Stage, what: str) -> AsyncIterator[subprocess.Popen[byt
         stdout.close()
 
 
-async def _client_vanishes(stage: Stage) -> Struck:
-    async with _client(stage, "vanish") as process:
+async def _client_vanishes(targets: FaultTargets) -> Struck:
+    async with _client(targets, "vanish") as process:
         process.kill()
     return Struck("a client with calls in flight")
 
 
-async def _client_forks(stage: Stage) -> Struck:
-    async with _client(stage, "fork") as process:
+async def _client_forks(targets: FaultTargets) -> Struck:
+    async with _client(targets, "fork") as process:
         assert process.stdout is not None
         last = await anyio.to_thread.run_sync(process.stdout.readline)
     if last.strip() != b"both":
@@ -468,11 +468,11 @@ async def _client_forks(stage: Stage) -> Struck:
     return Struck("a client, and the child goes on calling")
 
 
-async def _client_stops_reading(stage: Stage) -> Struck:
+async def _client_stops_reading(targets: FaultTargets) -> Struck:
     since = time.monotonic()
     request = b"GET /v1/statistics HTTP/1.1\r\nhost: hub\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(stage.hub.socket))
+        sock.connect(str(targets.hub.socket))
         sock.setblocking(False)
         with suppress(BlockingIOError):
             for _ in range(64):
@@ -481,10 +481,10 @@ async def _client_stops_reading(stage: Stage) -> Struck:
     return Struck("a client with 64 requests and no answer read", since=since)
 
 
-async def _headers_without_end(stage: Stage) -> Struck:
+async def _headers_without_end(targets: FaultTargets) -> Struck:
     since = time.monotonic()
     with socket.socket() as sock, suppress(OSError):
-        sock.connect(("127.0.0.1", stage.hub.port))
+        sock.connect(("127.0.0.1", targets.hub.port))
         sock.settimeout(HELD_S)
         sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: hub\r\n")
         deadline, sent = time.monotonic() + HELD_S, 0
@@ -494,13 +494,13 @@ async def _headers_without_end(stage: Stage) -> Struck:
     return Struck("headers without an end", since=since)
 
 
-async def _silent_connections(stage: Stage) -> Struck:
+async def _silent_connections(targets: FaultTargets) -> Struck:
     since = time.monotonic()
     silent = []
     try:
         with suppress(OSError):
             for _ in range(_SILENT_CONNECTIONS):
-                sock = socket.create_connection(("127.0.0.1", stage.hub.port), timeout=HELD_S)
+                sock = socket.create_connection(("127.0.0.1", targets.hub.port), timeout=HELD_S)
                 silent.append(sock)
                 sock.send(b"GET /")
         await anyio.sleep(HELD_S)
@@ -608,20 +608,20 @@ async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: s
     return text == key if expected is None else expected in text
 
 
-async def strike(stage: Stage, kind: str) -> Json:
+async def strike(targets: FaultTargets, kind: str) -> Json:
     """Let one fault happen, and wait until the next call of whom it struck is answered."""
     began = time.monotonic()
     entry: Json = {"kind": kind, "what": "", "recovered_ms": None, "problem": ""}
     try:
-        struck = await KINDS[kind](stage)
+        struck = await KINDS[kind](targets)
     except NothingToStrike as exc:
         return {**entry, "problem": f"left out: {exc}"}
     except Exception as exc:
         return {**entry, "problem": f"{type(exc).__name__}: {exc}"}
     entry |= {"what": struck.what, "struck_s": time.monotonic() - began}
     while time.monotonic() - struck.since < RECOVERED_WITHIN_S:
-        async with stage.client() as client:
-            answered = await answered_by(client, stage.key(), struck.server, struck.task, stage.page)
+        async with targets.client() as client:
+            answered = await answered_by(client, targets.key(), struck.server, struck.task, targets.page)
         if answered is None:
             return {**entry, "problem": "left out: its task ended first"}
         if answered:

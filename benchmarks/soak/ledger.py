@@ -72,7 +72,7 @@ def error_number(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Record:
+class CallRecord:
     number: int
     told: Told
     server: str
@@ -84,11 +84,11 @@ class Record:
         return RECORD.pack(self.number, self.told, server, error, min(self.milliseconds, 2**32 - 1))
 
 
-def unpack(data: bytes) -> Iterator[Record]:
+def unpack(data: bytes) -> Iterator[CallRecord]:
     """Return the records of a file's bytes; a last one that was cut short is left out."""
     whole = len(data) - len(data) % RECORD.size
     for number, told, server, error, milliseconds in RECORD.iter_unpack(data[:whole]):
-        yield Record(number, Told(told), SERVERS[server], ERRORS[error], milliseconds)
+        yield CallRecord(number, Told(told), SERVERS[server], ERRORS[error], milliseconds)
 
 
 class Tail:
@@ -121,7 +121,7 @@ def append(path: str | Path, data: bytes) -> None:
 
 
 @dataclass
-class Counts:
+class CallCounts:
     """What the soak publishes about calls. Addable: a run that was interrupted goes on with a new ledger."""
 
     calls: int = 0
@@ -151,14 +151,14 @@ class Counts:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
     @classmethod
-    def of_json(cls, data: dict[str, Any]) -> Counts:
+    def of_json(cls, data: dict[str, Any]) -> CallCounts:
         found: dict[str, Any] = {
             name: Counter(value) if isinstance(value, dict) else value for name, value in data.items()
         }
         found["milliseconds"] = Counter({int(step): count for step, count in data["milliseconds"].items()})
         return cls(**found)
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: CallCounts) -> None:
         for name, value in vars(other).items():
             if isinstance(value, Counter):
                 getattr(self, name).update(value)
@@ -168,15 +168,15 @@ class Counts:
                 setattr(self, name, getattr(self, name) + value)
 
 
-class Book:
+class ProcessLedger:
     """The calls of one load process."""
 
     def __init__(self) -> None:
         self._told = bytearray()
         self._executed = bytearray()
-        self.counts = Counts()
+        self.counts = CallCounts()
 
-    def take(self, records: Iterable[Record]) -> None:
+    def take(self, records: Iterable[CallRecord]) -> None:
         counts = self.counts
         for record in records:
             self._mark(self._told, record.number, 1 << record.told)
@@ -207,7 +207,7 @@ class Book:
             marks.extend(bytes(max(1024, number + 1 - len(marks))))
         marks[number] |= bit
 
-    def close(self) -> Counts:
+    def close(self) -> CallCounts:
         """Judge every call. Everybody has stopped: what has no outcome now will never have one."""
         counts = self.counts
         for number, told in enumerate(self._told):
@@ -233,7 +233,7 @@ class Ledger:
 
     def __init__(self, folder: Path, books: int) -> None:
         self.executed_path = folder / "executed"
-        self._books = [Book() for _ in range(books)]
+        self._books = [ProcessLedger() for _ in range(books)]
         self._tails = [Tail(self.told_path(folder, number), size=RECORD.size) for number in range(books)]
         self._executed = Tail(self.executed_path)
         self._others: Counter[str] = Counter()
@@ -242,7 +242,7 @@ class Ledger:
     def told_path(folder: Path, book: int) -> Path:
         return folder / f"told-{book}"
 
-    def read(self) -> Counts:
+    def read(self) -> CallCounts:
         """Take in what was written since the last time, and return the counts so far."""
         for book, tail in zip(self._books, self._tails, strict=True):
             book.take(unpack(tail.read()))
@@ -254,7 +254,7 @@ class Ledger:
                 self._others[key] += 1
         return self._sum()
 
-    def close(self) -> Counts:
+    def close(self) -> CallCounts:
         """The verdict; to be asked for once, when every client and every tool has stopped."""
         self.read()
         for book in self._books:
@@ -263,8 +263,8 @@ class Ledger:
         counts.executed_twice += sum(times > 1 for times in self._others.values())
         return counts
 
-    def _sum(self) -> Counts:
-        counts = Counts()
+    def _sum(self) -> CallCounts:
+        counts = CallCounts()
         for book in self._books:
             counts.add(book.counts)
         return counts

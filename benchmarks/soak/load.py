@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 import toolhub
 from benchmarks.common.result import Json
 from benchmarks.common.worker_main import Act
-from benchmarks.soak.ledger import Ledger, Record, Told, is_repeatable
+from benchmarks.soak.ledger import CallRecord, Ledger, Told, is_repeatable
 from toolhub import CallError, HubClosed, TaskClosed, ToolhubError
 
 # Longer than any fault lasts; a busy machine takes seconds to start a server.
@@ -42,7 +42,7 @@ _SANDBOX_EACH = 4
 _CREATED, _RAN = re.compile(r"sandbox_id: (\S+)"), re.compile(r"soak (\S+) (\d+)")
 
 
-class Caller(Protocol):
+class TaskCaller(Protocol):
     """One task, however it is reached."""
 
     async def call(self, server: str, tool: str, arguments: Json) -> str:
@@ -108,13 +108,13 @@ class McpTask:
 
 
 @asynccontextmanager
-async def open_socket_task(hub: Any, name: str) -> AsyncIterator[Caller]:
+async def open_socket_task(hub: Any, name: str) -> AsyncIterator[TaskCaller]:
     async with hub.task(name, run="soak") as task:
         yield SocketTask(task)
 
 
 @asynccontextmanager
-async def open_mcp_task(url: str) -> AsyncIterator[Caller]:
+async def open_mcp_task(url: str) -> AsyncIterator[TaskCaller]:
     async with streamable_http_client(url) as (read, write, *_), ClientSession(read, write) as session:
         with anyio.fail_after(_TIMEOUT_S):
             await session.initialize()
@@ -124,7 +124,7 @@ async def open_mcp_task(url: str) -> AsyncIterator[Caller]:
 # --- a task's work ----------------------------------------------------------------------------------------------------
 
 
-class Book:
+class CallJournal:
     """Where this process writes down what it is told."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -140,7 +140,7 @@ class Book:
 
     def note(self, number: int, told: Told, server: str, error: str = "", began: float | None = None) -> None:
         milliseconds = 0 if began is None else round((time.monotonic() - began) * 1e3)
-        self._file.write(Record(number, told, server, error, milliseconds).pack())
+        self._file.write(CallRecord(number, told, server, error, milliseconds).pack())
 
 
 class Sandbox:
@@ -150,7 +150,7 @@ class Sandbox:
         self.name = ""
         self._asked = 0
 
-    async def run(self, task: Caller, key: str) -> str:
+    async def run(self, task: TaskCaller, key: str) -> str:
         """Run code that counts; return the key if the count is possible. Raises Failed."""
         if not self.name:
             found = _CREATED.search(await task.call("python", "create_sandbox", {}))
@@ -170,9 +170,11 @@ class Sandbox:
 class Agent:
     """One task at a time, `calls` calls each, until told to stop."""
 
-    def __init__(self, book: Book, name: str, number: int, *, calls: int, sandboxes: bool, transport: str) -> None:
+    def __init__(
+        self, journal: CallJournal, name: str, number: int, *, calls: int, sandboxes: bool, transport: str
+    ) -> None:
         """number: decides which servers it uses. sandboxes: whether some of the agents have one."""
-        self._book = book
+        self._journal = journal
         self._name = name
         self._calls = calls
         self._has_sandbox = sandboxes and number % _SANDBOX_EACH == 0
@@ -181,7 +183,9 @@ class Agent:
         self._transport = transport
         self._source = random.Random(name)
 
-    async def work(self, open_task: Callable[[str], AbstractAsyncContextManager[Caller]], stop: anyio.Event) -> None:
+    async def work(
+        self, open_task: Callable[[str], AbstractAsyncContextManager[TaskCaller]], stop: anyio.Event
+    ) -> None:
         """open_task: takes a name. Tasks follow each other; one that is lost is followed by another at once."""
         for number in itertools.count():
             if stop.is_set():
@@ -193,12 +197,12 @@ class Agent:
                 # A hub that is being restarted refuses; what a call was told is in the book already.
                 await anyio.sleep(self._source.uniform(_PAUSE_S, 4 * _PAUSE_S))
 
-    async def _use(self, task: Caller, stop: anyio.Event) -> None:
+    async def _use(self, task: TaskCaller, stop: anyio.Event) -> None:
         async with anyio.create_task_group() as lanes:
             for lane in range(_LANES):
                 lanes.start_soon(self._follow, task, lane, stop)
 
-    async def _follow(self, task: Caller, lane: int, stop: anyio.Event) -> None:
+    async def _follow(self, task: TaskCaller, lane: int, stop: anyio.Event) -> None:
         """One call after the other; the first lane also uses the sandbox."""
         sandbox = Sandbox()
         for call in range(lane, self._calls, _LANES):
@@ -212,10 +216,10 @@ class Agent:
             if is_over:
                 return
 
-    async def _make(self, task: Caller, server: str, sandbox: Sandbox) -> bool:
+    async def _make(self, task: TaskCaller, server: str, sandbox: Sandbox) -> bool:
         """Make one call with what attempts it may take; True when the task is gone."""
         shown = "mcp" if self._transport == "mcp" else server
-        number, key = self._book.begin(shown)
+        number, key = self._journal.begin(shown)
         tool = "look" if is_repeatable(number) else "work"
         pause = _PAUSE_S
         for _ in range(_ATTEMPTS):
@@ -227,21 +231,21 @@ class Agent:
                     text = await task.call(server, tool, {"key": key})
             except Failed as exc:
                 told = Told.MAYBE if exc.is_sent else Told.UNSENT
-                self._book.note(number, told, shown, exc.error, began)
+                self._journal.note(number, told, shown, exc.error, began)
                 if exc.is_over or (exc.is_sent and (tool == "work" or server == "python")):
-                    self._book.note(number, Told.GAVE_UP, shown)
+                    self._journal.note(number, Told.GAVE_UP, shown)
                     return exc.is_over
             except BaseException:
                 # The SDK's client tells the end of a connection by cancelling the task that uses it.
-                self._book.note(number, Told.MAYBE, shown, "MCP client error", began)
-                self._book.note(number, Told.GAVE_UP, shown)
+                self._journal.note(number, Told.MAYBE, shown, "MCP client error", began)
+                self._journal.note(number, Told.GAVE_UP, shown)
                 raise
             else:
-                self._book.note(number, Told.ANSWERED if text == key else Told.WRONG, shown, "", began)
+                self._journal.note(number, Told.ANSWERED if text == key else Told.WRONG, shown, "", began)
                 return False
             await anyio.sleep(self._source.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-        self._book.note(number, Told.GAVE_UP, shown)
+        self._journal.note(number, Told.GAVE_UP, shown)
         return False
 
 
@@ -253,7 +257,7 @@ async def open_load(
 
     address: of the unix socket, or the URL of `/mcp`, as `transport` says. number: of this process.
     """
-    book = Book(Ledger.told_path(Path(folder), number), str(number))
+    journal = CallJournal(Ledger.told_path(Path(folder), number), str(number))
     stop, stopped = anyio.Event(), anyio.Event()
 
     async def act(_: Json) -> Json:
@@ -263,14 +267,14 @@ async def open_load(
 
     async with toolhub.connect(address) if transport == "socket" else nullcontext() as hub:
 
-        def open_task(name: str) -> AbstractAsyncContextManager[Caller]:
+        def open_task(name: str) -> AbstractAsyncContextManager[TaskCaller]:
             return open_socket_task(hub, name) if transport == "socket" else open_mcp_task(address)
 
         async def work() -> None:
             async with anyio.create_task_group() as agents:
                 for agent in range(tasks):
                     name = f"soak-{seed}-{number}-{agent}"
-                    worker = Agent(book, name, agent, calls=calls, sandboxes=sandboxes, transport=transport)
+                    worker = Agent(journal, name, agent, calls=calls, sandboxes=sandboxes, transport=transport)
                     agents.start_soon(worker.work, open_task, stop)
             stopped.set()
 

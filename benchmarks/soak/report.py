@@ -11,7 +11,7 @@ from benchmarks.common.result import Column, Json, Outcome, Table, Target
 from benchmarks.soak.ledger import SERVERS, quantile
 
 if TYPE_CHECKING:
-    from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
+    from benchmarks.soak.benchmark import SoakFindings, SoakSample, SoakScale
 
 _MIB = 2**20
 _MILLION = 1_000_000
@@ -33,7 +33,7 @@ _SHOWN = {
 }
 
 
-def outcome(scale: SoakScale, found: Run, *, is_interrupted: bool) -> Outcome:
+def outcome(scale: SoakScale, found: SoakFindings, *, is_interrupted: bool) -> Outcome:
     tables = [_calls_table(found), _errors_table(found), _faults_table(found), _growth_table(found), _left_table(found)]
     return Outcome(
         tables=[table for table in tables if table.rows],
@@ -46,7 +46,7 @@ def outcome(scale: SoakScale, found: Run, *, is_interrupted: bool) -> Outcome:
 # --- verdict ----------------------------------------------------------------------------------------------------------
 
 
-def targets(found: Run) -> list[Target]:
+def targets(found: SoakFindings) -> list[Target]:
     counts, after = found.counts, found.inventories.get("after", {})
     grown = growth(found.samples)
     percent = None if grown is None else grown["percent_per_million"]
@@ -98,7 +98,7 @@ def _is_unrecovered(fault: Json) -> bool:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _calls_table(found: Run) -> Table:
+def _calls_table(found: SoakFindings) -> Table:
     counts = found.counts
     row = {
         "calls": counts.calls,
@@ -133,7 +133,7 @@ def _calls_table(found: Run) -> Table:
     return Table("All calls", columns, [row])
 
 
-def _errors_table(found: Run) -> Table:
+def _errors_table(found: SoakFindings) -> Table:
     sent: dict[str, Json] = {}
     for name, count in found.counts.errors.items():
         error, _, how = name.partition("/")
@@ -144,7 +144,7 @@ def _errors_table(found: Run) -> Table:
     return Table("Attempts that failed, by what the caller was told", columns, rows)
 
 
-def _faults_table(found: Run) -> Table:
+def _faults_table(found: SoakFindings) -> Table:
     rows = []
     for kind in sorted({fault["kind"] for fault in found.faults}):
         faults = [fault for fault in found.faults if fault["kind"] == kind and not _is_left_out(fault)]
@@ -171,7 +171,7 @@ def _faults_table(found: Run) -> Table:
     return Table("Faults", columns, rows)
 
 
-def _growth_table(found: Run) -> Table:
+def _growth_table(found: SoakFindings) -> Table:
     grown = growth(found.samples)
     rows = [] if grown is None else [{
         "what": "the hub's longest life, without its first quarter",
@@ -196,7 +196,7 @@ def _growth_table(found: Run) -> Table:
     return Table("Growth under load", columns, rows)
 
 
-def _left_table(found: Run) -> Table:
+def _left_table(found: SoakFindings) -> Table:
     titles = {"before": "hub up, no task yet", "loaded": "hub up, all tasks closed", "after": "hub ended"}
     rows = [{"when": title, **found.inventories[key]} for key, title in titles.items() if key in found.inventories]
     columns = [
@@ -212,7 +212,7 @@ def _left_table(found: Run) -> Table:
     return Table("What there is before and after", columns, rows)
 
 
-def _notes(scale: SoakScale, found: Run, is_interrupted: bool) -> list[str]:
+def _notes(scale: SoakScale, found: SoakFindings, is_interrupted: bool) -> list[str]:
     shares = found.counts.by_server
     total = max(1, sum(shares.values()))
     mix = ", ".join(f"{_SHOWN[name]} {shares[name] / total:.0%}" for name in SERVERS if shares[name])

@@ -55,7 +55,7 @@ class Pace:
 
 
 @dataclass
-class Tally:
+class SweepCounts:
     """repeats: attempts after the first, by the error that was their reason. wrong: answers of another call."""
 
     made: int = 0
@@ -68,10 +68,10 @@ class Tally:
 
 @asynccontextmanager
 async def open_agents() -> AsyncIterator[Act]:
-    """Answers ``{"address", "run", "tasks", "at_once", "calls", "seed", "pace"}`` with a `Tally` when all are done."""
+    """Answer ``{"address", "run", "tasks", "at_once", "calls", "seed", "pace"}`` with a `SweepCounts` at the end."""
 
     async def act(request: Json) -> Json:
-        tally = Tally()
+        tally = SweepCounts()
         numbers = itertools.count()
         async with toolhub.connect(request["address"]) as hub, anyio.create_task_group() as agents:
             for _ in range(request["at_once"]):
@@ -81,7 +81,7 @@ async def open_agents() -> AsyncIterator[Act]:
     yield act
 
 
-async def _work(hub: Any, request: Json, numbers: Iterator[int], tally: Tally) -> None:
+async def _work(hub: Any, request: Json, numbers: Iterator[int], tally: SweepCounts) -> None:
     """One task after the other, until all of the run have been taken."""
     pace = Pace(**request["pace"])
     while (number := next(numbers)) < request["tasks"]:
@@ -95,7 +95,7 @@ async def _work(hub: Any, request: Json, numbers: Iterator[int], tally: Tally) -
                 await anyio.sleep(pace.think(source))
 
 
-async def _insist(task: Any, server: str, text: str, tool_s: float, tally: Tally) -> None:
+async def _insist(task: Any, server: str, text: str, tool_s: float, tally: SweepCounts) -> None:
     """Make one call, with what attempts it takes."""
     tool, arguments, echoes = _request(server, text, tool_s)
     tally.made += 1

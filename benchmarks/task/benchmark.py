@@ -17,9 +17,9 @@ from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.play import Site
-from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, Plan, measure_costs
+from benchmarks.model.samples import PLAN, QUICK_PLAN, Measured, SamplingPlan, measure_costs
 from benchmarks.questions import QUESTIONS
-from benchmarks.task.modelled import Case, Extrapolation, extrapolate, modelled, site_of, start_cpu_s
+from benchmarks.task.modelled import ExtrapolationSettings, SiteCase, extrapolate, modelled, site_of, start_cpu_s
 from benchmarks.task.replay import Replay, measure_replay
 from benchmarks.task.tables import TaskResults, outcome_of
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
@@ -44,9 +44,9 @@ class TaskEngine:
 @dataclass(frozen=True)
 class TaskScale:
     replay: Replay = field(default_factory=Replay)
-    extrapolation: Extrapolation = field(default_factory=Extrapolation)
+    extrapolation: ExtrapolationSettings = field(default_factory=ExtrapolationSettings)
     variants: Sequence[str] = VARIANTS
-    plan: Plan = PLAN
+    plan: SamplingPlan = PLAN
     engine: TaskEngine | None = None
     """None: vLLM on this machine's CPU."""
 
@@ -57,7 +57,7 @@ async def _cpu_engine() -> AsyncIterator[Served]:
         yield Served(engine.openai_url, engine.name)
 
 
-def cpu_engine(plan: Plan) -> TaskEngine:
+def cpu_engine(plan: SamplingPlan) -> TaskEngine:
     """Raises EngineSetupError without `make engine`."""
     installed()
     about = "A real vLLM on the CPU with a model of random weights (35 M parameters)"
@@ -87,7 +87,7 @@ BENCHMARK = Benchmark(
     full=TaskScale(plan=replace(PLAN, repeats=2)),
     quick=TaskScale(
         Replay(tasks=2, turns=4, rounds=1),
-        Extrapolation([Case("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
+        ExtrapolationSettings([SiteCase("12 tasks of a tenth, 2 engines", 12, Site(engines=2))], (), (), scale=0.1),
         plan=QUICK_PLAN,
     ),
 )

@@ -14,8 +14,8 @@ from statistics import fmean
 from benchmarks.common.measure import median
 from benchmarks.common.result import Json
 from benchmarks.model.costs import EngineCosts
-from benchmarks.model.play import DROP_IN, MIROFLOW, TOOLHUB, Policy, Site, play
-from benchmarks.model.traces import FRAME_TOKENS, TaskTrace, Turn, make_tasks
+from benchmarks.model.play import DROP_IN, MIROFLOW, TOOLHUB, RuntimePolicy, Site, play
+from benchmarks.model.traces import FRAME_TOKENS, TaskTrace, TraceTurn, make_tasks
 from benchmarks.task.replay import Round
 from benchmarks.task.times import TaskTimes
 
@@ -51,10 +51,10 @@ def site_of(costs: EngineCosts, blocks: int, budget: int, cores: int) -> Site:
 
 def _as_played(trace: TaskTrace, times: TaskTimes) -> TaskTrace:
     """With the tokens that the engine counted where it tells them: of answers, and of the first prompt."""
-    turns: list[Turn] = []
+    turns: list[TraceTurn] = []
     new_tokens = times.turns[0].prompt
     for turn, played in zip(trace.turns, times.turns, strict=True):
-        turns.append(Turn(new_tokens, played.written, turn.calls))
+        turns.append(TraceTurn(new_tokens, played.written, turn.calls))
         new_tokens = sum(call.result_tokens for call in turn.calls) + FRAME_TOKENS
     return TaskTrace(trace.seed, tuple(turns))
 
@@ -69,20 +69,20 @@ token (48 layers, 4 heads of keys and values)."""
 
 
 @dataclass(frozen=True)
-class Case:
+class SiteCase:
     """tasks: begun at once."""
 
     name: str
     tasks: int
     site: Site
-    policies: Sequence[Policy] = POLICIES
+    policies: Sequence[RuntimePolicy] = POLICIES
 
 
 def _site(blocks: int, cores: int, costs: EngineCosts | None = None) -> Site:
     return Site(engines=8, blocks=blocks, cores=cores, costs=costs or EngineCosts())
 
 
-def _limited(policy: Policy) -> Policy:
+def _limited(policy: RuntimePolicy) -> RuntimePolicy:
     return replace(policy, name=f"{policy.name}, {8 * _ROOM} at a time", at_once=_ROOM)
 
 
@@ -91,21 +91,21 @@ def _slower(factor: float) -> EngineCosts:
 
 
 CASES = (
-    Case("60 tasks, 8 engines of 80 GB, tools on 16 cores", 60, _site(_80_GB, 16)),
-    Case(
+    SiteCase("60 tasks, 8 engines of 80 GB, tools on 16 cores", 60, _site(_80_GB, 16)),
+    SiteCase(
         "120 tasks, 8 engines of 80 GB, tools on 16 cores",
         120,
         _site(_80_GB, 16),
         (MIROFLOW, TOOLHUB, _limited(MIROFLOW), _limited(TOOLHUB)),
     ),
-    Case("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
-    Case("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
+    SiteCase("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
+    SiteCase("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
 )
 SENSITIVITY = (
-    Case("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),
-    Case("engines half as fast", 60, _site(_80_GB, 16, _slower(2.0)), (MIROFLOW, TOOLHUB)),
+    SiteCase("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),
+    SiteCase("engines half as fast", 60, _site(_80_GB, 16, _slower(2.0)), (MIROFLOW, TOOLHUB)),
 )
-TRIED = Case(
+TRIED = SiteCase(
     CASES[0].name,
     CASES[0].tasks,
     CASES[0].site,
@@ -122,18 +122,18 @@ TRIED = Case(
 
 
 @dataclass(frozen=True)
-class Extrapolation:
+class ExtrapolationSettings:
     """scale: of the tasks; below 1 only for a first look."""
 
-    cases: Sequence[Case] = CASES
-    sensitivity: Sequence[Case] = SENSITIVITY
-    tried: Sequence[Case] = (TRIED,)
+    cases: Sequence[SiteCase] = CASES
+    sensitivity: Sequence[SiteCase] = SENSITIVITY
+    tried: Sequence[SiteCase] = (TRIED,)
     scale: float = 1.0
     workers: int = 2
 
 
 @dataclass(frozen=True)
-class Extrapolated:
+class ExtrapolationResults:
     """By case and policy, `Played.summary()`."""
 
     cases: dict[str, dict[str, Json]] = field(default_factory=dict)
@@ -141,9 +141,9 @@ class Extrapolated:
     tried: dict[str, dict[str, Json]] = field(default_factory=dict)
 
 
-def extrapolate(wanted: Extrapolation, start_cpu_s: float) -> Extrapolated:
+def extrapolate(wanted: ExtrapolationSettings, start_cpu_s: float) -> ExtrapolationResults:
     """start_cpu_s: CPU seconds of starting a tool server, as measured."""
-    found = Extrapolated()
+    found = ExtrapolationResults()
     groups = ((found.cases, wanted.cases), (found.sensitivity, wanted.sensitivity), (found.tried, wanted.tried))
     every = [(group, case, policy) for group, cases in groups for case in cases for policy in case.policies]
     with ProcessPoolExecutor(wanted.workers) as pool:
@@ -153,6 +153,6 @@ def extrapolate(wanted: Extrapolation, start_cpu_s: float) -> Extrapolated:
     return found
 
 
-def _summary(case: Case, policy: Policy, scale: float, start_cpu_s: float) -> Json:
+def _summary(case: SiteCase, policy: RuntimePolicy, scale: float, start_cpu_s: float) -> Json:
     costs = replace(policy, start_cpu_s=(start_cpu_s, start_cpu_s))
     return play(make_tasks(case.tasks, scale=scale), costs, case.site).summary()

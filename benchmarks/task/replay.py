@@ -28,7 +28,7 @@ CALL_TOKENS = 100
 
 
 @dataclass(frozen=True)
-class Script:
+class TaskScript:
     """answers: what the model says, turn by turn. plan: by query, what a call of it takes and gives."""
 
     task: str
@@ -40,7 +40,7 @@ class Script:
         return {"task": self.task, "objective": self.objective, "answers": list(self.answers)}
 
 
-def write(trace: TaskTrace, writer: Writer) -> Script:
+def write(trace: TaskTrace, writer: Writer) -> TaskScript:
     """A script of the trace, with texts that no cache knows. Its calls take the trace's seconds."""
     name = f"t{uuid.uuid4().hex[:6]}"
     answers: list[str] = []
@@ -54,7 +54,7 @@ def write(trace: TaskTrace, writer: Writer) -> Script:
             plan[query] = {"kind": call.kind, "seconds": call.seconds, "text": writer.fresh(call.result_tokens)}
             parts.append(called(call.kind, call.kind, {"q": query}))
         answers.append("\n".join(parts))
-    return Script(name, writer.fresh(trace.turns[0].new_tokens), [*answers, _LAST_WORD], plan)
+    return TaskScript(name, writer.fresh(trace.turns[0].new_tokens), [*answers, _LAST_WORD], plan)
 
 
 _SERVER = ROOT / "benchmarks" / "common" / "mcp_servers" / "research.py"
@@ -153,7 +153,7 @@ async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
         answer.raise_for_status()
 
 
-def _check(variant: str, script: Script, times: TaskTimes) -> None:
+def _check(variant: str, script: TaskScript, times: TaskTimes) -> None:
     """A call that failed, or a turn that went otherwise, must not count as a fast one."""
     found, wanted = (len(times.turns), len(times.calls)), (len(script.answers), len(script.plan))
     if found != wanted:

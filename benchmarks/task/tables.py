@@ -9,7 +9,7 @@ from statistics import fmean
 from benchmarks.common.measure import median
 from benchmarks.common.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.model.samples import Measured
-from benchmarks.task.modelled import Case, Extrapolated, Extrapolation, Modelled
+from benchmarks.task.modelled import ExtrapolationResults, ExtrapolationSettings, Modelled, SiteCase
 from benchmarks.task.replay import Replay, Round
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 
@@ -37,10 +37,10 @@ class TaskResults:
     rounds: Mapping[str, Sequence[Round]]
     modelled: Mapping[str, Modelled]
     start_cpu_s: float
-    extrapolated: Extrapolated
+    extrapolated: ExtrapolationResults
 
 
-def outcome_of(found: TaskResults, replay: Replay, extrapolation: Extrapolation, about: str) -> Outcome:
+def outcome_of(found: TaskResults, replay: Replay, extrapolation: ExtrapolationSettings, about: str) -> Outcome:
     cases = [_case_table(case, found.extrapolated.cases[case.name]) for case in extrapolation.cases]
     tables = [_real_table(found, replay), _model_table(found), _calibration_table(found.measured), *cases]
     if extrapolation.sensitivity:
@@ -153,7 +153,7 @@ def _label(policy: str) -> str:
     return f"{LABELS[name]}, {more}" if more else LABELS[name]
 
 
-def _case_table(case: Case, played: Mapping[str, Json]) -> Table:
+def _case_table(case: SiteCase, played: Mapping[str, Json]) -> Table:
     (base, *_) = played.values()
     rows = [
         {
@@ -183,7 +183,7 @@ def _case_table(case: Case, played: Mapping[str, Json]) -> Table:
     return Table(f"Where the time goes, modelled: {case.name}", columns, rows)
 
 
-def _sensitivity_table(found: TaskResults, extrapolation: Extrapolation) -> Table:
+def _sensitivity_table(found: TaskResults, extrapolation: ExtrapolationSettings) -> Table:
     rows = []
     for case in extrapolation.sensitivity:
         played = found.extrapolated.sensitivity[case.name]
@@ -225,7 +225,7 @@ def _tried_table(case: str, played: Mapping[str, Json]) -> Table:
 # --- verdict --------------------------------------------------------------------------------------------------------
 
 
-def _targets(found: TaskResults, extrapolation: Extrapolation) -> list[Target]:
+def _targets(found: TaskResults, extrapolation: ExtrapolationSettings) -> list[Target]:
     real = {variant: fmean(one.split["task_s"] for one in rounds) for variant, rounds in found.rounds.items()}
     claim = "MiroFlow's pattern ÷ toolhub, time of a task"
     targets = [Target(f"{claim}, real engine", ratio(real[SPAWN], real.get(TOOLHUB)), 2, "×", at_most=False)]

@@ -53,15 +53,15 @@ async def open_variant(variant: str, served: Json, servers: dict[str, list[str]]
 
     async def act(request: Json) -> Json:
         began = time.perf_counter()
-        stage = Stage(model, servers, request["plan"], lambda: time.perf_counter() - began)
-        found = await _VARIANTS[variant](stage, request["scripts"])
+        setup = TaskSetup(model, servers, request["plan"], lambda: time.perf_counter() - began)
+        found = await _VARIANTS[variant](setup, request["scripts"])
         return {"tasks": [times.to_json() for times in found]}
 
     yield act
 
 
 @dataclass(frozen=True)
-class Stage:
+class TaskSetup:
     """What a variant works with. now: seconds since all tasks began."""
 
     served: Served
@@ -73,20 +73,20 @@ class Stage:
 class Timed:
     """Tools, and when their calls began and ended."""
 
-    def __init__(self, tools: ToolSource, stage: Stage, times: TaskTimes) -> None:
+    def __init__(self, tools: ToolSource, setup: TaskSetup, times: TaskTimes) -> None:
         self._tools = tools
-        self._stage = stage
+        self._setup = setup
         self._times = times
 
     async def get_all_tool_definitions(self) -> list[Json]:
         return await self._tools.get_all_tool_definitions()
 
     async def execute_tool_call(self, server_name: str, tool_name: str, arguments: Json) -> Json:
-        began, planned = self._stage.now(), self._stage.plan[arguments["q"]]
+        began, planned = self._setup.now(), self._setup.plan[arguments["q"]]
         found = await self._tools.execute_tool_call(server_name=server_name, tool_name=tool_name, arguments=arguments)
         if found.get("result") != planned["text"]:
             raise RuntimeError(f"{arguments['q']} was answered with {str(found)[:300]}; a wrong answer must not count")
-        self._times.calls.append(CallTimes(began, self._stage.now(), planned["seconds"], tool_name))
+        self._times.calls.append(CallTimes(began, self._setup.now(), planned["seconds"], tool_name))
         return found
 
 
@@ -113,27 +113,27 @@ class SpawnTools:
 # --- the plain loop -------------------------------------------------------------------------------------------------
 
 
-async def _plain(stage: Stage, scripts: list[Json], open_tools: Callable[[], ToolSource]) -> list[TaskTimes]:
-    async with open_plain_model(stage.served) as model, anyio.create_task_group() as group:
+async def _plain(setup: TaskSetup, scripts: list[Json], open_tools: Callable[[], ToolSource]) -> list[TaskTimes]:
+    async with open_plain_model(setup.served) as model, anyio.create_task_group() as group:
         found = [TaskTimes() for _ in scripts]
         for script, times in zip(scripts, found, strict=True):
-            group.start_soon(_converse, stage, model, Timed(open_tools(), stage, times), script, times)
+            group.start_soon(_converse, setup, model, Timed(open_tools(), setup, times), script, times)
     return found
 
 
-async def _converse(stage: Stage, model: PlainModel, tools: ToolSource, script: Json, times: TaskTimes) -> None:
+async def _converse(setup: TaskSetup, model: PlainModel, tools: ToolSource, script: Json, times: TaskTimes) -> None:
     settings = AgentSettings(system_prompt=script["objective"])
     catalog = catalog_for(await tools.get_all_tool_definitions(), settings)
     system = system_prompt_for(catalog, settings, script["objective"], datetime.date.today())
     view = ToolResultTrimmer(KEEP)
     messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": "What is it?"}]
     for answer in script["answers"]:
-        began = stage.now()
+        began = setup.now()
         said = await model.ask(view.view(messages).messages, answer)
         usage = said.usage
         times.turns.append(
             TurnTimes(
-                began, began + said.first_s, stage.now(), usage.prompt_tokens, said.cached, usage.completion_tokens
+                began, began + said.first_s, setup.now(), usage.prompt_tokens, said.cached, usage.completion_tokens
             )
         )
         results = []
@@ -143,41 +143,41 @@ async def _converse(stage: Stage, model: PlainModel, tools: ToolSource, script: 
         messages += [{"role": "assistant", "content": said.text}, {"role": "user", "content": "\n".join(results)}]
 
 
-async def _spawn(stage: Stage, scripts: list[Json]) -> list[TaskTimes]:
-    return await _plain(stage, scripts, lambda: SpawnTools(stage.servers))
+async def _spawn(setup: TaskSetup, scripts: list[Json]) -> list[TaskTimes]:
+    return await _plain(setup, scripts, lambda: SpawnTools(setup.servers))
 
 
-async def _drop_in(stage: Stage, scripts: list[Json]) -> list[TaskTimes]:
-    configs = [{"name": name, "params": {"command": argv[0], "args": argv[1:]}} for name, argv in stage.servers.items()]
-    return await _plain(stage, scripts, lambda: ToolManager(configs))
+async def _drop_in(setup: TaskSetup, scripts: list[Json]) -> list[TaskTimes]:
+    configs = [{"name": name, "params": {"command": argv[0], "args": argv[1:]}} for name, argv in setup.servers.items()]
+    return await _plain(setup, scripts, lambda: ToolManager(configs))
 
 
 # --- toolhub --------------------------------------------------------------------------------------------------------
 
 
-async def _toolhub(stage: Stage, scripts: list[Json]) -> list[TaskTimes]:
+async def _toolhub(setup: TaskSetup, scripts: list[Json]) -> list[TaskTimes]:
     found = {script["task"]: TaskTimes() for script in scripts}
     shared = {"share": "hub", "concurrency": 64}
     entries = {
         name: {"command": argv[0], "args": argv[1:], **(shared if name in SHARED else {})}
-        for name, argv in stage.servers.items()
+        for name, argv in setup.servers.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         async with (
             Hub(hub_config(entries, Path(folder))) as hub,
-            open_side(stage.served, HintSettings()) as side,
+            open_side(setup.served, HintSettings()) as side,
             anyio.create_task_group() as group,
         ):
             hub.observers.append(side.hints.durations)
 
             def note(request: LlmRequest, completion: Completion) -> None:
                 times = next(times for task, times in found.items() if request.session.startswith(f"{task}-"))
-                times.turns.append(_turn(completion, stage.now()))
+                times.turns.append(_turn(completion, setup.now()))
 
             async def run(script: Json) -> None:
                 name = script["task"]
                 async with hub.task(name) as task:
-                    tools = Timed(HubTools(task), stage, found[name])
+                    tools = Timed(HubTools(task), setup, found[name])
                     settings = {"keep_tool_result": KEEP, "trim_every": STRIDE}
                     await play(side, Play(name, script["objective"], script["answers"], tools, settings=settings))
 
@@ -199,7 +199,7 @@ def _turn(completion: Completion, ended: float) -> TurnTimes:
     )
 
 
-_VARIANTS: dict[str, Callable[[Stage, list[Json]], Awaitable[list[TaskTimes]]]] = {
+_VARIANTS: dict[str, Callable[[TaskSetup, list[Json]], Awaitable[list[TaskTimes]]]] = {
     SPAWN: _spawn,
     DROP_IN: _drop_in,
     TOOLHUB: _toolhub,

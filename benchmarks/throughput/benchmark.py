@@ -38,7 +38,7 @@ class ThroughputScale:
 
 
 @dataclass
-class Samples:
+class ThroughputSamples:
     """What was measured of one variant, over all rounds but the first."""
 
     per_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -72,7 +72,7 @@ class Samples:
         }
 
 
-SamplesByVariant = dict[Variant, Samples]
+SamplesByVariant = dict[Variant, ThroughputSamples]
 
 
 def run(scale: ThroughputScale) -> Outcome:
@@ -101,7 +101,7 @@ def run(scale: ThroughputScale) -> Outcome:
 def _measure(server: ServerCommand, scale: ThroughputScale, notes: list[str]) -> SamplesByVariant:
     with ExitStack() as stack:
         workers = start(server, _HUB_VARIANTS if server.builtin else VARIANTS, stack, notes)
-        found = {variant: Samples() for variant in workers}
+        found = {variant: ThroughputSamples() for variant in workers}
         for number, variant in interleaved(list(workers), scale.rounds):
             for in_flight in scale.in_flight:
                 calls = max(scale.calls, in_flight)
@@ -111,7 +111,7 @@ def _measure(server: ServerCommand, scale: ThroughputScale, notes: list[str]) ->
     return found
 
 
-def _row(server: ServerCommand, variant: Variant, samples: Samples, scale: ThroughputScale) -> Json:
+def _row(server: ServerCommand, variant: Variant, samples: ThroughputSamples, scale: ThroughputScale) -> Json:
     row: Json = {
         "way": f"{variant.label}, builtin (no process)" if server.builtin else variant.label,
         "calls": samples.calls,
@@ -122,7 +122,7 @@ def _row(server: ServerCommand, variant: Variant, samples: Samples, scale: Throu
     return row | {f"at_{in_flight}_per_s": _rate(samples, in_flight) for in_flight in scale.in_flight}
 
 
-def _rate(samples: Samples | None, in_flight: int) -> float | None:
+def _rate(samples: ThroughputSamples | None, in_flight: int) -> float | None:
     return median(samples.per_s[in_flight]) if samples is not None else None
 
 
@@ -182,7 +182,7 @@ def _targets(found: SamplesByVariant, scale: ThroughputScale) -> list[Target]:
     ]
 
 
-def _lag(samples: Samples | None) -> float | None:
+def _lag(samples: ThroughputSamples | None) -> float | None:
     return percentile(samples.lags_ms, 0.99) if samples is not None and samples.lags_ms else None
 
 

@@ -11,7 +11,7 @@ import sys
 from sphinx.cmd.build import build_main
 
 from docsite.links import check
-from docsite.pages import ROOT, Stage
+from docsite.pages import ROOT, SiteFolder
 
 OUT = ROOT / "build" / "docs"
 
@@ -19,7 +19,7 @@ OUT = ROOT / "build" / "docs"
 def main() -> int:
     """Build and check. Return the exit status."""
     pages, html = OUT / "pages", OUT / "html"
-    Stage(pages).fill()
+    SiteFolder(pages).fill()
     status: int = build_main(
         ["-b", "html", "-W", "--keep-going", "-q", "-E", "-d", str(OUT / "doctrees"), str(pages), str(html)]
     )

@@ -45,7 +45,7 @@ MARK = re.compile(r"<!-- generate: (\w+) -->\n(?:.*?<!-- /generate -->\n)?", re.
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".sh": "sh"}
 
 
-class Stage:
+class SiteFolder:
     """The folder that Sphinx reads."""
 
     def __init__(self, folder: Path) -> None:

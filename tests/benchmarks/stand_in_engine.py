@@ -10,11 +10,11 @@ from llm_stand_in.model_server import Seen, open_model_server
 
 from benchmarks.kv import results as kv_results
 from benchmarks.kv.history import Talk
-from benchmarks.kv.mix import Mix
+from benchmarks.kv.mix import TaskMix
 from benchmarks.kv.waits import Sizes
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.loop import benchmark as loop
-from benchmarks.loop.dispatch import Turn
+from benchmarks.loop.dispatch import WrittenTurn
 from benchmarks.loop.long_task import LongTask
 from benchmarks.loop.many_agents import ManyAgents
 
@@ -55,7 +55,7 @@ TINY_KV = kv_results.KvScale(
     keep_rounds=1,
     sizes=_SIZES,
     calm=_SIZES,
-    mix=Mix(tasks=2, turns=2, prompts=(50,), tools_s=(0.01,), result=10),
+    mix=TaskMix(tasks=2, turns=2, prompts=(50,), tools_s=(0.01,), result=10),
     talk=Talk(turns=14, system=50, result=60),
     engines=kv_results.KvEngines("A stand-in", CACHE_BLOCKS * 16, open_small, open_small, open_large),
 )
@@ -63,7 +63,7 @@ TINY_LOOP = loop.LoopScale(
     rounds=1,
     agents_rounds=1,
     task_rounds=1,
-    turns=(Turn("2 calls", (0.01, 0.01)),),
+    turns=(WrittenTurn("2 calls", (0.01, 0.01)),),
     agents=(ManyAgents("3 agents", 3, 2, 0.01, 2, shared=50),),
     task=LongTask(turns=4, system=20, answer_s=0.01),
     engines=loop.LoopEngines("A stand-in", open_large, open_large),

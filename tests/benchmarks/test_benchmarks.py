@@ -47,7 +47,7 @@ TINY: dict[str, Any] = {
     "recover": recover.RecoverScale(rounds=2, sdk_rounds=0, callers=4),
     "idle": idle.IdleScale(sessions=(0, 2), watch_s=0.1),
     "sandbox": sandbox.SandboxScale(
-        startup.Rounds(number=1, starts=1, calls=2, commands=1),
+        startup.StartupRounds(number=1, starts=1, calls=2, commands=1),
         live=2,
         kernels=1,
         there=2,

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.model.cache import BLOCK, BlockCache
 from benchmarks.model.costs import EngineCosts, Sample, calibrate
-from benchmarks.model.engine import Clock, Engine, Request
-from benchmarks.model.play import MIROFLOW, TOOLHUB, Played, Policy, Site, play
-from benchmarks.model.traces import Call, TaskTrace, Turn, make_tasks
+from benchmarks.model.engine import Clock, Engine, EngineRequest
+from benchmarks.model.play import MIROFLOW, TOOLHUB, Played, RuntimePolicy, Site, play
+from benchmarks.model.traces import TaskTrace, TraceCall, TraceTurn, make_tasks
 
 COSTS = EngineCosts()
 TIGHT = Site(engines=2, blocks=330, max_sequences=4, budget=512, cores=1)
@@ -23,7 +23,9 @@ def engine(blocks: int = 100, **more: int) -> Engine:
     return Engine(Clock(), COSTS, blocks=blocks, **more)
 
 
-def ask(one: Engine, name: str, prompt: int, *, reusable: int = 0, decode: int = 1, pin_s: float = 0.0) -> Request:
+def ask(
+    one: Engine, name: str, prompt: int, *, reusable: int = 0, decode: int = 1, pin_s: float = 0.0
+) -> EngineRequest:
     """A request that has the engine to itself."""
     request = one.request(name, prompt, reusable=reusable, decode=decode, pin_s=pin_s)
     one.clock.run()
@@ -142,7 +144,7 @@ def test_a_prefill_ahead_makes_a_rewritten_prompt_a_cached_one() -> None:
 def test_a_prefill_ahead_that_is_late_is_dropped_and_what_it_computed_stays() -> None:
     one = engine(budget=160)
     late = one.warm("a", 640)
-    wanted: list[Request] = []
+    wanted: list[EngineRequest] = []
     one.clock.at(COSTS.request_s(0, 160, 160) * 1.5, lambda: wanted.append(one.request("a", 700)))
     one.clock.run()
     assert (late.is_dropped, wanted[0].cached) == (True, 320)
@@ -180,7 +182,7 @@ def test_requests_at_once_take_what_a_sample_counts(prompt: int, decode: int, ba
 def test_who_comes_while_others_decode_waits_for_one_step_only() -> None:
     one = engine()
     one.request("a", 100, decode=500)
-    later: list[Request] = []
+    later: list[EngineRequest] = []
     one.clock.at(1.0, lambda: later.append(one.request("b", 100)))
     one.clock.run()
     assert 0 <= later[0].admitted - 1.0 - COSTS.arrival_s <= COSTS.decode_s(1, 1, 600)
@@ -206,10 +208,10 @@ def test_without_blocks_the_latest_is_preempted_and_ends_all_the_same() -> None:
 def test_whatever_comes_ends_and_no_block_is_lost() -> None:
     pick = random.Random(1)
     one = engine(blocks=120, max_sequences=5, budget=256)
-    asked: list[Request] = []
+    asked: list[EngineRequest] = []
 
     def come(name: str, turns: int) -> None:
-        def again(before: Request) -> None:
+        def again(before: EngineRequest) -> None:
             if turns > 1:
                 if pick.random() < 0.5:
                     one.warm(name, before.prompt // 2, reusable=before.prompt // 3)
@@ -277,7 +279,7 @@ def crowd() -> list[TaskTrace]:
 
 
 @pytest.mark.parametrize("policy", [MIROFLOW, TOOLHUB, EVERYTHING], ids=lambda policy: policy.name)
-def test_a_task_s_seconds_are_those_of_model_tools_and_starts(crowd: list[TaskTrace], policy: Policy) -> None:
+def test_a_task_s_seconds_are_those_of_model_tools_and_starts(crowd: list[TaskTrace], policy: RuntimePolicy) -> None:
     played = play(crowd, policy, TIGHT)
     for task, trace in zip(played.tasks, crowd, strict=True):
         assert task.wall_s == pytest.approx(task.llm_s + task.tools_s + task.start_s)
@@ -291,12 +293,14 @@ def test_the_same_crowd_gives_the_same_figures(crowd: list[TaskTrace]) -> None:
     assert play(crowd, EVERYTHING, TIGHT) == play(crowd, EVERYTHING, TIGHT)
 
 
-def one_turn(calls: Sequence[Call], policy: Policy, cores: int = 1) -> Played:
-    return play([TaskTrace(0, (Turn(100, 50, tuple(calls)), Turn(40, 5, ())))], policy, Site(engines=1, cores=cores))
+def one_turn(calls: Sequence[TraceCall], policy: RuntimePolicy, cores: int = 1) -> Played:
+    return play(
+        [TaskTrace(0, (TraceTurn(100, 50, tuple(calls)), TraceTurn(40, 5, ())))], policy, Site(engines=1, cores=cores)
+    )
 
 
 def test_calls_of_a_turn_run_one_after_another_or_at_once() -> None:
-    calls = [Call("search", 30.0, 16), Call("scrape", 40.0, 16)]
+    calls = [TraceCall("search", 30.0, 16), TraceCall("scrape", 40.0, 16)]
     (theirs,), (ours,) = (one_turn(calls, replace(each, servers=0)).tasks for each in (MIROFLOW, TOOLHUB))
     assert theirs.tools_s == 70.0
     assert 2 * 0.33 <= theirs.start_s <= 2 * 0.9
@@ -307,12 +311,12 @@ def test_calls_of_a_turn_run_one_after_another_or_at_once() -> None:
 @pytest.mark.parametrize(("cores", "expected"), [(1, [3 + 1, 3]), (3, [3 + 1, 1])])
 def test_a_task_first_starts_its_servers_side_by_side_if_it_keeps_them(cores: int, expected: list[float]) -> None:
     variants = [replace(each, start_cpu_s=(1.0, 1.0), call_s=0.0, servers=3) for each in (MIROFLOW, TOOLHUB)]
-    starts = [one_turn([Call("search", 30.0, 16)], each, cores).tasks[0].start_s for each in variants]
+    starts = [one_turn([TraceCall("search", 30.0, 16)], each, cores).tasks[0].start_s for each in variants]
     assert starts == pytest.approx(expected)
 
 
 def test_a_call_starts_when_it_is_written() -> None:
-    calls = [Call("scrape", 40.0, 16), Call("search", 1.0, 16)]
+    calls = [TraceCall("scrape", 40.0, 16), TraceCall("search", 1.0, 16)]
     (task,) = one_turn(calls, replace(TOOLHUB, servers=0)).tasks
     assert task.tools_s + task.start_s == pytest.approx(40.001 - 0.2 * COSTS.decode_s(49, 1, 100), rel=1e-6)
 

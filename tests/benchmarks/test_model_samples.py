@@ -22,8 +22,17 @@ from trio.testing import MockClock
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.costs import EngineCosts, Sample
-from benchmarks.model.engine import Clock, Engine, Request
-from benchmarks.model.samples import PLAN, QUICK_PLAN, HeldOut, Measured, Mix, Plan, Shape, measure_costs
+from benchmarks.model.engine import Clock, Engine, EngineRequest
+from benchmarks.model.samples import (
+    PLAN,
+    QUICK_PLAN,
+    ConversationMix,
+    HeldOut,
+    Measured,
+    SamplingPlan,
+    Shape,
+    measure_costs,
+)
 
 COSTS = EngineCosts(0.02, 1e-4, 6e-8, 2e-3, 1e-6, 0.01)
 SERVED = Served("http://engine/v1", key="a key")
@@ -80,7 +89,7 @@ class Completions:
         name = known if known and reusable >= BLOCK else f"{next(self._names)}"
         self._idle.pop(name, None)
         done = anyio.Event()
-        found: Request = self._engine.request(
+        found: EngineRequest = self._engine.request(
             name, len(prompt), reusable=reusable, decode=decode, done=lambda _: done.set()
         )
         await done.wait()
@@ -106,7 +115,7 @@ async def open_completions(
 
 
 @pytest.mark.parametrize("plan", [PLAN, QUICK_PLAN], ids=["PLAN", "QUICK_PLAN"])
-async def test_known_costs_are_found_again_and_predict_what_was_held_out(plan: Plan) -> None:
+async def test_known_costs_are_found_again_and_predict_what_was_held_out(plan: SamplingPlan) -> None:
     async with open_completions() as (_, transport):
         measured = await measure_costs(SERVED, plan, transport=transport)
     assert astuple(measured.calibration.costs) == pytest.approx(astuple(COSTS), rel=0.03)
@@ -122,12 +131,12 @@ async def test_with_a_wrong_budget_the_held_out_error_says_so() -> None:
     assert wrong.held_out_error > 3 * right.held_out_error
 
 
-async def samples_of(plan: Plan, transport: httpx2.AsyncBaseTransport) -> list[Sample]:
+async def samples_of(plan: SamplingPlan, transport: httpx2.AsyncBaseTransport) -> list[Sample]:
     return (await measure_costs(SERVED, plan, transport=transport)).samples
 
 
 async def test_samples_are_what_the_engine_says() -> None:
-    plan = Plan([Shape(100, 0, 5), Shape(100, 2048, 5, 2), Shape(50, 2048, 1)], (), repeats=2)
+    plan = SamplingPlan([Shape(100, 0, 5), Shape(100, 2048, 5, 2), Shape(50, 2048, 1)], (), repeats=2)
     async with open_completions() as (app, transport):
         found = await samples_of(plan, transport)
     assert [(each.prefill, each.cached, each.decode, each.batch) for each in found] == [
@@ -146,7 +155,7 @@ async def test_what_a_cache_lost_counts_as_prefill() -> None:
         }
 
     async with open_completions(usage=half) as (_, transport):
-        (found,) = await samples_of(Plan([Shape(100, 2048, 1)], (), repeats=1), transport)
+        (found,) = await samples_of(SamplingPlan([Shape(100, 2048, 1)], (), repeats=1), transport)
     assert (found.prefill, found.cached) == (100 + 1024, 1024)
 
 
@@ -161,7 +170,7 @@ async def test_what_a_cache_lost_counts_as_prefill() -> None:
 async def test_an_engine_that_does_not_do_what_is_asked_is_refused(said: dict[str, Any], message: str) -> None:
     async with open_completions(usage=lambda usage: usage | said) as (_, transport):
         with pytest.raises(RuntimeError, match=message):
-            await samples_of(Plan([Shape(100, 2048, 5)], (), repeats=1), transport)
+            await samples_of(SamplingPlan([Shape(100, 2048, 5)], (), repeats=1), transport)
 
 
 async def test_one_error_of_several_requests_at_once_comes_as_it_is() -> None:
@@ -170,7 +179,7 @@ async def test_one_error_of_several_requests_at_once_comes_as_it_is() -> None:
 
     async with open_completions(usage=fewer) as (_, transport):
         with pytest.raises(RuntimeError, match="100 and 20 tokens were asked for"):
-            await samples_of(Plan([Shape(100, 0, 20, 3)], (), repeats=1), transport)
+            await samples_of(SamplingPlan([Shape(100, 0, 20, 3)], (), repeats=1), transport)
 
 
 async def test_a_mix_is_the_same_each_time_and_its_prompts_grow() -> None:
@@ -180,13 +189,13 @@ async def test_a_mix_is_the_same_each_time_and_its_prompts_grow() -> None:
             assert [turn.reusable for turn in talk] == [0, *(turn.prompt for turn in talk[:-1])]
             assert all(turn.prompt > turn.reusable and turn.reusable % 128 == 0 for turn in talk)
             assert talk[-1].prompt <= 8192
-    one, other = (Mix(name, 2, 3, (512, 1024), (128, 256), (10, 90)) for name in ("one", "other"))
+    one, other = (ConversationMix(name, 2, 3, (512, 1024), (128, 256), (10, 90)) for name in ("one", "other"))
     assert one.talks() != other.talks()
 
 
 async def test_the_held_out_error_is_the_mean_distance_over_the_measured() -> None:
     async with open_completions() as (_, transport):
-        measured = await measure_costs(SERVED, Plan([Shape(100, 0, 2)], (), repeats=1), transport=transport)
+        measured = await measure_costs(SERVED, SamplingPlan([Shape(100, 0, 2)], (), repeats=1), transport=transport)
     assert math.isnan(measured.held_out_error)
     found = Measured(measured.calibration, 2048, [], [HeldOut("a", 1.0, 1.1), HeldOut("b", 2.0, 1.4)])
     assert found.held_out_error == pytest.approx(0.2)

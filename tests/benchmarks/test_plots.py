@@ -16,7 +16,7 @@ from benchmarks.questions import BENCHMARKS
 from benchmarks.report import plots
 from benchmarks.report.claims import CLAIMS
 from benchmarks.report.pages import newest_results
-from benchmarks.report.plots import Bar
+from benchmarks.report.plots import ChartBar
 
 Json = dict[str, Any]
 
@@ -47,8 +47,8 @@ def test_a_picture_states_both_numbers_and_has_the_worst_bar_first(two_variants:
     assert chart is not None
     assert chart.statement == "A call takes 2 ms; with a process per call it takes 300 ms"
     assert chart.bars == [
-        Bar("SDK, process per call (MiroFlow)", 300.0, is_ours=False),
-        Bar("toolhub embedded", 2.0, is_ours=True),
+        ChartBar("SDK, process per call (MiroFlow)", 300.0, is_ours=False),
+        ChartBar("toolhub embedded", 2.0, is_ours=True),
     ]
 
 

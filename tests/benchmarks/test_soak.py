@@ -21,21 +21,32 @@ import pytest
 from benchmarks import runner
 from benchmarks.common.result import ROOT, Benchmark, Outcome
 from benchmarks.soak import benchmark, leftovers, report
-from benchmarks.soak.benchmark import Run, SoakSample, SoakScale
+from benchmarks.soak.benchmark import SoakFindings, SoakSample, SoakScale
 from benchmarks.soak.faults import ENDS_THE_HUB, KINDS, deck
 from benchmarks.soak.hub import SoakHub
-from benchmarks.soak.ledger import Book, Counts, Ledger, Record, Told, append, is_repeatable, quantile, step_of, unpack
+from benchmarks.soak.ledger import (
+    CallCounts,
+    CallRecord,
+    Ledger,
+    ProcessLedger,
+    Told,
+    append,
+    is_repeatable,
+    quantile,
+    step_of,
+    unpack,
+)
 
 WORK, LOOK = 1, 5
 assert is_repeatable(LOOK) and not is_repeatable(WORK)
 
 
-def told(number: int, *news: Told, error: str = "") -> list[Record]:
-    return [Record(number, Told.ASKED, "exec"), *(Record(number, each, "exec", error, 7) for each in news)]
+def told(number: int, *news: Told, error: str = "") -> list[CallRecord]:
+    return [CallRecord(number, Told.ASKED, "exec"), *(CallRecord(number, each, "exec", error, 7) for each in news)]
 
 
-def judged(records: list[Record], executed: list[int]) -> Counts:
-    book = Book()
+def judged(records: list[CallRecord], executed: list[int]) -> CallCounts:
+    book = ProcessLedger()
     book.take(records)
     for number in executed:
         book.execute(number)
@@ -82,7 +93,7 @@ def test_an_answer_to_a_call_that_nobody_executed_is_unexplained() -> None:
 
 
 def test_code_in_a_sandbox_is_judged_without_a_ledger() -> None:
-    records = [Record(WORK, Told.ASKED, "python"), Record(WORK, Told.ANSWERED, "python")]
+    records = [CallRecord(WORK, Told.ASKED, "python"), CallRecord(WORK, Told.ANSWERED, "python")]
     assert judged(records, []).unexplained == 0
 
 
@@ -97,7 +108,7 @@ def test_records_survive_the_file_and_one_that_was_cut_short_is_left_out() -> No
 
 
 def test_an_error_class_that_is_not_known_is_counted_as_another() -> None:
-    (record,) = unpack(Record(1, Told.MAYBE, "exec", "SomethingNew").pack())
+    (record,) = unpack(CallRecord(1, Told.MAYBE, "exec", "SomethingNew").pack())
     assert record.error == "other"
 
 
@@ -120,7 +131,7 @@ def test_times_are_counted_in_steps_of_a_few_percent() -> None:
 
 def test_counts_survive_json() -> None:
     counts = judged(told(WORK, Told.MAYBE, Told.GAVE_UP, error="SessionLost"), [WORK])
-    assert Counts.of_json(json.loads(json.dumps(counts.to_json()))) == counts
+    assert CallCounts.of_json(json.loads(json.dumps(counts.to_json()))) == counts
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -170,7 +181,7 @@ def test_growth_over_few_calls_is_not_told() -> None:
 
 
 def test_a_fault_without_recovery_misses_its_target_and_one_that_was_left_out_does_not() -> None:
-    found = Run(1)
+    found = SoakFindings(1)
     found.faults = [
         {"kind": "disk full", "what": "", "recovered_ms": None, "problem": "left out: not root"},
         {"kind": "hub killed", "what": "the hub", "recovered_ms": None, "problem": "no answer within 120 s"},
@@ -199,7 +210,7 @@ def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothi
         calls=10**9, minutes=0.1, seed=3, tasks=6, calls_each=40, state=state, kinds=FEW, pause_s=(0.0, 0.1)
     )
     first = benchmark.run(scale)
-    kept = Run.of_json(json.loads(state.read_text()))
+    kept = SoakFindings.of_json(json.loads(state.read_text()))
     assert kept.counts.calls == first.raw["counts"]["calls"]
     goal = kept.counts.calls + 300
     outcome = benchmark.run(replace(scale, calls=goal, faults=3, minutes=5.0))
@@ -239,7 +250,7 @@ def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> 
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert said.startswith("Ended by Ctrl-C")
-    assert Run.of_json(json.loads(state.read_text())).counts.lost == 0
+    assert SoakFindings.of_json(json.loads(state.read_text())).counts.lost == 0
 
 
 def test_a_soak_removes_the_cgroups_and_mounts_of_its_faults() -> None:

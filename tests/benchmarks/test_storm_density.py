@@ -26,9 +26,9 @@ def by_claim(targets: list[Target], words: str) -> float | None:
     return value
 
 
-def stage(**fields: Any) -> capacity.Stage:
+def density_case(**fields: Any) -> capacity.DensityCase:
     echo = fixture_echo()
-    plain = capacity.Stage(
+    plain = capacity.DensityCase(
         "echo", {echo.name: echo.config()}, counts=(2,), budget_s=20, budget_bytes=2**30, task_bytes=0, step=1
     )
     return replace(plain, **fields)
@@ -123,21 +123,21 @@ def test_density_survives_a_server_that_does_not_start() -> None:
 
 
 def test_a_stage_opens_nothing_that_there_is_no_room_for() -> None:
-    packed = capacity.measure_capacity(stage(task_bytes=2**60))
+    packed = capacity.measure_capacity(density_case(task_bytes=2**60))
     assert [size.tasks for size in packed.sizes] == [0]
     assert packed.stopped is not None and "too much" in packed.stopped
 
 
 def test_a_stage_stops_when_it_takes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "room_bytes", iter(range(2**50, 0, -(2**40))).__next__)
-    packed = capacity.measure_capacity(stage(budget_bytes=1))
+    packed = capacity.measure_capacity(density_case(budget_bytes=1))
     assert [size.tasks for size in packed.sizes] == [1]
     assert packed.stopped is not None and packed.stopped.startswith("it took")
 
 
 def test_a_stage_stops_when_its_time_is_over_and_closes_what_is_not_ready() -> None:
     silent = {"silent": {"command": sys.executable, "args": ["-S", "-c", "import sys; sys.stdin.read()"]}}
-    packed = capacity.measure_capacity(stage(entries=silent, budget_s=0.5))
+    packed = capacity.measure_capacity(density_case(entries=silent, budget_s=0.5))
     assert [(size.tasks, packed.left_behind) for size in packed.sizes] == [(0, 0)]
     assert packed.stopped is not None and "were over" in packed.stopped
 

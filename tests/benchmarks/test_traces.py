@@ -15,9 +15,9 @@ from benchmarks.model.traces import (
     OMITTED_TOKENS,
     TOOLS,
     TURNS,
-    Call,
     TaskTrace,
-    Turn,
+    TraceCall,
+    TraceTurn,
     longest,
     make_task,
     make_tasks,
@@ -32,8 +32,10 @@ def crowd() -> list[TaskTrace]:
 
 def small(turns: int) -> TaskTrace:
     """Answers of 10 tokens, results of 100, after a head of 1000."""
-    call = (Call("search", 1.0, 100),)
-    return TaskTrace(0, tuple(Turn(100 if at else 1000, 10, call if at < turns - 1 else ()) for at in range(turns)))
+    call = (TraceCall("search", 1.0, 100),)
+    return TaskTrace(
+        0, tuple(TraceTurn(100 if at else 1000, 10, call if at < turns - 1 else ()) for at in range(turns))
+    )
 
 
 def test_the_same_seed_gives_the_same_task_and_another_another() -> None:
@@ -99,7 +101,7 @@ def test_a_new_turn_appends_what_it_says(crowd: list[TaskTrace]) -> None:
     )
 
 
-def pairs(task: TaskTrace) -> list[tuple[Turn, Turn]]:
+def pairs(task: TaskTrace) -> list[tuple[TraceTurn, TraceTurn]]:
     return list(zip(task.turns, task.turns[1:], strict=False))
 
 
@@ -131,7 +133,7 @@ def test_prompts_are_cut_as_the_agent_cuts_them(stride: int) -> None:
 @pytest.mark.parametrize(("keep", "stride", "share"), [(-1, 0, 0.05), (5, 0, 0.41), (5, 5, 0.16), (5, 10, 0.11)])
 def test_the_share_to_compute_is_near_what_vllm_computed(keep: int, stride: int, share: float) -> None:
     """Measured on vLLM 0.32: 40 turns, 17,487 tokens if all is shown, answers that the engine had not written."""
-    turns = [Turn(330 if at else 1500, 80, ()) for at in range(40)]
+    turns = [TraceTurn(330 if at else 1500, 80, ()) for at in range(40)]
     found = prompts(TaskTrace(0, tuple(turns)), keep, stride)
     reused = sum(min(each.reusable, before.tokens) for before, each in zip(found, found[1:], strict=False))
     assert 1 - reused / sum(each.tokens for each in found) == pytest.approx(share, abs=0.035)

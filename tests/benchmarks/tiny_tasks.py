@@ -9,7 +9,7 @@ from benchmarks.model.costs import Calibration, EngineCosts
 from benchmarks.model.play import Site
 from benchmarks.model.samples import HeldOut, Measured
 from benchmarks.task import benchmark as task
-from benchmarks.task.modelled import TRIED, Case, Extrapolation
+from benchmarks.task.modelled import TRIED, ExtrapolationSettings, SiteCase
 from benchmarks.task.replay import Replay
 
 
@@ -20,10 +20,10 @@ async def known(_: Served) -> Measured:
 TINY_REPLAY = Replay(tasks=1, turns=3, scale=0.01, rounds=1, tools=0.001)
 TINY_TASK = task.TaskScale(
     TINY_REPLAY,
-    Extrapolation(
-        [Case("2 tasks on 1 engine", 2, Site(engines=1))],
-        [Case("2 tasks on a busy core", 2, Site(engines=1, cores=1))],
-        [Case("2 tasks otherwise", 2, Site(engines=1), TRIED.policies)],
+    ExtrapolationSettings(
+        [SiteCase("2 tasks on 1 engine", 2, Site(engines=1))],
+        [SiteCase("2 tasks on a busy core", 2, Site(engines=1, cores=1))],
+        [SiteCase("2 tasks otherwise", 2, Site(engines=1), TRIED.policies)],
         scale=0.001,
         workers=1,
     ),

@@ -20,7 +20,7 @@ class Point(BaseModel):
     y: float | None = None
 
 
-class Stage:
+class CallSignals:
     """What a test and the tools share."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Stage:
         self.ended = anyio.Event()
 
 
-def create_server(stage: Stage | None = None) -> MCPServer:
+def create_server(stage: CallSignals | None = None) -> MCPServer:
     """Return the server."""
-    stage = stage or Stage()
+    stage = stage or CallSignals()
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -85,7 +85,7 @@ def add_answers(server: MCPServer) -> None:
         return list(range(count))
 
 
-def add_conduct(server: MCPServer, stage: Stage) -> None:
+def add_conduct(server: MCPServer, stage: CallSignals) -> None:
     @server.tool()
     async def keep(value: dict[str, Any]) -> dict[str, Any]:
         stage.kept.append(value)

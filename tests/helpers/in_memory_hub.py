@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -49,36 +49,6 @@ class Pausing:
         finally:
             self.inside -= 1
         return text_result("done")
-
-
-class Running:
-    """Something that runs in a task of its own: `outcome` is its result or its error, None if it was cancelled."""
-
-    def __init__(self, tasks: anyio.abc.TaskGroup, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        self.outcome: Any = None
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
-        tasks.start_soon(self._run, function, args)
-
-    async def _run(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
-        with self._scope:
-            try:
-                self.outcome = await function(*args)
-            except Exception as exc:
-                self.outcome = exc
-        self._done.set()
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
-    def cancel(self) -> None:
-        self._scope.cancel()
-
-    async def wait(self) -> Any:
-        with anyio.fail_after(WAIT_TIMEOUT_S):
-            await self._done.wait()
-        return self.outcome
 
 
 def a_spec(name: str = "memory", **keys: Any) -> ServerSpec:

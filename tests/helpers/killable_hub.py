@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("killable_hub_program.py")
 
 
 @dataclass
-class HubProcess:
+class KillableHub:
     """A running hub: itself, its servers, and every process below it but a fork of its own."""
 
     process: Process
@@ -44,7 +44,7 @@ class HubProcess:
 @asynccontextmanager
 async def another_hub(
     state_dir: Path, *specs: ServerSpec, fork: bool = False, early: bool = False
-) -> AsyncIterator[HubProcess]:
+) -> AsyncIterator[KillableHub]:
     """Start killable_hub_program.py; leaving kills what is left of it."""
     servers = [spec.model_dump(exclude_unset=True) for spec in specs]
     environment = os.environ | {"PYTHONPATH": str(Path(toolhub.__file__).parents[1])}
@@ -58,7 +58,7 @@ async def another_hub(
         with anyio.fail_after(20):
             line = await anyio.to_thread.run_sync(popen.stdout.readline, abandon_on_cancel=True)
         told: dict[str, Any] = json.loads(line)
-        hub = HubProcess(
+        hub = KillableHub(
             Process.of(told["hub"]),
             [Process.of(pid) for pid in told["servers"]],
             Process.of(told["fork"]) if fork else None,

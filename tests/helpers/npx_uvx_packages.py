@@ -89,7 +89,7 @@ def variables(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "PATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
-class Running:
+class StartedPackage:
     """A server that has come up."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -112,12 +112,12 @@ class Running:
 
 
 @contextmanager
-def running(command: Command) -> Iterator[Running]:
+def running(command: Command) -> Iterator[StartedPackage]:
     """Run a command until the block is left; its end of stdin ends all of it."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     with subprocess.Popen([*command.argv], env=dict(command.env), cwd=command.cwd, text=True, **pipes) as process:
         try:
-            yield Running(process)
+            yield StartedPackage(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from llm_stand_in.model_server import ModelServer, open_model_server
-from loop_stage import Stage
+from loop_stage import LoopStage
 from toolhub_command import Shell
 
 
@@ -24,8 +24,8 @@ def other_server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def stage(server: ModelServer, tmp_path: Path) -> Stage:
-    return Stage(server, tmp_path)
+def stage(server: ModelServer, tmp_path: Path) -> LoopStage:
+    return LoopStage(server, tmp_path)
 
 
 @pytest.fixture

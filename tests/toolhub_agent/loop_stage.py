@@ -80,7 +80,7 @@ class NotingSink:
 
 
 @dataclass
-class Stage:
+class LoopStage:
     """What a test looks at when the agent has run."""
 
     server: ModelServer

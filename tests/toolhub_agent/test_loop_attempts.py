@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from llm_stand_in.answers import said
-from loop_stage import NotingTools, Stage, search, use
+from loop_stage import LoopStage, NotingTools, search, use
 from toolhub_agent.kv_hints import signals
 from toolhub_agent.tasklog import TaskLog
 
@@ -21,7 +21,7 @@ def ask(subtask: str) -> str:
     return use("search_and_browse", {"subtask": subtask}, server="agent-browsing")
 
 
-async def test_a_sub_agent_works_in_a_conversation_of_its_own_and_its_report_is_the_result(stage: Stage):
+async def test_a_sub_agent_works_in_a_conversation_of_its_own_and_its_report_is_the_result(stage: LoopStage):
     stage.settings |= SUB_AGENT
     stage.server.script(
         said(ask("find x")), said(search("x")), said("Done."), said("Report: x is 1."), said(r"\boxed{1}")
@@ -35,14 +35,14 @@ async def test_a_sub_agent_works_in_a_conversation_of_its_own_and_its_report_is_
     assert sessions[0] == sessions[4] and len(set(sessions[1:4])) == 1 and sessions[1] != sessions[0]
 
 
-async def test_tokens_of_sub_agents_are_counted(stage: Stage):
+async def test_tokens_of_sub_agents_are_counted(stage: LoopStage):
     stage.settings |= SUB_AGENT
     stage.server.script(said(ask("find x")), said("Done."), said("Report"), said(r"\boxed{1}"))
     result = await stage.run()
     assert result.usage.prompt_tokens == sum(counted.prompt for counted in stage.server.counted)
 
 
-async def test_sub_agents_of_one_turn_work_side_by_side(stage: Stage):
+async def test_sub_agents_of_one_turn_work_side_by_side(stage: LoopStage):
     stage.settings |= SUB_AGENT
     both = anyio.Event()
     seen: set[str] = set()
@@ -68,7 +68,7 @@ async def test_sub_agents_of_one_turn_work_side_by_side(stage: Stage):
     assert (await stage.run()).answer == "1"
 
 
-async def test_the_sub_agents_own_history_stands_in_the_log(stage: Stage):
+async def test_the_sub_agents_own_history_stands_in_the_log(stage: LoopStage):
     stage.settings |= SUB_AGENT
     stage.server.script(said(ask("find x")), said("Done."), said("Report"), said(r"\boxed{1}"))
     result = await stage.run()
@@ -77,14 +77,14 @@ async def test_the_sub_agents_own_history_stands_in_the_log(stage: Stage):
     assert list(document["sub_agent_message_history_sessions"]) == ["agent-browsing_1"]
 
 
-async def test_a_sub_agent_that_there_is_not_is_an_error_for_the_model(stage: Stage):
+async def test_a_sub_agent_that_there_is_not_is_an_error_for_the_model(stage: LoopStage):
     stage.settings |= SUB_AGENT
     stage.server.script(said(use("search_and_browse", {"subtask": ""}, server="agent-browsing")), said(r"\boxed{1}"))
     await stage.run()
     assert "'subtask' is missing" in stage.prompts[1][-1]["content"]
 
 
-async def test_an_attempt_that_ran_out_of_turns_is_discarded_whole(stage: Stage):
+async def test_an_attempt_that_ran_out_of_turns_is_discarded_whole(stage: LoopStage):
     stage.settings |= {"max_turns": 1, "discard_retries": 1}
     stage.server.script(said(search("a")), said(search("a")), said(r"\boxed{second}"))
     result = await stage.run()
@@ -93,14 +93,14 @@ async def test_an_attempt_that_ran_out_of_turns_is_discarded_whole(stage: Stage)
     assert stage.server.chats[0].headers["x-session-id"] != stage.server.chats[1].headers["x-session-id"]
 
 
-async def test_the_last_attempt_falls_back_to_an_answer_given_on_the_way(stage: Stage):
+async def test_the_last_attempt_falls_back_to_an_answer_given_on_the_way(stage: LoopStage):
     stage.settings |= {"max_turns": 1, "answer_attempts": 1}
     stage.server.script(said(r"perhaps \boxed{7} " + search("a")), said("no box"))
     result = await stage.run()
     assert (result.answer, result.status) == ("7", "success")
 
 
-async def test_a_prompt_that_outgrows_the_context_ends_the_work_and_is_answered(stage: Stage):
+async def test_a_prompt_that_outgrows_the_context_ends_the_work_and_is_answered(stage: LoopStage):
     stage.settings |= {"max_context_tokens": 5000, "sampling": {"max_tokens": 100}}
     stage.tools.answers["google_search"] = "word " * 20_000
     stage.server.script(said(search("a")), said(r"\boxed{short}"))
@@ -112,7 +112,7 @@ class Killed(BaseException):
     """Stands for the end of the process at that very place: nothing catches it."""
 
 
-async def test_a_task_goes_on_after_its_last_whole_turn(stage: Stage, tmp_path: Path):
+async def test_a_task_goes_on_after_its_last_whole_turn(stage: LoopStage, tmp_path: Path):
     stage.tools.answers["google_search"] = "found"
     stage.server.script(said(search("a")), said(search("b")), said(search("c")))
     log = TaskLog.create(tmp_path, "t1", description="Who?")
@@ -138,7 +138,7 @@ async def test_a_task_goes_on_after_its_last_whole_turn(stage: Stage, tmp_path: 
     assert [arguments["q"] for _, _, arguments in stage.tools.calls] == ["c"]
 
 
-async def test_a_resumed_task_still_knows_what_was_asked(stage: Stage, tmp_path: Path):
+async def test_a_resumed_task_still_knows_what_was_asked(stage: LoopStage, tmp_path: Path):
     stage.server.script(said(search("a")))
     stage.settings["max_turns"] = 1
     log = TaskLog.create(tmp_path, "t1", description="Who?")
@@ -152,7 +152,7 @@ async def test_a_resumed_task_still_knows_what_was_asked(stage: Stage, tmp_path:
     assert (await stage.run(log=resumed, resume_from=replay)).rollbacks == 1
 
 
-async def test_signals_tell_the_life_of_a_conversation_in_order(stage: Stage):
+async def test_signals_tell_the_life_of_a_conversation_in_order(stage: LoopStage):
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     await stage.run()
     kinds = [type(signal).__name__ for signal in stage.hints.signals]
@@ -171,7 +171,7 @@ async def test_signals_tell_the_life_of_a_conversation_in_order(stage: Stage):
     assert finished.prompt.endpoint == stage.server.url
 
 
-async def test_results_that_are_there_are_told_as_the_start_of_the_next_prompt(stage: Stage):
+async def test_results_that_are_there_are_told_as_the_start_of_the_next_prompt(stage: LoopStage):
     slow = anyio.Event()
 
     async def one_is_slow(arguments):
@@ -194,7 +194,7 @@ async def test_results_that_are_there_are_told_as_the_start_of_the_next_prompt(s
     assert stage.prompts[1][-1]["content"].startswith("found fast") and last.prompt is None
 
 
-async def test_a_cut_prompt_is_told_as_a_rewritten_history(stage: Stage):
+async def test_a_cut_prompt_is_told_as_a_rewritten_history(stage: LoopStage):
     stage.settings["keep_tool_result"] = 1
     stage.server.script(said(search("a")), said(search("b")), said(r"\boxed{x}"))
     await stage.run()

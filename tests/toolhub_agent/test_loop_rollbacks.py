@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 from llm_stand_in.answers import said
-from loop_stage import Stage, search, use
+from loop_stage import LoopStage, search, use
 from toolhub_agent.tasklog import read_log
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_turn_with_a_broken_call_is_sampled_again_without_a_word(stage: Stage):
+async def test_a_turn_with_a_broken_call_is_sampled_again_without_a_word(stage: LoopStage):
     broken = search("a").replace("</use_mcp_tool>", "")
     stage.server.script(said(broken), said(r"\boxed{x}"))
     result = await stage.run()
@@ -19,20 +19,20 @@ async def test_a_turn_with_a_broken_call_is_sampled_again_without_a_word(stage: 
     assert stage.prompts[0] == stage.prompts[1]
 
 
-async def test_an_unknown_tool_takes_the_turn_back(stage: Stage):
+async def test_an_unknown_tool_takes_the_turn_back(stage: LoopStage):
     stage.server.script(said(use("nope", {})), said(r"\boxed{x}"))
     result = await stage.run()
     assert result.rollbacks == 1 and stage.prompts[1] == stage.prompts[0]
 
 
-async def test_after_four_in_a_row_the_fifth_turn_stands(stage: Stage):
+async def test_after_four_in_a_row_the_fifth_turn_stands(stage: LoopStage):
     stage.server.script(*[said(use("nope", {}))] * 5, said(r"\boxed{x}"))
     result = await stage.run()
     assert (result.rollbacks, result.turns) == (4, 2)
     assert stage.prompts[5][-1]["content"] == "Unknown tool: nope"
 
 
-async def test_a_repeated_query_is_refused_before_it_is_sent_and_cuts_the_answer_short(stage: Stage):
+async def test_a_repeated_query_is_refused_before_it_is_sent_and_cuts_the_answer_short(stage: LoopStage):
     stage.server.script(
         said(search("a")), said(search("a"), "never sent", hold=True, after=1), said(search("b")), said(r"\boxed{x}")
     )
@@ -41,7 +41,7 @@ async def test_a_repeated_query_is_refused_before_it_is_sent_and_cuts_the_answer
     assert result.rollbacks == 1
 
 
-async def test_a_search_that_found_nothing_may_be_tried_again_in_the_same_words(stage: Stage):
+async def test_a_search_that_found_nothing_may_be_tried_again_in_the_same_words(stage: LoopStage):
     async def second_time(arguments):
         return '{"organic": []}' if len(stage.tools.calls) == 1 else '{"organic": [{"link": "a"}]}'
 
@@ -52,14 +52,14 @@ async def test_a_search_that_found_nothing_may_be_tried_again_in_the_same_words(
     assert "link" in stage.prompts[2][-1]["content"]
 
 
-async def test_a_backend_s_error_reaches_the_model_instead_of_costing_a_turn(stage: Stage):
+async def test_a_backend_s_error_reaches_the_model_instead_of_costing_a_turn(stage: LoopStage):
     stage.tools.answers["google_search"] = '{"success": false, "error": "no key", "results": []}'
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     result = await stage.run()
     assert result.rollbacks == 0 and "no key" in stage.prompts[1][-1]["content"]
 
 
-async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: Stage):
+async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: LoopStage):
     async def fail_after_the_search(arguments):
         while "google_search" not in stage.tools.finished:
             await anyio.sleep(0)
@@ -76,7 +76,7 @@ async def test_what_a_taken_back_turn_found_is_not_paid_for_twice(stage: Stage):
     assert [call.arguments for call in read_log(stage.log.path).main.calls] == [{"q": "a"}]
 
 
-async def test_what_was_found_before_a_turn_showed_itself_worthless_is_kept_too(stage: Stage):
+async def test_what_was_found_before_a_turn_showed_itself_worthless_is_kept_too(stage: LoopStage):
     found = anyio.Event()
 
     async def search_then_tell(arguments):
@@ -99,7 +99,7 @@ async def test_what_was_found_before_a_turn_showed_itself_worthless_is_kept_too(
     assert stage.prompts[3][-1]["content"] == "found b"
 
 
-async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage: Stage):
+async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage: LoopStage):
     cancelled = anyio.Event()
 
     async def forever(arguments):
@@ -114,6 +114,6 @@ async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage:
     assert cancelled.is_set() and result.answer == "x"
 
 
-async def test_a_refusal_is_sampled_again(stage: Stage):
+async def test_a_refusal_is_sampled_again(stage: LoopStage):
     stage.server.script(said("Given the time constraint I must stop."), said(r"\boxed{x}"))
     assert (await stage.run()).rollbacks == 1

@@ -7,7 +7,7 @@ import json
 import anyio
 import pytest
 from llm_stand_in.answers import called, cut, failed, said
-from loop_stage import Stage, search, use
+from loop_stage import LoopStage, search, use
 from toolhub_agent.agent import NO_ANSWER
 from toolhub_agent.kv_hints.signals import TurnFinished
 from toolhub_agent.types import EngineFields
@@ -15,7 +15,7 @@ from toolhub_agent.types import EngineFields
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_task_is_answered_with_what_its_tools_found(stage: Stage):
+async def test_a_task_is_answered_with_what_its_tools_found(stage: LoopStage):
     stage.server.script(said("Let me look. " + search("capital of France")), said(r"It is \boxed{Paris}."))
     result = await stage.run("What is the capital of France?")
     assert (result.status, result.answer, result.turns, result.tool_calls) == ("success", "Paris", 2, 1)
@@ -27,7 +27,7 @@ async def test_a_task_is_answered_with_what_its_tools_found(stage: Stage):
     assert found == {"role": "user", "content": 'google_search of {"q": "capital of France"}'}
 
 
-async def test_native_calls_go_into_history_with_their_ids_and_results(stage: Stage):
+async def test_native_calls_go_into_history_with_their_ids_and_results(stage: LoopStage):
     stage.settings["protocol"] = "native"
     calls = called(("search-google_search", {"q": "a"}), ("python-run_python_code", {"code_block": "1"}))
     stage.server.script(calls, said(r"\boxed{1}"))
@@ -43,7 +43,7 @@ async def test_native_calls_go_into_history_with_their_ids_and_results(stage: St
     assert [message["role"] for message in results] == ["tool", "tool"]
 
 
-async def test_each_turn_only_adds_to_the_prompt_of_the_one_before(stage: Stage):
+async def test_each_turn_only_adds_to_the_prompt_of_the_one_before(stage: LoopStage):
     turns = [said(search(f"query {number}")) for number in range(4)]
     stage.server.script(*turns, said(r"\boxed{x}"))
     await stage.run()
@@ -51,7 +51,7 @@ async def test_each_turn_only_adds_to_the_prompt_of_the_one_before(stage: Stage)
         assert after[: len(before)] == before
 
 
-async def test_calls_of_one_turn_run_together_and_their_results_keep_its_order(stage: Stage):
+async def test_calls_of_one_turn_run_together_and_their_results_keep_its_order(stage: LoopStage):
     first_runs, second_ran = anyio.Event(), anyio.Event()
 
     async def meet(arguments):
@@ -69,7 +69,7 @@ async def test_calls_of_one_turn_run_together_and_their_results_keep_its_order(s
     assert stage.prompts[1][-1]["content"] == "found first\nfound second"
 
 
-async def test_a_read_only_call_starts_while_the_model_still_writes(stage: Stage):
+async def test_a_read_only_call_starts_while_the_model_still_writes(stage: LoopStage):
     started = anyio.Event()
 
     async def begin(arguments):
@@ -92,7 +92,7 @@ async def test_a_read_only_call_starts_while_the_model_still_writes(stage: Stage
     assert (call["early"], call["turn"]) == (True, 1)
 
 
-async def test_a_call_that_waits_for_the_turn_s_end_is_logged_as_that_turn_s(stage: Stage):
+async def test_a_call_that_waits_for_the_turn_s_end_is_logged_as_that_turn_s(stage: LoopStage):
     stage.settings["eager"] = "none"
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     result = await stage.run()
@@ -102,13 +102,13 @@ async def test_a_call_that_waits_for_the_turn_s_end_is_logged_as_that_turn_s(sta
     assert [record["turn"] for record in calls] == [1, 1] and calls[0]["early"] is False
 
 
-async def test_a_call_in_the_wrong_server_s_name_reaches_the_right_one(stage: Stage):
+async def test_a_call_in_the_wrong_server_s_name_reaches_the_right_one(stage: LoopStage):
     stage.server.script(said(use("google_search", {"q": "a"}, server="tool-python")), said(r"\boxed{x}"))
     await stage.run()
     assert stage.tools.calls == [("search", "google_search", {"q": "a"})]
 
 
-async def test_arguments_that_are_no_object_become_an_error_for_the_model_and_reach_no_tool(stage: Stage):
+async def test_arguments_that_are_no_object_become_an_error_for_the_model_and_reach_no_tool(stage: LoopStage):
     stage.server.script(said(use("run_python_code", "[1, 2]", server="python")), said(r"\boxed{x}"))
     result = await stage.run()
     assert stage.tools.calls == [] and result.status == "success"
@@ -117,32 +117,32 @@ async def test_arguments_that_are_no_object_become_an_error_for_the_model_and_re
     assert told.count("failed. Error:") == 1
 
 
-async def test_what_a_foreign_tool_manager_raises_becomes_an_error_for_the_model(stage: Stage):
+async def test_what_a_foreign_tool_manager_raises_becomes_an_error_for_the_model(stage: LoopStage):
     stage.tools.answers["google_search"] = RuntimeError("broken pipe")
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     await stage.run()
     assert stage.prompts[1][-1]["content"] == "Tool call to google_search on search failed. Error: broken pipe"
 
 
-async def test_a_call_inside_the_model_s_thoughts_is_not_made(stage: Stage):
+async def test_a_call_inside_the_model_s_thoughts_is_not_made(stage: LoopStage):
     stage.server.script(said("<think>" + search("no") + "</think>" + search("yes")), said(r"\boxed{x}"))
     await stage.run()
     assert [arguments["q"] for _, _, arguments in stage.tools.calls] == ["yes"]
 
 
-async def test_without_a_boxed_answer_the_model_is_asked_for_one(stage: Stage):
+async def test_without_a_boxed_answer_the_model_is_asked_for_one(stage: LoopStage):
     stage.server.script(said("I think it is 4."), said(r"\boxed{4}"))
     result = await stage.run()
     assert result.answer == "4" and "\\boxed{}" in stage.prompts[1][-1]["content"]
 
 
-async def test_a_task_without_any_answer_fails_in_miroflow_s_words(stage: Stage):
+async def test_a_task_without_any_answer_fails_in_miroflow_s_words(stage: LoopStage):
     stage.server.usual = lambda seen: said("no idea")
     result = await stage.run()
     assert (result.status, result.answer) == ("failed", NO_ANSWER)
 
 
-async def test_when_the_turns_are_used_up_the_last_result_is_kept_for_the_answer(stage: Stage):
+async def test_when_the_turns_are_used_up_the_last_result_is_kept_for_the_answer(stage: LoopStage):
     stage.settings["max_turns"] = 2
     stage.server.script(said(search("a")), said(search("b")), said(r"\boxed{late}"))
     result = await stage.run()
@@ -150,7 +150,7 @@ async def test_when_the_turns_are_used_up_the_last_result_is_kept_for_the_answer
     assert any('"q": "b"' in message["content"] for message in stage.prompts[2])
 
 
-async def test_only_the_last_results_stay_in_the_prompt(stage: Stage):
+async def test_only_the_last_results_stay_in_the_prompt(stage: LoopStage):
     stage.settings["keep_tool_result"] = 1
     stage.server.script(*(said(search(f"q{number}")) for number in range(3)), said(r"\boxed{x}"))
     await stage.run()
@@ -158,20 +158,20 @@ async def test_only_the_last_results_stay_in_the_prompt(stage: Stage):
     assert results == ["Tool result is omitted to save tokens."] * 2 + ['google_search of {"q": "q2"}']
 
 
-async def test_an_answer_that_breaks_off_is_asked_for_again(stage: Stage):
+async def test_an_answer_that_breaks_off_is_asked_for_again(stage: LoopStage):
     stage.server.script(cut("a ", "b ", after=1), said(r"\boxed{whole}"))
     result = await stage.run()
     assert result.answer == "whole" and result.turns == 1
 
 
-async def test_a_model_that_refuses_the_request_ends_the_task_with_its_reason(stage: Stage):
+async def test_a_model_that_refuses_the_request_ends_the_task_with_its_reason(stage: LoopStage):
     stage.server.usual = lambda seen: failed(401, "bad key")
     result = await stage.run()
     assert result.status == "failed" and result.stopped == "llm_failed" and "bad key" in (result.error or "")
     assert len(stage.server.chats) == 1
 
 
-async def test_a_cut_off_answer_is_sampled_again_with_more_room(stage: Stage):
+async def test_a_cut_off_answer_is_sampled_again_with_more_room(stage: LoopStage):
     stage.settings["sampling"] = {"max_tokens": 100}
     stage.server.script(said("a long", finish_reason="length"), said(r"\boxed{x}"))
     result = await stage.run()
@@ -180,7 +180,7 @@ async def test_a_cut_off_answer_is_sampled_again_with_more_room(stage: Stage):
     assert stage.prompts[0] == stage.prompts[1]
 
 
-async def test_events_tell_the_task_in_miroflow_s_order(stage: Stage):
+async def test_events_tell_the_task_in_miroflow_s_order(stage: LoopStage):
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     await stage.run()
     assert stage.sink.events[-1] is None
@@ -193,7 +193,7 @@ async def test_events_tell_the_task_in_miroflow_s_order(stage: Stage):
     assert [list(data["tool_input"]) for data in real] == [["q"], ["result"]]
 
 
-async def test_the_log_tells_the_whole_task_in_miroflow_s_form(stage: Stage):
+async def test_the_log_tells_the_whole_task_in_miroflow_s_form(stage: LoopStage):
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     result = await stage.run("Who?")
     assert result.log is not None
@@ -203,7 +203,7 @@ async def test_the_log_tells_the_whole_task_in_miroflow_s_form(stage: Stage):
     assert [message["role"] for message in history] == ["user", "assistant", "user", "assistant"]
 
 
-async def test_a_hidden_tool_is_neither_shown_nor_called(stage: Stage):
+async def test_a_hidden_tool_is_neither_shown_nor_called(stage: LoopStage):
     stage.settings["hidden_tools"] = ["search/google_search"]
     stage.server.script(said(search("a")), said(r"\boxed{x}"))
     result = await stage.run()
@@ -211,7 +211,7 @@ async def test_a_hidden_tool_is_neither_shown_nor_called(stage: Stage):
     assert stage.tools.calls == [] and result.rollbacks == 1
 
 
-async def test_what_hints_ask_to_send_along_is_sent_with_the_request(stage: Stage):
+async def test_what_hints_ask_to_send_along_is_sent_with_the_request(stage: LoopStage):
     class Adding(type(stage.hints)):
         def engine_fields(self, session, endpoint):
             return EngineFields(headers={"x-hint": "1"}, body={"vllm_xargs": {"pin_ttl_s": 5.0}})
@@ -223,7 +223,7 @@ async def test_what_hints_ask_to_send_along_is_sent_with_the_request(stage: Stag
     assert asked.headers["x-hint"] == "1" and asked.body["vllm_xargs"] == {"pin_ttl_s": 5.0}
 
 
-async def test_the_prompt_told_to_hints_has_everything_that_shapes_it(stage: Stage):
+async def test_the_prompt_told_to_hints_has_everything_that_shapes_it(stage: LoopStage):
     stage.settings |= {"protocol": "native", "sampling": {"extra_body": {"chat_template_kwargs": {"thinking": True}}}}
     stage.server.script(called(("search-google_search", {"q": "a"})), said(r"\boxed{x}"))
     await stage.run()

@@ -15,14 +15,14 @@ import typer
 
 from toolhub import __version__
 from toolhub.cli.complete import complete_server, complete_tool
-from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, Group, command
+from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, GroupWithExamples, command
 from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
 from toolhub.extensions import find_extension, find_extensions
 
 app = typer.Typer(
     name="toolhub",
-    cls=Group,
+    cls=GroupWithExamples,
     invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -146,7 +146,7 @@ def demo(
         _work("demo").run(agents, as_json)
 
 
-config_app = typer.Typer(cls=Group, invoke_without_command=True, rich_markup_mode=None)
+config_app = typer.Typer(cls=GroupWithExamples, invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config", rich_help_panel=START, epilog="toolhub config schema > hub.schema.json")
 
 

@@ -33,12 +33,12 @@ def _group_of(command: Any) -> str:
     return command.rich_help_panel if command.rich_help_panel in GROUPS else OTHER
 
 
-class Command(TyperCommand):
+class CommandWithExamples(TyperCommand):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         _write_examples(self, formatter)
 
 
-class Group(TyperGroup):
+class GroupWithExamples(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands before the options, because they are what a reader looks for."""
         self.format_commands(ctx, formatter)
@@ -62,4 +62,4 @@ class Group(TyperGroup):
 
 def command(app: typer.Typer, group: str, *examples: str, name: str | None = None, **settings: Any) -> Callable[[F], F]:
     """Decorate the function of a command. The first paragraph of its docstring is its line in the list of commands."""
-    return app.command(name, cls=Command, rich_help_panel=group, epilog="\n".join(examples), **settings)
+    return app.command(name, cls=CommandWithExamples, rich_help_panel=group, epilog="\n".join(examples), **settings)

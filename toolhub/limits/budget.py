@@ -41,7 +41,7 @@ class Evictable(Protocol):
 
 
 @dataclass(eq=False)
-class _Waiter:
+class _WaitingStart:
     wakeup: anyio.Event = field(default_factory=anyio.Event)
     is_in: bool = False
 
@@ -68,7 +68,7 @@ class Budget:
         self._limits = (processes, memory_bytes, open_files)
         self._slots = slots
         self._owners = owners
-        self._waiting: FairQueue[_Waiter] = FairQueue()
+        self._waiting: FairQueue[_WaitingStart] = FairQueue()
         self._ending: set[Evictable] = set()
         self._refusals = 0
 
@@ -93,7 +93,7 @@ class Budget:
             self.check()
 
     async def _wait(self, server: str, share_key: FairShareKey, timeout: float) -> None:
-        waiter = _Waiter()
+        waiter = _WaitingStart()
         ticket = self._waiting.push(waiter, share_key)
         try:
             with anyio.move_on_after(timeout):

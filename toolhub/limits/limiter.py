@@ -40,7 +40,7 @@ class WaitStats:
 
 
 @dataclass(eq=False)
-class _Waiter:
+class _WaitingCall:
     share_key: FairShareKey
     wakeup: anyio.Event = field(default_factory=anyio.Event)
     outcome: Literal["admitted", "shed"] | None = None
@@ -59,7 +59,7 @@ class ConcurrencyLimiter:
         self.adaptive = adaptive
         self._limit = limit
         self._queue = queue
-        self._waiting: FairQueue[_Waiter] = FairQueue()
+        self._waiting: FairQueue[_WaitingCall] = FairQueue()
         self._refusals = 0
         self._waits = 0
         self._waited_s = 0.0
@@ -94,7 +94,7 @@ class ConcurrencyLimiter:
         """
         began = anyio.current_time()
         self._refuse_if_too_late(share_key, deadline - began)
-        waiter = _Waiter(share_key)
+        waiter = _WaitingCall(share_key)
         ticket = self._waiting.push(waiter, share_key)
         self._waits += 1
         try:
@@ -109,7 +109,7 @@ class ConcurrencyLimiter:
                 share_key, f"its queue of {self._queue} calls is full, and your task queued most of them"
             )
 
-    async def _turn(self, waiter: _Waiter) -> None:
+    async def _turn(self, waiter: _WaitingCall) -> None:
         while waiter.outcome is None:
             with anyio.move_on_after(self._pause_left() or None):
                 await waiter.wakeup.wait()
@@ -117,7 +117,7 @@ class ConcurrencyLimiter:
                 waiter.wakeup = anyio.Event()
             self.admit()
 
-    def _give_up(self, waiter: _Waiter, ticket: Ticket) -> None:
+    def _give_up(self, waiter: _WaitingCall, ticket: Ticket) -> None:
         if waiter.outcome == "admitted":  # it was cancelled in the moment in which it was admitted
             self.leave()
         else:

@@ -14,13 +14,13 @@ from toolhub.model import Json
 from toolhub.serve.responses import json_response
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     # pydantic would keep the latest 16,384 strings of all bodies: ids of tasks and texts that never come again. They
     # lie between what is freed, so that a hub could return little of the memory of a busy hour.
     model_config = ConfigDict(extra="forbid", frozen=True, cache_strings="keys")
 
 
-class OpenTask(Body):
+class OpenTask(RequestBody):
     """A task to open. It ends by DELETE, with the hub, or when its client is silent for longer than its lease."""
 
     id: str | None = None
@@ -43,7 +43,7 @@ class OpenTask(Body):
     """The task's share of scarce capacity, relative to the other tasks of its run."""
 
 
-class CallTool(Body):
+class CallTool(RequestBody):
     """One tool call. `timeout_s` covers everything, also the time in queues."""
 
     server: str
@@ -56,7 +56,7 @@ class CallTool(Body):
     """Null: the server's `call_timeout_s`, or the tool's."""
 
 
-_BODIES: dict[str, type[Body]] = {"open_task": OpenTask, "call": CallTool}
+_BODIES: dict[str, type[RequestBody]] = {"open_task": OpenTask, "call": CallTool}
 _ERROR = {
     "type": "object",
     "required": ["error"],

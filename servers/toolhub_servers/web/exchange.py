@@ -17,7 +17,7 @@ import httpcore2
 from toolhub_servers.web.errors import Unreachable
 from toolhub_servers.web.pool import Connection, Pool, connection_of
 from toolhub_servers.web.request import OutgoingRequest, is_redirect
-from toolhub_servers.web.response import Body, read_body
+from toolhub_servers.web.response import ResponseBody, read_body
 
 _NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.UnsupportedProtocol)
 # A read may raise the last three if another task closes the connection.
@@ -46,7 +46,7 @@ class RawResponse:
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    body: Body
+    body: ResponseBody
 
     def header(self, name: str) -> str:
         return self.fields().get(name, "")
@@ -72,7 +72,7 @@ async def exchange(pool: Pool, request: OutgoingRequest, *, connect_s: float, ma
     )
     try:
         async with _open_response(pool, wire_request) as response:
-            head = RawResponse(response.status, response.headers, Body(b"", False, 0))
+            head = RawResponse(response.status, response.headers, ResponseBody(b"", False, 0))
             async with aclosing(response.aiter_stream()) as chunks:
                 if is_redirect(head.status, head.headers):
                     body = await read_body(chunks, "identity", _PASSING_BYTES)  # not used

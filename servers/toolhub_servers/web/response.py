@@ -45,7 +45,7 @@ _OVERHEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ResponseBody:
     """received: how many bytes were read for it."""
 
     data: bytes
@@ -53,7 +53,7 @@ class Body:
     received: int
 
 
-async def read_body(chunks: AsyncIterable[bytes], encoding: str, limit: int) -> Body:
+async def read_body(chunks: AsyncIterable[bytes], encoding: str, limit: int) -> ResponseBody:
     """Return at most `limit` decoded bytes. Raises ValueError if they are not what `encoding` (a header) says."""
     decoder = make_decoder(encoding)
     # A BytesIO lends its buffer to `getvalue()`; joining a list would need twice the memory for a moment.
@@ -64,13 +64,13 @@ async def read_body(chunks: AsyncIterable[bytes], encoding: str, limit: int) -> 
             room = limit - data.tell()
             data.write(piece[:room])
             if len(piece) > room:
-                return Body(data.getvalue(), True, received)
+                return ResponseBody(data.getvalue(), True, received)
             if len(piece) == _STEP_BYTES:
                 await anyio.lowlevel.checkpoint()
         if received > limit + _OVERHEAD_BYTES:
-            return Body(data.getvalue(), True, received)
+            return ResponseBody(data.getvalue(), True, received)
     decoder.finish()
-    return Body(data.getvalue(), False, received)
+    return ResponseBody(data.getvalue(), False, received)
 
 
 class Plain:

@@ -27,7 +27,7 @@ _RUNNING = pytest.StashKey["Site"]()
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenPageRequest:
     """One request. target: path and query; headers: names in lower case."""
 
     method: str
@@ -49,7 +49,7 @@ class Site:
     def reset(self) -> None:
         """Let go of everything and begin anew, at the same address."""
         self.release()
-        self.seen: list[Seen] = []
+        self.seen: list[SeenPageRequest] = []
         self.jina = standins.Script(standins.jina_page)
         self.chat = standins.Script(standins.usual_completion)
         self.sent_bytes = 0
@@ -70,7 +70,7 @@ class Site:
     def chat_url(self) -> str:
         return f"{self.url}/v1/chat/completions"
 
-    def asked(self, path: str) -> list[Seen]:
+    def asked(self, path: str) -> list[SeenPageRequest]:
         """The requests whose target begins with that."""
         return [seen for seen in self.seen if seen.target.startswith(path)]
 
@@ -105,7 +105,7 @@ class Site:
         raw = request.scope["raw_path"].decode("ascii", "replace")
         query = request.scope["query_string"].decode("ascii", "replace")
         target = f"{raw}?{query}" if query else raw
-        self.seen.append(Seen(request.method, target, dict(request.headers), body))
+        self.seen.append(SeenPageRequest(request.method, target, dict(request.headers), body))
         return body
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from builtin_tools import Stage, create_server
+from builtin_tools import CallSignals, create_server
 from mcp import ClientSession, MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.memory import create_client_server_memory_streams
@@ -50,7 +50,7 @@ CALLS: list[tuple[str, Json]] = [
 
 
 @asynccontextmanager
-async def opened(stage: Stage | None = None) -> AsyncIterator[McpChannel]:
+async def opened(stage: CallSignals | None = None) -> AsyncIterator[McpChannel]:
     spec = parse_server("lean", {"builtin": "builtin_tools:create_server", "options": {"stage": stage}})
     with anyio.fail_after(10):
         async with open_builtin(spec) as channel:
@@ -107,7 +107,7 @@ async def test_an_answer_is_plain_json_and_nothing_else() -> None:
 
 
 async def test_what_the_caller_does_to_its_arguments_afterwards_does_not_reach_the_tool() -> None:
-    stage = Stage()
+    stage = CallSignals()
     arguments: dict[str, Any] = {"value": {"list": [1], "inner": {"key": "sent"}}}
     async with opened(stage) as channel:
         await channel.call_tool("keep", arguments)
@@ -117,7 +117,7 @@ async def test_what_the_caller_does_to_its_arguments_afterwards_does_not_reach_t
 
 
 async def test_what_the_tool_does_to_its_arguments_does_not_reach_the_caller() -> None:
-    stage, arguments = Stage(), {"value": {"list": [1]}}
+    stage, arguments = CallSignals(), {"value": {"list": [1]}}
     async with opened(stage) as channel:
         await channel.call_tool("keep", arguments)
         stage.kept[0]["list"].append("the tool's")
@@ -125,7 +125,7 @@ async def test_what_the_tool_does_to_its_arguments_does_not_reach_the_caller() -
 
 
 async def test_what_is_done_to_a_result_does_not_reach_the_tool() -> None:
-    stage = Stage()
+    stage = CallSignals()
     async with opened(stage) as channel:
         result = await channel.call_tool("keep", {"value": {"list": [1]}})
         result["structuredContent"]["list"].append("the caller's")
@@ -161,7 +161,7 @@ async def test_a_raising_listener_costs_the_call_nothing(caplog: pytest.LogCaptu
 
 
 async def test_a_cancelled_call_cancels_its_tool() -> None:
-    stage = Stage()
+    stage = CallSignals()
     async with opened(stage) as channel:
         async with anyio.create_task_group() as callers:
             callers.start_soon(channel.call_tool, "waits_for_ever", {})
@@ -172,7 +172,7 @@ async def test_a_cancelled_call_cancels_its_tool() -> None:
 
 
 async def test_a_tool_that_resists_cancellation_does_not_keep_its_caller() -> None:
-    stage = Stage()
+    stage = CallSignals()
     async with opened(stage) as channel:
         async with anyio.create_task_group() as callers:
             callers.start_soon(channel.call_tool, "resists", {})
@@ -183,7 +183,7 @@ async def test_a_tool_that_resists_cancellation_does_not_keep_its_caller() -> No
 
 
 async def test_the_end_of_the_conversation_is_the_end_of_a_call_in_it() -> None:
-    stage = Stage()
+    stage = CallSignals()
     async with anyio.create_task_group() as callers:
 
         async def call(channel: McpChannel) -> None:
@@ -206,7 +206,7 @@ async def test_a_tool_sees_the_context_of_its_caller() -> None:
         def append(self, value: Any) -> None:
             seen.append(whose.get())
 
-    stage = Stage()
+    stage = CallSignals()
     stage.kept = Kept()
     async with opened(stage) as channel:
         whose.set("the caller's")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toolhub.config import Config, load_config
@@ -260,7 +260,6 @@ words = st.sampled_from(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(words | st.text(max_size=3)).map("".join), st.sampled_from(["fuzz.yaml", "fuzz.json"]))
 def test_any_text_is_a_configuration_or_a_config_error(
     tmp_path_factory: pytest.TempPathFactory, text: str, name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from task_values import BAD_VALUES
 
@@ -206,7 +206,6 @@ def test_task_variables_outside_of_servers_are_refused() -> None:
         parse_config({"hub": {"host": "${task.id}"}}, environ={})
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.text())
 def test_escaping_makes_any_text_literal(text: str) -> None:
     escaped = text.replace("${", "$${")
@@ -221,7 +220,6 @@ pieces = st.one_of(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(pieces), st.fixed_dictionaries({"id": allowed, "run": allowed, "a.b-c": allowed}))
 def test_any_mix_of_references_arrives_as_the_sum_of_its_parts(
     parts: list[str | FromEnvironment | TaskVariable], values: dict[str, str]

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -133,7 +133,6 @@ def tree(places: list[tuple[str, ...]], value: str) -> dict[str, Any]:
     return root
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(
     st.lists(st.sampled_from(PLACES), min_size=1, max_size=8),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
@@ -150,7 +149,6 @@ def test_no_value_of_the_environment_appears_in_an_error(
         assert error.__cause__ is None
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(st.text(min_size=6).filter(str.strip), st.sampled_from(["${S}", "--k=${S}", "${task.id}${S}"]))
 def test_no_value_of_the_environment_appears_in_a_repr(secret: str, written: str) -> None:
     secret = f"s3cr3t{secret}"

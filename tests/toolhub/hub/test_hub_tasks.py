@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from in_memory_hub import WAIT_TIMEOUT_S, Pausing, Running, a_hub, a_spec, echo
+from in_memory_hub import WAIT_TIMEOUT_S, Pausing, a_hub, a_spec, echo
+from running import Running
 from task_values import BAD_VALUES
 
 from toolhub import ConfigError, Hub, HubClosed, Overloaded, StartError, TaskClosed, ToolNotFound

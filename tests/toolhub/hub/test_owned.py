@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from in_memory_hub import WAIT_TIMEOUT_S, Running
+from in_memory_hub import WAIT_TIMEOUT_S
+from running import Running
 
 from toolhub.owned import hold
 

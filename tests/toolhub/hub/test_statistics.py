@@ -6,7 +6,8 @@ import dataclasses
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_hub, echo
+from in_memory_hub import Pausing, a_hub, echo
+from running import Running
 
 from toolhub import ToolNotFound
 from toolhub.channel.memory import MemoryServer

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_hub, echo, virtual_time
+from in_memory_hub import Pausing, a_hub, echo, virtual_time
+from running import Running
 
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.errors import CallTimeout, Overloaded

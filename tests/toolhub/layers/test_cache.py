@@ -13,7 +13,8 @@ import pytest
 from equal_calls import ACT, READ, SET, AServer, ATask, Work, an_answer, open_coalescer
 from hypothesis import given
 from hypothesis import strategies as st
-from in_memory_hub import Running, a_spec
+from in_memory_hub import a_spec
+from running import Running
 
 from toolhub.errors import StartError
 from toolhub.layers.cache import Caches, Store

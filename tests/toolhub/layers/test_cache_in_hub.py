@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_hub, echo, virtual_time
+from in_memory_hub import Pausing, a_hub, echo, virtual_time
+from running import Running
 
 from toolhub import CallTimeout, Hub, Overloaded, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result

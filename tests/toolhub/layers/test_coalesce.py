@@ -7,7 +7,8 @@ import random
 import anyio
 import pytest
 from equal_calls import ACT, READ, SET, AServer, ATask, Work, an_answer, open_coalescer
-from in_memory_hub import Running, a_spec, virtual_time
+from in_memory_hub import a_spec, virtual_time
+from running import Running
 
 from toolhub.errors import CallTimeout, Overloaded, SessionLost
 from toolhub.model import CoalesceStatistics

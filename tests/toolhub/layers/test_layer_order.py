@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_hub, echo
+from in_memory_hub import Pausing, a_hub, echo
+from running import Running
 
 from toolhub import Overloaded, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result

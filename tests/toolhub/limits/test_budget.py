@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from in_memory_hub import WAIT_TIMEOUT_S, Running, a_hub, echo, virtual_time
+from in_memory_hub import WAIT_TIMEOUT_S, a_hub, echo, virtual_time
+from running import Running
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import Overloaded

@@ -10,7 +10,8 @@ import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from in_memory_hub import WAIT_TIMEOUT_S, Running, a_call, virtual_time
+from in_memory_hub import WAIT_TIMEOUT_S, a_call, virtual_time
+from running import Running
 
 from toolhub.errors import Overloaded
 from toolhub.layers.admission import admission

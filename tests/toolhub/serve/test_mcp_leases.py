@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Running, a_hub, echo, virtual_time
+from in_memory_hub import a_hub, echo, virtual_time
+from running import Running
 
 from toolhub import Hub
 from toolhub.channel.memory import MemoryServer, text_result

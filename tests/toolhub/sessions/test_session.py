@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_call, a_spec, echo
+from in_memory_hub import Pausing, a_call, a_spec, echo
+from running import Running
 
 from toolhub.channel.base import ChannelClosed, ExitInfo, OpenFailed, Refused
 from toolhub.channel.memory import MemoryServer, text_result

@@ -6,7 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Pausing, Running, a_hub, a_spec, echo
+from in_memory_hub import Pausing, a_hub, a_spec, echo
+from running import Running
 
 from toolhub import SessionLost, StartError
 from toolhub.channel.memory import MemoryServer

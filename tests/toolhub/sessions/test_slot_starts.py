@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from in_memory_hub import WAIT_TIMEOUT_S, Pausing, Running, a_call, call, echo, open_slot
+from in_memory_hub import WAIT_TIMEOUT_S, Pausing, a_call, call, echo, open_slot
+from running import Running
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import HubClosed, SessionLost, StartError

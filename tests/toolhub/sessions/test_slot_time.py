@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import Running, call, echo, open_slot, virtual_time
+from in_memory_hub import call, echo, open_slot, virtual_time
+from running import Running
 
 from toolhub.channel.memory import MemoryServer
 from toolhub.errors import CircuitOpen, StartError

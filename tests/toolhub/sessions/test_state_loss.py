@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 import pytest
-from in_memory_hub import Pausing, Running, a_call, a_hub, call, echo, open_slot
+from in_memory_hub import Pausing, a_call, a_hub, call, echo, open_slot
+from running import Running
 
 from toolhub.channel.base import ChannelClosed
 from toolhub.channel.memory import MemoryServer

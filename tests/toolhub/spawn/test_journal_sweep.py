@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from killable_hub import HubProcess, another_hub
+from killable_hub import KillableHub, another_hub
 from real_processes import PYTHON, HubFactory, Process, eventually, fixture, is_supervisor, noted, pid_of
 
 from toolhub.spawn.journal import Journal, open_journal, sweep
@@ -41,7 +41,7 @@ def entry(process: Process, started: str | None = None) -> str:
     return json.dumps({"pid": process.pid, "start_time": started or process.started, "name": "x"})
 
 
-def kill_all_that_could_clean_up(hub: HubProcess) -> None:
+def kill_all_that_could_clean_up(hub: KillableHub) -> None:
     """Hub, supervisor and shims: stopped first, so that none has time to do its duty."""
     helpers = [hub.process, *(process for process in hub.all if is_supervisor(process.pid))]
     assert len(helpers) == 2 + len(hub.servers)

@@ -9,7 +9,7 @@ from toolhub_agent.llm.endpoint_pool import LONGEST_BACKOFF_S, EndpointRouter, r
 URLS = ("http://a/v1", "http://b/v1", "http://c/v1")
 
 
-class Stage:
+class RouterStage:
     def __init__(self) -> None:
         self.time = 0.0
         self.loads = dict.fromkeys(URLS, 0)
@@ -24,8 +24,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> RouterStage:
+    return RouterStage()
 
 
 def test_a_conversation_stays_at_its_home_up_to_the_spill_load(stage):

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-class Stage:
+class ScraperStage:
     """An engine whose page is `page`; None: it does not answer."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> ScraperStage:
+    return ScraperStage()
 
 
 def page(text: str, status: int = 200) -> httpx2.Response:

@@ -27,7 +27,7 @@ TASK = [{"role": "system", "content": "You search. " * 20}, {"role": "user", "co
 
 
 @dataclass
-class Stage:
+class ProxyStage:
     """url: of the proxy, as a client's base_url."""
 
     hub: Hub
@@ -91,7 +91,9 @@ def xml_call(**arguments: Any) -> str:
 
 
 @asynccontextmanager
-async def open_stage(*servers: ModelServer, folder: Path, token: str | None = None, **llm: Any) -> AsyncIterator[Stage]:
+async def open_stage(
+    *servers: ModelServer, folder: Path, token: str | None = None, **llm: Any
+) -> AsyncIterator[ProxyStage]:
     """llm: more of the section. The hub has one tool, `tools/search`, see llm_proxy_tools."""
     hints = {"mode": "on", "min_prefix_tokens": 1, "lead_time_s": 0} | llm.pop("hints", {})
     section = {"endpoints": [server.url for server in servers], "hints": hints} | llm
@@ -114,7 +116,7 @@ async def open_stage(*servers: ModelServer, folder: Path, token: str | None = No
                 while not server.started:
                     await anyio.sleep(0.001)
             try:
-                yield Stage(hub, proxy, f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+                yield ProxyStage(hub, proxy, f"http://127.0.0.1:{listener.getsockname()[1]}", token)
             finally:
                 application.end_requests()
                 server.should_exit = True

@@ -102,4 +102,4 @@ class PinsAndRequests(RuleBasedStateMachine):
 
 
 TestPinsAndRequests = PinsAndRequests.TestCase
-TestPinsAndRequests.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPinsAndRequests.settings = settings(max_examples=150, stateful_step_count=30)

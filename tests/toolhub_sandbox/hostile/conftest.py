@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from hostile_stage import Stage, assert_well, cheap_for_the_hub, patience, processes, settings
+from hostile_stage import HostileStage, assert_well, cheap_for_the_hub, patience, processes, settings
 from real_processes import eventually
 from toolhub_sandbox import Sandbox, Sandboxes
 
@@ -36,14 +36,14 @@ async def neighbour(sandboxes: Sandboxes) -> Sandbox:
 
 
 @pytest.fixture
-async def stage(sandboxes: Sandboxes, neighbour: Sandbox) -> AsyncIterator[Stage]:
+async def stage(sandboxes: Sandboxes, neighbour: Sandbox) -> AsyncIterator[HostileStage]:
     before = frozenset(processes())
     opened = len(os.listdir("/proc/self/fd"))
     scope = sandboxes.for_owner("villain")
     with patience():
         box = await scope.create()
     with cheap_for_the_hub(_LEFT_BYTES):
-        yield Stage(sandboxes, scope, box, neighbour, before)
+        yield HostileStage(sandboxes, scope, box, neighbour, before)
         with patience():
             await scope.aclose()
     await assert_well(neighbour)

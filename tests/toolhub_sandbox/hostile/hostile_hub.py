@@ -66,7 +66,7 @@ async def main() -> None:
 
 
 @dataclass
-class HubProcess:
+class HostileHub:
     """A running hub, and everything below it but a fork of its own."""
 
     process: Any
@@ -82,7 +82,7 @@ class HubProcess:
 @asynccontextmanager
 async def hub_process(
     *, sandboxes: int, code: str = "None", busy: str = "None", fork: bool = False, **keys: Any
-) -> AsyncIterator[HubProcess]:
+) -> AsyncIterator[HostileHub]:
     """Start this file as a program; leaving kills what is left of it."""
     from hostile_stage import settings
     from real_processes import Process, below
@@ -100,7 +100,7 @@ async def hub_process(
         with anyio.fail_after(30):
             line = await anyio.to_thread.run_sync(popen.stdout.readline, abandon_on_cancel=True)
         told = json.loads(line)
-        hub = HubProcess(Process.of(told["hub"]), told, Process.of(told["fork"]) if fork else None)
+        hub = HostileHub(Process.of(told["hub"]), told, Process.of(told["fork"]) if fork else None)
         hub.all = [process for process in below(told["hub"]) if process != hub.fork]
         yield hub
     finally:

@@ -121,7 +121,7 @@ def cheap_for_the_hub(most: int = HUB_BYTES) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Stage:
+class HostileStage:
     """One sandbox for the villain, `box`, beside one of somebody else."""
 
     sandboxes: Sandboxes

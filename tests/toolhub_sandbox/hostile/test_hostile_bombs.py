@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hostile_stage import MIB, SMALL, TRIES, Stage, cheap_for_the_hub, patience, tried, value
+from hostile_stage import MIB, SMALL, TRIES, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import SandboxLost
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ while True:
 """
 
 
-async def test_a_python_fork_bomb_ends_at_its_timeout(stage: Stage) -> None:
+async def test_a_python_fork_bomb_ends_at_its_timeout(stage: HostileStage) -> None:
     with patience():
         try:
             done = await stage.box.exec_code(FORK_BOMB, timeout=1)
@@ -33,7 +33,7 @@ async def test_a_python_fork_bomb_ends_at_its_timeout(stage: Stage) -> None:
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_a_fork_bomb_stays_below_its_limit_of_processes(stage: Stage) -> None:
+async def test_a_fork_bomb_stays_below_its_limit_of_processes(stage: HostileStage) -> None:
     with patience():
         born = await tried(
             stage.box,
@@ -55,14 +55,16 @@ failed, len(children)
     assert LIMIT - 5 < born[1] <= LIMIT
 
 
-async def test_a_forked_child_that_reaches_the_end_of_its_cell_does_not_answer_for_its_parent(stage: Stage) -> None:
+async def test_a_forked_child_that_reaches_the_end_of_its_cell_does_not_answer_for_its_parent(
+    stage: HostileStage,
+) -> None:
     with patience():
         assert await value(stage.box, "import os\npid = os.fork()\npid > 0") is True
         assert await value(stage.box, "os.waitpid(pid, 0)[1]") == 0
         assert [await value(stage.box, str(number)) for number in range(20)] == list(range(20))
 
 
-async def test_a_bash_fork_bomb_in_the_background_ends_with_the_sandbox(stage: Stage) -> None:
+async def test_a_bash_fork_bomb_in_the_background_ends_with_the_sandbox(stage: HostileStage) -> None:
     with patience():
         await stage.box.run_command("bomb() { bomb | bomb & }; bomb", timeout=2)
         assert len(stage.its_processes) < LIMIT + 10
@@ -70,7 +72,7 @@ async def test_a_bash_fork_bomb_in_the_background_ends_with_the_sandbox(stage: S
     # that nothing is left of it, the fixture checks
 
 
-async def test_a_bash_fork_bomb_in_the_foreground_ends_at_its_timeout(stage: Stage) -> None:
+async def test_a_bash_fork_bomb_in_the_foreground_ends_at_its_timeout(stage: HostileStage) -> None:
     with patience():
         try:
             done = await stage.box.run_command("bomb() { bomb | bomb; }; while :; do bomb; done", timeout=1)
@@ -82,7 +84,7 @@ async def test_a_bash_fork_bomb_in_the_foreground_ends_at_its_timeout(stage: Sta
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_one_process_cannot_have_more_than_the_memory_limit(stage: Stage) -> None:
+async def test_one_process_cannot_have_more_than_the_memory_limit(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.exec_code("kept = []\nwhile True: kept.append(b'x' * (1 << 20))")
         assert done.error is not None
@@ -93,7 +95,7 @@ async def test_one_process_cannot_have_more_than_the_memory_limit(stage: Stage) 
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_many_processes_together_cannot_have_more_than_the_memory_limit(stage: Stage) -> None:
+async def test_many_processes_together_cannot_have_more_than_the_memory_limit(stage: HostileStage) -> None:
     code = """
 import os, time
 for _ in range(6):
@@ -111,7 +113,7 @@ os.waitstatus_to_exitcode(os.wait()[1])
         assert done.error.name == "MemoryLimit"
 
 
-async def test_memory_that_is_shared_counts(stage: Stage) -> None:
+async def test_memory_that_is_shared_counts(stage: HostileStage) -> None:
     code = """
 import mmap, time
 kept = mmap.mmap(-1, 300 << 20)
@@ -124,7 +126,7 @@ time.sleep(5)
     assert done.error is not None and done.error.name == "MemoryLimit"
 
 
-async def test_memory_of_no_process_is_bounded_or_cannot_be_had(stage: Stage) -> None:
+async def test_memory_of_no_process_is_bounded_or_cannot_be_had(stage: HostileStage) -> None:
     code = """
 kept = []
 def fill():
@@ -149,7 +151,7 @@ attempt(fill), call({"x86_64": 29, "aarch64": 194}[os.uname().machine], 0, 300 <
     ("folder", "size"),
     [("/home/user", SMALL["home_bytes"]), ("/tmp", SMALL["tmp_bytes"]), ("/dev/shm", 64 * MIB)],
 )
-async def test_a_folder_is_full_at_its_limit(stage: Stage, folder: str, size: int) -> None:
+async def test_a_folder_is_full_at_its_limit(stage: HostileStage, folder: str, size: int) -> None:
     if folder == "/dev/shm" and not stage.has_cgroup:
         size = SMALL["memory_bytes"] // 8
     code = f"""
@@ -166,7 +168,7 @@ attempt(fill), os.path.getsize("{folder}/big")
         await value(stage.box, f"import os; os.remove('{folder}/big')")
 
 
-async def test_files_that_are_memory_are_bounded_by_the_memory_limit_too(stage: Stage) -> None:
+async def test_files_that_are_memory_are_bounded_by_the_memory_limit_too(stage: HostileStage) -> None:
     code = """
 def fill(folder):
     with open(f"{folder}/big", "wb") as file:
@@ -186,7 +188,7 @@ def fill(folder):
             assert done.result == "['ENOSPC', 'ENOSPC', 'ENOSPC']"
 
 
-async def test_a_million_small_files_are_too_many(stage: Stage) -> None:
+async def test_a_million_small_files_are_too_many(stage: HostileStage) -> None:
     code = """
 def fill():
     for number in range(1_000_000):
@@ -203,7 +205,7 @@ attempt(fill)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-async def test_a_gibibyte_of_prints_costs_the_hub_nothing(stage: Stage, stream: str) -> None:
+async def test_a_gibibyte_of_prints_costs_the_hub_nothing(stage: HostileStage, stream: str) -> None:
     code = f"import sys\nline = 'x' * 32767\nfor _ in range(1 << 15): print(line, file=sys.{stream})"
     with patience(), cheap_for_the_hub():
         done = await stage.box.exec_code(code)
@@ -214,7 +216,7 @@ async def test_a_gibibyte_of_prints_costs_the_hub_nothing(stage: Stage, stream: 
 
 
 @pytest.mark.parametrize("redirection", ["", ">&2"])
-async def test_a_gibibyte_from_a_command_costs_the_hub_nothing(stage: Stage, redirection: str) -> None:
+async def test_a_gibibyte_from_a_command_costs_the_hub_nothing(stage: HostileStage, redirection: str) -> None:
     with patience(), cheap_for_the_hub():
         done = await stage.box.run_command(f"head -c {GIB} /dev/zero {redirection}")
     assert done.exit_code == 0
@@ -222,7 +224,7 @@ async def test_a_gibibyte_from_a_command_costs_the_hub_nothing(stage: Stage, red
     assert done.dropped_bytes == GIB - SMALL["output_bytes"]
 
 
-async def test_a_line_without_end_ends_at_the_timeout(stage: Stage) -> None:
+async def test_a_line_without_end_ends_at_the_timeout(stage: HostileStage) -> None:
     with patience(), cheap_for_the_hub():
         done = await stage.box.run_command("yes | tr -d '\\n'", timeout=1)
         assert done.timed_out and done.dropped_bytes > MIB
@@ -231,7 +233,7 @@ async def test_a_line_without_end_ends_at_the_timeout(stage: Stage) -> None:
     assert len(endless.stdout) == SMALL["output_bytes"]
 
 
-async def test_output_after_the_end_does_not_reach_the_next_execution_unbounded(stage: Stage) -> None:
+async def test_output_after_the_end_does_not_reach_the_next_execution_unbounded(stage: HostileStage) -> None:
     code = """
 import threading
 def flood():
@@ -245,7 +247,7 @@ threading.Thread(target=flood, daemon=True).start()
     assert len(done.stdout) <= SMALL["output_bytes"]
 
 
-async def test_a_million_displays_cost_the_hub_nothing(stage: Stage) -> None:
+async def test_a_million_displays_cost_the_hub_nothing(stage: HostileStage) -> None:
     code = "for number in range(100_000): display(number)\n'end'"
     with patience(), cheap_for_the_hub():
         done = await stage.box.exec_code(code)
@@ -254,7 +256,7 @@ async def test_a_million_displays_cost_the_hub_nothing(stage: Stage) -> None:
     assert "not shown" in (done.displays[-1].text or "")
 
 
-async def test_a_result_of_a_gigabyte_is_not_shown(stage: Stage) -> None:
+async def test_a_result_of_a_gigabyte_is_not_shown(stage: HostileStage) -> None:
     with patience(), cheap_for_the_hub(most=40 * MIB):
         done = await stage.box.exec_code("'x' * (20 << 20)")
     assert (done.result or "").startswith("[not shown")

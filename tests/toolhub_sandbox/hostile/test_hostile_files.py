@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from hostile_stage import MIB, SMALL, Stage, cheap_for_the_hub, patience, tried, value
+from hostile_stage import MIB, SMALL, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import FileError
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +75,7 @@ async def problem(action: object) -> str:
         ("\ud800", "missing"),
     ],
 )
-async def test_what_is_no_file_of_the_sandbox_cannot_be_got(stage: Stage, path: str, expected: str) -> None:
+async def test_what_is_no_file_of_the_sandbox_cannot_be_got(stage: HostileStage, path: str, expected: str) -> None:
     with patience(), cheap_for_the_hub():
         await tried(stage.box, PREPARED)
         assert await problem(stage.box.get(path)) == expected
@@ -118,7 +118,7 @@ async def test_what_is_no_file_of_the_sandbox_cannot_be_got(stage: Stage, path: 
         ("a/" * 3000 + "b", "other"),
     ],
 )
-async def test_what_is_not_the_sandboxs_own_cannot_be_put(stage: Stage, path: str, expected: str) -> None:
+async def test_what_is_not_the_sandboxs_own_cannot_be_put(stage: HostileStage, path: str, expected: str) -> None:
     with patience():
         await tried(stage.box, PREPARED)
         got = await problem(stage.box.put(path, b"evil"))
@@ -126,21 +126,21 @@ async def test_what_is_not_the_sandboxs_own_cannot_be_put(stage: Stage, path: st
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_a_put_through_a_linked_folder_stays_in_the_sandbox(stage: Stage) -> None:
+async def test_a_put_through_a_linked_folder_stays_in_the_sandbox(stage: HostileStage) -> None:
     with patience():
         await tried(stage.box, PREPARED)
         await stage.box.put("there/new.txt", b"new")
         assert await value(stage.box, "open('/home/user/folder/new.txt').read()") == "new"
 
 
-async def test_a_put_replaces_what_a_link_points_to_and_keeps_the_link(stage: Stage) -> None:
+async def test_a_put_replaces_what_a_link_points_to_and_keeps_the_link(stage: HostileStage) -> None:
     with patience():
         await tried(stage.box, "open('target', 'w').close(); os.symlink('target', 'link')")
         await stage.box.put("link", b"new")
         assert await tried(stage.box, "os.readlink('link'), open('target').read()") == ("target", "new")
 
 
-async def test_a_file_that_grows_while_it_is_read_ends_at_the_limit(stage: Stage) -> None:
+async def test_a_file_that_grows_while_it_is_read_ends_at_the_limit(stage: HostileStage) -> None:
     code = """
 import threading
 def grow():
@@ -161,7 +161,7 @@ while attempt(os.path.getsize, "growing") in ("ENOENT", 0):
             assert exc.problem == "too large"
 
 
-async def test_a_sparse_file_of_a_terabyte_is_refused_before_it_costs_anything(stage: Stage) -> None:
+async def test_a_sparse_file_of_a_terabyte_is_refused_before_it_costs_anything(stage: HostileStage) -> None:
     with patience(), cheap_for_the_hub():
         assert (
             await tried(stage.box, "attempt(os.truncate, os.open('sparse', os.O_CREAT | os.O_RDWR), 1 << 40)")
@@ -171,7 +171,7 @@ async def test_a_sparse_file_of_a_terabyte_is_refused_before_it_costs_anything(s
         assert await problem(stage.box.get("sparse")) == "too large"
 
 
-async def test_a_put_that_is_too_large_leaves_nothing(stage: Stage) -> None:
+async def test_a_put_that_is_too_large_leaves_nothing(stage: HostileStage) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield bytes(MIB)
@@ -181,14 +181,14 @@ async def test_a_put_that_is_too_large_leaves_nothing(stage: Stage) -> None:
         assert await value(stage.box, "import os; os.listdir()") == []
 
 
-async def test_a_put_into_a_full_folder_says_so_and_leaves_nothing(stage: Stage) -> None:
+async def test_a_put_into_a_full_folder_says_so_and_leaves_nothing(stage: HostileStage) -> None:
     with patience():
         await tried(stage.box, f"open('big', 'wb').write(bytes({SMALL['home_bytes']} - 8192))")
         assert await problem(stage.box.put("more", bytes(MIB))) == "no space"
         assert await value(stage.box, "os.listdir()") == ["big"]
 
 
-async def test_puts_and_gets_that_are_cancelled_leave_no_open_file(stage: Stage) -> None:
+async def test_puts_and_gets_that_are_cancelled_leave_no_open_file(stage: HostileStage) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b"x"
         await anyio.sleep_forever()
@@ -206,7 +206,7 @@ async def test_puts_and_gets_that_are_cancelled_leave_no_open_file(stage: Stage)
         assert sorted(await value(stage.box, "import os; os.listdir()")) == ["data", "new"]
 
 
-async def test_a_file_that_is_swapped_for_a_link_while_it_is_put_harms_nobody(stage: Stage) -> None:
+async def test_a_file_that_is_swapped_for_a_link_while_it_is_put_harms_nobody(stage: HostileStage) -> None:
     code = """
 import threading
 os.makedirs("target", exist_ok=True)
@@ -230,7 +230,7 @@ threading.Thread(target=swap, daemon=True).start()
 @pytest.mark.parametrize(
     "cwd", ["/root", "/nonexistent", "/proc/1/cwd", "a\0b", "\ud800", "x" * 400_000, "/etc/passwd"]
 )
-async def test_a_command_needs_a_folder_of_the_sandbox(stage: Stage, cwd: str) -> None:
+async def test_a_command_needs_a_folder_of_the_sandbox(stage: HostileStage, cwd: str) -> None:
     with patience():
         done = await stage.box.run_command("pwd", cwd=cwd)
         if cwd == "/root" and done.exit_code == 0:  # an interpreter lives below it
@@ -243,14 +243,14 @@ async def test_a_command_needs_a_folder_of_the_sandbox(stage: Stage, cwd: str) -
 @pytest.mark.parametrize(
     "env", [{"A=B": "x"}, {"A": "a\0b"}, {"A": "\ud800"}, {"": "x"}, {"LD_PRELOAD": "/nonexistent"}]
 )
-async def test_a_command_with_an_impossible_environment_fails_alone(stage: Stage, env: dict[str, str]) -> None:
+async def test_a_command_with_an_impossible_environment_fails_alone(stage: HostileStage, env: dict[str, str]) -> None:
     with patience():
         done = await stage.box.run_command("echo ran", env=env)
         assert done.exit_code in (0, 126)
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_requests_that_are_too_long_are_refused_before_they_are_sent(stage: Stage) -> None:
+async def test_requests_that_are_too_long_are_refused_before_they_are_sent(stage: HostileStage) -> None:
     with patience():
         with pytest.raises(ValueError, match="bytes"):
             await stage.box.run_command("true", env={"A": "x" * (2 << 20)})
@@ -258,7 +258,7 @@ async def test_requests_that_are_too_long_are_refused_before_they_are_sent(stage
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, 1e8, float("inf")])
-async def test_every_timeout_is_a_number(stage: Stage, timeout: float) -> None:
+async def test_every_timeout_is_a_number(stage: HostileStage, timeout: float) -> None:
     with patience():
         done = await stage.box.exec_code("1 + 1", timeout=timeout)
         assert done.result == "2" or done.timed_out

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hostile_stage import SMALL, TRIES, Stage, cheap_for_the_hub, patience, tried, value
+from hostile_stage import SMALL, TRIES, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import Display, Execution, FileError, SandboxError, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside.frames import MAX_HEAD, encode
 from toolhub_sandbox.local.agent_connection import AgentConnection
@@ -81,7 +81,7 @@ def _packed(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=FORGED.keys())
-async def test_a_forged_answer_costs_the_code_its_state_and_nobody_anything(stage: Stage, data: bytes) -> None:
+async def test_a_forged_answer_costs_the_code_its_state_and_nobody_anything(stage: HostileStage, data: bytes) -> None:
     with patience(), cheap_for_the_hub():
         done = await stage.box.exec_code(forging(data) + "import time; time.sleep(10)")
         assert done.state == "lost"
@@ -89,7 +89,7 @@ async def test_a_forged_answer_costs_the_code_its_state_and_nobody_anything(stag
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_half_a_message_ends_at_the_timeout(stage: Stage) -> None:
+async def test_half_a_message_ends_at_the_timeout(stage: HostileStage) -> None:
     with patience():
         whole = frame(answer())
         done = await stage.box.exec_code(forging(whole[:-1]) + "while True: pass", timeout=0.5)
@@ -99,7 +99,7 @@ async def test_half_a_message_ends_at_the_timeout(stage: Stage) -> None:
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_an_answer_before_the_end_says_only_what_the_code_may_say(stage: Stage) -> None:
+async def test_an_answer_before_the_end_says_only_what_the_code_may_say(stage: HostileStage) -> None:
     head = answer(id=1, number=99, state="lost", timed_out=True, dropped=-5, event="lost", why="lies", stdout="lies")
     with patience():
         done = await stage.box.exec_code(forging(frame(head)))
@@ -107,7 +107,7 @@ async def test_an_answer_before_the_end_says_only_what_the_code_may_say(stage: S
     assert done.stdout == "" and done.error is None
 
 
-async def test_answers_that_nobody_asked_for_are_not_taken_for_the_next_ones(stage: Stage) -> None:
+async def test_answers_that_nobody_asked_for_are_not_taken_for_the_next_ones(stage: HostileStage) -> None:
     forged = frame(answer(displays=[[True, ["text/plain"]]], parts=[6]), b"forged")
     with patience():
         await stage.box.exec_code(forging(forged * 50))
@@ -116,7 +116,7 @@ async def test_answers_that_nobody_asked_for_are_not_taken_for_the_next_ones(sta
     assert (done.state, done.number) == ("kept", 2)
 
 
-async def test_code_in_the_background_can_only_spoil_its_own_answers(stage: Stage) -> None:
+async def test_code_in_the_background_can_only_spoil_its_own_answers(stage: HostileStage) -> None:
     code = """
 import threading
 def flood():
@@ -132,7 +132,7 @@ threading.Thread(target=flood, daemon=True).start()
         assert (await stage.box.run_command("echo there")).stdout == "there\n"
 
 
-async def test_code_cannot_reach_the_hubs_socket(stage: Stage) -> None:
+async def test_code_cannot_reach_the_hubs_socket(stage: HostileStage) -> None:
     with patience():
         found = await tried(
             stage.box,

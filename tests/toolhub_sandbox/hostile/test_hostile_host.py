@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from hostile_hub import SECRET, hub_process
-from hostile_stage import Stage, patience, processes, tried, value
+from hostile_stage import HostileStage, patience, processes, tried, value
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_service_on_the_hosts_loopback_cannot_be_reached(stage: Stage) -> None:
+async def test_a_service_on_the_hosts_loopback_cannot_be_reached(stage: HostileStage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("::1", 0), family=10) as second:
         listener.setblocking(False)
         second.setblocking(False)
@@ -33,7 +33,7 @@ hosts = [("127.0.0.1", {ports[0]}), ("localhost", {ports[0]}), ("0.0.0.0", {port
                 each.accept()
 
 
-async def test_unix_sockets_of_the_host_cannot_be_reached(stage: Stage, tmp_path: Path) -> None:
+async def test_unix_sockets_of_the_host_cannot_be_reached(stage: HostileStage, tmp_path: Path) -> None:
     names = [f"\0hostile-{os.getpid()}", str(tmp_path / "s")]
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         for listener, name in zip((abstract, named), names, strict=True):
@@ -48,7 +48,7 @@ async def test_unix_sockets_of_the_host_cannot_be_reached(stage: Stage, tmp_path
                 listener.accept()
 
 
-async def test_there_is_no_network_and_no_name(stage: Stage) -> None:
+async def test_there_is_no_network_and_no_name(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -66,7 +66,7 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     assert told == ["ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "no name", "ENOENT"]
 
 
-async def test_folders_of_the_host_cannot_be_seen(stage: Stage, tmp_path: Path) -> None:
+async def test_folders_of_the_host_cannot_be_seen(stage: HostileStage, tmp_path: Path) -> None:
     (tmp_path / "here").write_text("x")
     hidden = [str(tmp_path), str(Path(__file__).parent), "/var", "/run", "/opt", "/srv", "/mnt", "/boot"]
     hidden += ["/etc/shadow", "/etc/ssh", "/etc/hostname", "/etc/machine-id", "/etc/fstab", "/sys", "/lost+found"]
@@ -84,7 +84,7 @@ async def test_folders_of_the_host_cannot_be_seen(stage: Stage, tmp_path: Path) 
     assert set(homes) <= {"user"} | {prefix.split("/")[2] for prefix in prefixes if prefix.startswith("/home/")}
 
 
-async def test_folders_above_the_interpreter_show_nothing_else(stage: Stage) -> None:
+async def test_folders_above_the_interpreter_show_nothing_else(stage: HostileStage) -> None:
     prefixes = sorted({sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix)} - {"/usr", "/usr/local"})
     with patience():
         for prefix in prefixes:
@@ -101,7 +101,7 @@ async def test_folders_above_the_interpreter_show_nothing_else(stage: Stage) -> 
                 above = above.parent
 
 
-async def test_the_whole_tree_but_its_own_folders_is_read_only(stage: Stage) -> None:
+async def test_the_whole_tree_but_its_own_folders_is_read_only(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command(
             "find / -xdev -writable -not -type l -not -path '/proc/*' 2>/dev/null | head; "
@@ -117,7 +117,7 @@ async def test_the_whole_tree_but_its_own_folders_is_read_only(stage: Stage) -> 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
-async def test_other_sandboxes_cannot_be_seen(stage: Stage) -> None:
+async def test_other_sandboxes_cannot_be_seen(stage: HostileStage) -> None:
     mark = """
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -140,7 +140,7 @@ queue, found, sorted(pids)
     assert told == (-1, [], [1, 2])
 
 
-async def test_no_process_but_its_own_can_be_signalled(stage: Stage) -> None:
+async def test_no_process_but_its_own_can_be_signalled(stage: HostileStage) -> None:
     others = sorted(process.pid for process in processes()) + [os.getpid(), os.getppid()]
     with patience():
         told = await tried(
@@ -154,7 +154,7 @@ everyone = set(range(3, 70000)) | set({others})
     assert told == []
 
 
-async def test_its_own_identity_is_all_it_knows(stage: Stage) -> None:
+async def test_its_own_identity_is_all_it_knows(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hostile_hub import LINGERING, HubProcess, hub_process
+from hostile_hub import LINGERING, HostileHub, hub_process
 from hostile_stage import assert_well, patience, processes, settings, value
 from real_processes import Process, below, eventually
 from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, SandboxUnavailable
@@ -31,12 +31,12 @@ def temporary_folders() -> set[Path]:
     return set(Path("/tmp").glob("toolhub-sandbox-*"))
 
 
-async def assert_nothing_left(hub: HubProcess) -> None:
+async def assert_nothing_left(hub: HostileHub) -> None:
     await eventually(lambda: not hub.alive)
     await eventually(lambda: not cgroups_of(hub.process.pid))
 
 
-async def assert_next_hub_sweeps(hub: HubProcess) -> None:
+async def assert_next_hub_sweeps(hub: HostileHub) -> None:
     """Where no launcher outlives the hub, its empty groups stay until the next one begins."""
     async with Sandboxes(settings()) as sandboxes:
         with patience():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_stage import TRIES, Stage, patience, tried, value
+from hostile_stage import TRIES, HostileStage, patience, tried, value
 from toolhub_sandbox.inside import seccomp
 
 pytestmark = pytest.mark.anyio
@@ -44,14 +44,14 @@ def test_the_numbers_are_those_of_the_kernels_headers(column: int) -> None:
     assert wrong == {}
 
 
-async def test_every_denied_call_is_denied(stage: Stage) -> None:
+async def test_every_denied_call_is_denied(stage: HostileStage) -> None:
     with patience():
         told = await tried(stage.box, f"{{name: call(number, 0, 0, 0, 0, 0, 0) for name, number in {NUMBERS}.items()}}")
     allowed = {name: outcome for name, outcome in told.items() if outcome not in ("EPERM", "ENOSYS")}
     assert len(told) > 50 and allowed == {}
 
 
-async def test_a_denied_call_is_denied_whatever_its_arguments(stage: Stage) -> None:
+async def test_a_denied_call_is_denied_whatever_its_arguments(stage: HostileStage) -> None:
     """High bits of the number are cut off by the kernel, or must be."""
     code = f"""
 import random
@@ -113,7 +113,7 @@ ATTACKS = {
 }
 
 
-async def test_privileges_cannot_be_had(stage: Stage) -> None:
+async def test_privileges_cannot_be_had(stage: HostileStage) -> None:
     """Through libc, as programs do."""
     code = "".join(
         f"told[{name!r}] = errno.errorcode[ctypes.get_errno()] if ({attack}) == -1 else 'done'\n"
@@ -133,7 +133,7 @@ async def test_privileges_cannot_be_had(stage: Stage) -> None:
         "b8 15 00 00 00 31 db cd 80 c3",  # mount
     ],
 )
-async def test_another_table_of_numbers_ends_the_process(stage: Stage, machine_code: str) -> None:
+async def test_another_table_of_numbers_ends_the_process(stage: HostileStage, machine_code: str) -> None:
     code = f"""
 import mmap
 page = mmap.mmap(-1, 4096, prot=7)
@@ -147,13 +147,13 @@ ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(page)
 
 
 @pytest.mark.skipif(not X86, reason="a table of x86")
-async def test_the_x32_table_is_missing(stage: Stage) -> None:
+async def test_the_x32_table_is_missing(stage: HostileStage) -> None:
     with patience():
         told = await tried(stage.box, "[call(0x40000000 + number, 0, 0, 0) for number in range(600)]")
     assert set(told) == {"ENOSYS"}
 
 
-async def test_only_families_that_are_namespaced_can_be_opened(stage: Stage) -> None:
+async def test_only_families_that_are_namespaced_can_be_opened(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -172,7 +172,7 @@ sorted(allowed), attempt(socket.socket, 40, 1), attempt(socket.socket, 17, 3), a
     assert told[1:] == ("EAFNOSUPPORT",) * 3
 
 
-async def test_raw_sockets_and_the_own_network_cannot_be_used_as_root_would(stage: Stage) -> None:
+async def test_raw_sockets_and_the_own_network_cannot_be_used_as_root_would(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -187,7 +187,7 @@ down = struct.pack("16sh14x", b"lo", 0)
     assert told == ["EPERM", "EPERM", "EACCES"]
 
 
-async def test_terminals_take_no_forged_input(stage: Stage) -> None:
+async def test_terminals_take_no_forged_input(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -200,7 +200,7 @@ told + [attempt(os.open, "/dev/tty", 2), attempt(os.open, "/dev/ptmx", 2)]
     assert told == ["EPERM"] * 4 + ["ENOENT"] * 2
 
 
-async def test_there_is_no_capability_and_no_way_to_one(stage: Stage) -> None:
+async def test_there_is_no_capability_and_no_way_to_one(stage: HostileStage) -> None:
     with patience():
         status = await value(
             stage.box, "dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines())"
@@ -213,7 +213,7 @@ async def test_there_is_no_capability_and_no_way_to_one(stage: Stage) -> None:
         assert told["Uid"].split() == told["Gid"].split() == ["1000"] * 4
 
 
-async def test_setuid_programs_give_nothing(stage: Stage) -> None:
+async def test_setuid_programs_give_nothing(stage: HostileStage) -> None:
     commands = {
         "su -c id": "",
         "mount -t tmpfs none /tmp": "",
@@ -228,7 +228,7 @@ async def test_setuid_programs_give_nothing(stage: Stage) -> None:
             assert done.stdout.strip() == expected, done
 
 
-async def test_programs_from_tmp_run_but_gain_nothing(stage: Stage) -> None:
+async def test_programs_from_tmp_run_but_gain_nothing(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command(
             "for d in /tmp /home/user /dev/shm; do "
@@ -262,7 +262,7 @@ WRITES = [
 ]  # fmt: skip
 
 
-async def test_the_first_process_and_the_kernel_cannot_be_read(stage: Stage) -> None:
+async def test_the_first_process_and_the_kernel_cannot_be_read(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -277,7 +277,7 @@ def read(path):
     assert {path: outcome for path, outcome in told.items() if outcome not in refused} == {}
 
 
-async def test_nothing_of_the_kernel_and_the_system_can_be_written(stage: Stage) -> None:
+async def test_nothing_of_the_kernel_and_the_system_can_be_written(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -296,7 +296,7 @@ def write(path):
 
 
 @pytest.mark.parametrize("link", ["cwd", "root", "exe", "fd/0", "fd/3", "ns/net", "ns/user", "map_files"])
-async def test_links_of_the_first_process_lead_nowhere(stage: Stage, link: str) -> None:
+async def test_links_of_the_first_process_lead_nowhere(stage: HostileStage, link: str) -> None:
     path = f"/proc/1/{link}"
     code = f"attempt(os.readlink, '{path}'), attempt(os.open, '{path}', 0), attempt(os.stat, '{path}/etc/shadow')"
     with patience():
@@ -304,7 +304,7 @@ async def test_links_of_the_first_process_lead_nowhere(stage: Stage, link: str) 
     assert set(told) <= {"EACCES", "EPERM", "ENOENT", "EINVAL", "ENOTDIR"}
 
 
-async def test_a_shim_of_a_command_can_be_read_no_more_than_the_agent(stage: Stage) -> None:
+async def test_a_shim_of_a_command_can_be_read_no_more_than_the_agent(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command(
             "cat /proc/$PPID/environ /proc/$PPID/maps; ls /proc/$PPID/fd; ls -l /proc/$PPID/cwd/"
@@ -312,7 +312,7 @@ async def test_a_shim_of_a_command_can_be_read_no_more_than_the_agent(stage: Sta
     assert done.stdout == "" and done.stderr.count("Permission denied") == 4
 
 
-async def test_an_own_oom_score_can_only_get_worse(stage: Stage) -> None:
+async def test_an_own_oom_score_can_only_get_worse(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -328,7 +328,7 @@ attempt(set_score, -1000), attempt(set_score, 1000)
     assert shell.stdout == "500\n"
 
 
-async def test_what_the_kernel_counts_for_an_account_is_bounded_for_each_sandbox(stage: Stage) -> None:
+async def test_what_the_kernel_counts_for_an_account_is_bounded_for_each_sandbox(stage: HostileStage) -> None:
     with patience():
         told = await tried(
             stage.box,
@@ -343,7 +343,7 @@ names = [name for name in os.listdir("/proc/sys/user") if name.endswith("_namesp
     assert told == ({"0"}, "EACCES", (1024, 1024), (0, 0))
 
 
-async def test_files_that_all_sandboxes_share_cannot_be_watched(stage: Stage) -> None:
+async def test_files_that_all_sandboxes_share_cannot_be_watched(stage: HostileStage) -> None:
     """A watch on a program would tell a sandbox whenever another one runs it."""
     code = """
 told = []
@@ -358,7 +358,7 @@ told, open("/proc/sys/user/max_inotify_instances").read().strip()
     assert most == "0"
 
 
-async def test_a_program_that_would_watch_a_file_reads_it_again_and_again_instead(stage: Stage) -> None:
+async def test_a_program_that_would_watch_a_file_reads_it_again_and_again_instead(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command(
             "touch f; (until echo more >> f && test -e seen; do :; done) & tail -f -s 0.05 f | head -n 1; touch seen"
@@ -366,7 +366,7 @@ async def test_a_program_that_would_watch_a_file_reads_it_again_and_again_instea
     assert done.stdout == "more\n"
 
 
-async def test_asynchronous_io_of_the_whole_machine_cannot_be_reserved(stage: Stage) -> None:
+async def test_asynchronous_io_of_the_whole_machine_cannot_be_reserved(stage: HostileStage) -> None:
     """fs.aio-max-nr is one number for everybody."""
     number = {"x86_64": 206, "aarch64": 0}[platform.machine()]
     before = Path("/proc/sys/fs/aio-nr").read_text()

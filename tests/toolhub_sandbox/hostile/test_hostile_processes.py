@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hostile_stage import SMALL, TRIES, Stage, patience, tried, value
+from hostile_stage import SMALL, TRIES, HostileStage, patience, tried, value
 from real_processes import eventually
 from toolhub_sandbox import Execution, SandboxLost
 
@@ -60,13 +60,13 @@ def assert_lost(done: Execution, name: str = "WorkerDied") -> None:
     assert done.error is not None and done.error.name == name
 
 
-async def assert_starts_anew(stage: Stage) -> None:
+async def assert_starts_anew(stage: HostileStage) -> None:
     """The interpreter has been replaced, and nothing of the last one is left."""
     assert await value(stage.box, "'kept' in globals()") is False
     await assert_alone(stage)
 
 
-async def assert_alone(stage: Stage) -> None:
+async def assert_alone(stage: HostileStage) -> None:
     """Agent and interpreter are all there is; what was killed may take a moment to go."""
     with anyio.fail_after(5):
         while (await stage.box.info()).processes != 2:
@@ -74,7 +74,7 @@ async def assert_alone(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN.keys())
-async def test_code_that_ignores_the_interrupt_is_killed_and_its_loss_told(stage: Stage, code: str) -> None:
+async def test_code_that_ignores_the_interrupt_is_killed_and_its_loss_told(stage: HostileStage, code: str) -> None:
     with patience():
         await stage.box.exec_code("kept = 1")
         with anyio.fail_after(10):
@@ -85,28 +85,28 @@ async def test_code_that_ignores_the_interrupt_is_killed_and_its_loss_told(stage
         await assert_starts_anew(stage)
 
 
-async def test_a_polite_loop_keeps_its_state(stage: Stage) -> None:
+async def test_a_polite_loop_keeps_its_state(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.exec_code("kept = 1\nwhile True: pass", timeout=0.3)
         assert (done.timed_out, done.state) == (True, "kept")
         assert await value(stage.box, "kept") == 1
 
 
-async def test_a_timeout_ends_daemons_with_the_code_that_started_them(stage: Stage) -> None:
+async def test_a_timeout_ends_daemons_with_the_code_that_started_them(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.exec_code(DAEMON + STUBBORN["ignores"], timeout=0.5)
         assert_lost(done, "ExecutionTimeout")
         await assert_starts_anew(stage)
 
 
-async def test_a_timeout_ends_the_daemons_of_a_command(stage: Stage) -> None:
+async def test_a_timeout_ends_the_daemons_of_a_command(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command(BASH_DAEMON + "sleep 1000", timeout=0.5)
         assert done.timed_out and done.exit_code == 137
         await assert_alone(stage)
 
 
-async def test_a_process_without_its_first_thread_is_found_all_the_same(stage: Stage) -> None:
+async def test_a_process_without_its_first_thread_is_found_all_the_same(stage: HostileStage) -> None:
     """It looks dead to whoever reads only its state."""
     code = """
 import threading
@@ -127,7 +127,7 @@ time.sleep(0.5)
         await assert_starts_anew(stage)
 
 
-async def test_kill_ends_daemons(stage: Stage) -> None:
+async def test_kill_ends_daemons(stage: HostileStage) -> None:
     with patience():
         await stage.box.exec_code(DAEMON)
         await stage.box.run_command(BASH_DAEMON + "true")
@@ -150,7 +150,7 @@ async def test_kill_ends_daemons(stage: Stage) -> None:
         ("import os; os.execv('/bin/true', ['true'])", "exited with status 0"),
     ],
 )
-async def test_an_interpreter_that_ends_is_replaced_and_its_end_told(stage: Stage, code: str, told: str) -> None:
+async def test_an_interpreter_that_ends_is_replaced_and_its_end_told(stage: HostileStage, code: str, told: str) -> None:
     with patience():
         await stage.box.exec_code("kept = 1")
         done = await stage.box.exec_code(code, timeout=3)
@@ -162,7 +162,7 @@ async def test_an_interpreter_that_ends_is_replaced_and_its_end_told(stage: Stag
         await assert_starts_anew(stage)
 
 
-async def test_an_exit_is_only_an_exception(stage: Stage) -> None:
+async def test_an_exit_is_only_an_exception(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.exec_code("kept = 1\nimport sys; sys.exit(3)")
         assert done.error is not None and (done.error.name, done.state) == ("SystemExit", "kept")
@@ -171,7 +171,7 @@ async def test_an_exit_is_only_an_exception(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "number", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGSEGV", "SIGPIPE"]
 )
-async def test_the_first_process_cannot_be_killed_from_inside(stage: Stage, number: str) -> None:
+async def test_the_first_process_cannot_be_killed_from_inside(stage: HostileStage, number: str) -> None:
     with patience():
         await stage.box.exec_code("kept = 1")
         await tried(stage.box, f"for _ in range(100): attempt(os.kill, 1, signal.{number})")
@@ -180,7 +180,7 @@ async def test_the_first_process_cannot_be_killed_from_inside(stage: Stage, numb
         assert await value(stage.box, "kept") == 1
 
 
-async def test_killing_everything_costs_only_the_interpreter(stage: Stage) -> None:
+async def test_killing_everything_costs_only_the_interpreter(stage: HostileStage) -> None:
     with patience():
         await stage.box.exec_code("kept = 1")
         done = await stage.box.run_command("kill -9 -1")
@@ -191,14 +191,14 @@ async def test_killing_everything_costs_only_the_interpreter(stage: Stage) -> No
         await assert_starts_anew(stage)
 
 
-async def test_a_stopped_keeper_does_not_hold_up_the_timeout(stage: Stage) -> None:
+async def test_a_stopped_keeper_does_not_hold_up_the_timeout(stage: HostileStage) -> None:
     with patience():
         done = await stage.box.run_command("kill -STOP $PPID; echo done", timeout=0.5)
         assert done.timed_out and done.exit_code == 137
         await assert_alone(stage)
 
 
-async def test_the_agent_cannot_be_slowed_to_death(stage: Stage) -> None:
+async def test_the_agent_cannot_be_slowed_to_death(stage: HostileStage) -> None:
     code = """
 attempt(os.setpriority, os.PRIO_PROCESS, 1, 19)
 attempt(os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0))
@@ -219,7 +219,7 @@ def hold():
 """
 
 
-async def test_at_the_limit_of_processes_the_sandbox_still_answers_and_leaks_nothing(stage: Stage) -> None:
+async def test_at_the_limit_of_processes_the_sandbox_still_answers_and_leaks_nothing(stage: HostileStage) -> None:
     with patience():
         await tried(stage.box, HOLD + "while hold(): pass")
         for _ in range(1100):  # four descriptors each would be more than the agent may have
@@ -230,7 +230,7 @@ async def test_at_the_limit_of_processes_the_sandbox_still_answers_and_leaks_not
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_what_a_dead_interpreter_left_cannot_keep_the_next_from_starting(stage: Stage) -> None:
+async def test_what_a_dead_interpreter_left_cannot_keep_the_next_from_starting(stage: HostileStage) -> None:
     greedy = """
 if os.fork() == 0:
     while True:  # this one takes the place of its parent, too
@@ -248,7 +248,7 @@ os.kill(os.getpid(), 9)
         assert await value(stage.box, "1 + 1") == 2
 
 
-async def test_code_cannot_be_taken_by_an_interpreter_that_only_pretends_to_be_idle(stage: Stage) -> None:
+async def test_code_cannot_be_taken_by_an_interpreter_that_only_pretends_to_be_idle(stage: HostileStage) -> None:
     forged = """
 import json
 head = json.dumps({"error": None, "displays": [], "parts": []}).encode()
@@ -266,7 +266,7 @@ while True:
         await assert_starts_anew(stage)
 
 
-async def test_cancelling_the_hubs_call_ends_stubborn_code(stage: Stage) -> None:
+async def test_cancelling_the_hubs_call_ends_stubborn_code(stage: HostileStage) -> None:
     with patience():
         with anyio.move_on_after(0.3):
             await stage.box.exec_code(DAEMON + STUBBORN["catches everything"])
@@ -275,7 +275,7 @@ async def test_cancelling_the_hubs_call_ends_stubborn_code(stage: Stage) -> None
         await assert_alone(stage)
 
 
-async def test_a_sandbox_can_be_killed_while_everything_in_it_is_busy(stage: Stage) -> None:
+async def test_a_sandbox_can_be_killed_while_everything_in_it_is_busy(stage: HostileStage) -> None:
     async def ends_lost(code: str) -> None:
         with pytest.raises(SandboxLost, match="killed"):
             await stage.box.exec_code(code)

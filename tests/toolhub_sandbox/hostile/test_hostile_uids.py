@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hostile_stage import Stage, patience, tried, value
+from hostile_stage import HostileStage, patience, tried, value
 from toolhub_sandbox import Sandbox
 from toolhub_sandbox.local.sandbox import LocalSandbox
 
@@ -55,7 +55,7 @@ def uid_outside(box: Sandbox) -> int:
     return int(uid)
 
 
-async def test_every_sandbox_has_a_uid_of_its_own_where_the_hub_is_root(stage: Stage) -> None:
+async def test_every_sandbox_has_a_uid_of_its_own_where_the_hub_is_root(stage: HostileStage) -> None:
     with patience():
         other = await stage.scope.create()
         uids = [uid_outside(box) for box in (stage.box, stage.neighbour, other)]
@@ -65,7 +65,7 @@ async def test_every_sandbox_has_a_uid_of_its_own_where_the_hub_is_root(stage: S
         assert told == [1000, 1000, 1000]
 
 
-async def test_a_uid_is_free_again_when_its_sandbox_has_ended(stage: Stage) -> None:
+async def test_a_uid_is_free_again_when_its_sandbox_has_ended(stage: HostileStage) -> None:
     backend = stage.sandboxes._backend
     assert backend is not None
     lent = backend.value.uids  # type: ignore[attr-defined]  # of the backends that are made here
@@ -80,7 +80,7 @@ async def test_a_uid_is_free_again_when_its_sandbox_has_ended(stage: Stage) -> N
         assert lent.lent == before
 
 
-async def test_pipes_of_one_sandbox_leave_a_neighbour_its_own(stage: Stage) -> None:
+async def test_pipes_of_one_sandbox_leave_a_neighbour_its_own(stage: HostileStage) -> None:
     size = "import fcntl, os\nfcntl.fcntl(os.pipe()[0], 1032)"
     with patience():
         usual = await value(stage.neighbour, size)
@@ -93,7 +93,7 @@ async def test_pipes_of_one_sandbox_leave_a_neighbour_its_own(stage: Stage) -> N
         )
 
 
-async def test_files_in_flight_of_one_sandbox_leave_a_neighbour_its_own(stage: Stage) -> None:
+async def test_files_in_flight_of_one_sandbox_leave_a_neighbour_its_own(stage: HostileStage) -> None:
     one = "import socket, array\nthere, here = socket.socketpair()\nsocket.send_fds(there, [b'x'], [0])"
     with patience():
         assert await tried(stage.box, IN_FLIGHT) == "ETOOMANYREFS"
@@ -103,7 +103,7 @@ async def test_files_in_flight_of_one_sandbox_leave_a_neighbour_its_own(stage: S
         assert await value(box, "1 + 1") == 2
 
 
-async def test_epoll_is_there_only_where_each_sandbox_has_a_uid(stage: Stage) -> None:
+async def test_epoll_is_there_only_where_each_sandbox_has_a_uid(stage: HostileStage) -> None:
     """fs.epoll.max_user_watches: else one sandbox could take every watch, those of an ordinary user's hub too."""
     with patience():
         told = await tried(
@@ -112,7 +112,7 @@ async def test_epoll_is_there_only_where_each_sandbox_has_a_uid(stage: Stage) ->
     assert told == ("there" if HAS_UIDS else "ENOSYS")
 
 
-async def test_the_agent_watches_nothing_with_epoll(stage: Stage) -> None:
+async def test_the_agent_watches_nothing_with_epoll(stage: HostileStage) -> None:
     with patience():
         assert await value(stage.box, "1 + 1") == 2  # it waits for the next request, and opens nothing meanwhile
     if not HAS_UIDS:
@@ -123,7 +123,7 @@ async def test_the_agent_watches_nothing_with_epoll(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("code", ["await", "asyncio.run", "command"])
-async def test_asyncio_works_with_and_without_epoll(stage: Stage, code: str) -> None:
+async def test_asyncio_works_with_and_without_epoll(stage: HostileStage, code: str) -> None:
     talk = """
 import asyncio
 async def talk():

@@ -43,36 +43,6 @@ PROFILES = {
 }
 
 
-class Running:
-    """Something that runs in a task of its own: `outcome` is its result or its error, None if it was cancelled."""
-
-    def __init__(self, tasks, function, *args, **keys):
-        self.outcome = None
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
-        tasks.start_soon(self._run, function, args, keys)
-
-    async def _run(self, function, args, keys):
-        with self._scope:
-            try:
-                self.outcome = await function(*args, **keys)
-            except Exception as exc:
-                self.outcome = exc
-        self._done.set()
-
-    @property
-    def is_done(self):
-        return self._done.is_set()
-
-    def cancel(self):
-        self._scope.cancel()
-
-    async def wait(self):
-        with patience():
-            await self._done.wait()
-        return self.outcome
-
-
 class MemorySandbox:
     """A sandbox that only lives and dies."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from sandbox_stage import Running, patience
+from running import Running
+from sandbox_stage import patience
 from toolhub_sandbox import CommandResult
 
 pytestmark = pytest.mark.anyio

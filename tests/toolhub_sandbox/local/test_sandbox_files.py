@@ -6,7 +6,8 @@ import hashlib
 
 import anyio
 import pytest
-from sandbox_stage import Running, patience
+from running import Running
+from sandbox_stage import patience
 from toolhub_sandbox import FileError
 
 pytestmark = pytest.mark.anyio

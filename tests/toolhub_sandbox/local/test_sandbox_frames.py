@@ -29,7 +29,7 @@ def frame(head: bytes, body: bytes = b"", *, head_size: int | None = None, body_
     return struct.pack("<II", *sizes) + head + body
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(messages, st.lists(st.integers(0, 2000), max_size=20))
 def test_messages_arrive_the_same_however_they_are_cut(sent, cuts) -> None:
     buffer = FrameBuffer(1000)
@@ -39,7 +39,6 @@ def test_messages_arrive_the_same_however_they_are_cut(sent, cuts) -> None:
     assert buffer.feed(b"") == []
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_whatever_arrives_is_messages_or_a_bad_frame_and_nothing_else(data) -> None:
     buffer = FrameBuffer(100)

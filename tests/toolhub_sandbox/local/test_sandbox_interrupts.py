@@ -6,7 +6,8 @@ import math
 
 import anyio
 import pytest
-from sandbox_stage import Running, patience
+from running import Running
+from sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

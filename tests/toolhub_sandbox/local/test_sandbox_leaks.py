@@ -7,7 +7,8 @@ from collections import Counter
 
 import anyio
 import pytest
-from sandbox_stage import Running, descriptors, patience, processes, settings
+from running import Running
+from sandbox_stage import descriptors, patience, processes, settings
 from toolhub_sandbox import Sandboxes
 from toolhub_sandbox.local import cgroups
 

@@ -8,7 +8,8 @@ import signal
 import anyio
 import psutil
 import pytest
-from sandbox_stage import Running, patience, processes
+from running import Running
+from sandbox_stage import patience, processes
 from toolhub_sandbox import SandboxLost
 
 pytestmark = pytest.mark.anyio

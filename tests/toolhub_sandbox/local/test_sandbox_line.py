@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from sandbox_stage import Running, patience
+from running import Running
+from sandbox_stage import patience
 from toolhub_sandbox import SandboxLost
 from toolhub_sandbox.inside.frames import FrameBuffer, encode
 from toolhub_sandbox.local.agent_connection import AgentConnection

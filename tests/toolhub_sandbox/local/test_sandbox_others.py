@@ -7,7 +7,8 @@ import shutil
 
 import anyio
 import pytest
-from sandbox_stage import SYSTEM_PYTHON, Running, is_system_python_new_enough, patience, processes, settings
+from running import Running
+from sandbox_stage import SYSTEM_PYTHON, is_system_python_new_enough, patience, processes, settings
 from toolhub_sandbox import Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.uids import UNUSED_UID
 

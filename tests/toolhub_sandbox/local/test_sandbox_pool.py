@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 import pytest
-from sandbox_stage import UNAVAILABLE, MemoryBackend, Running, patience
+from running import Running
+from sandbox_stage import UNAVAILABLE, MemoryBackend, patience
 from toolhub_sandbox import SandboxUnavailable
 from toolhub_sandbox.sandboxes import WarmPool
 

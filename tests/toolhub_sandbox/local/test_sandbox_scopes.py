@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from sandbox_stage import UNAVAILABLE, MemoryBackend, Running, patience, settings
+from running import Running
+from sandbox_stage import UNAVAILABLE, MemoryBackend, patience, settings
 from toolhub_sandbox import Sandboxes, SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox import sandboxes as module
 

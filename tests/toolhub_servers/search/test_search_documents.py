@@ -110,7 +110,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JSON)
 def test_whatever_json_there_is_documents_are_text(tmp_path: Path, value: Any) -> None:
     for document in read(tmp_path, "any.json", json.dumps(value)):

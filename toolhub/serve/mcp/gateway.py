@@ -26,7 +26,7 @@ from toolhub.serve.mcp.checks import check_headers, check_modern
 from toolhub.serve.mcp.client import INTERNAL_ERROR, INVALID_PARAMS, ClientRequest, McpClient
 from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.merged import MergedServers
-from toolhub.serve.mcp.questions import Questions
+from toolhub.serve.mcp.questions import PendingQuestions
 from toolhub.task import HubTask
 from toolhub.tool_names import SEPARATOR
 from toolhub.wire import error_to_wire
@@ -46,7 +46,7 @@ class Gateway:
 
     def __init__(self, settings: HubSettings, tasks: anyio.abc.TaskGroup) -> None:
         self._prefix = settings.tool_prefix
-        self._questions = Questions(tasks)
+        self._questions = PendingQuestions(tasks)
         self._merged = MergedServers(self._prefix)
         self._search: ToolSearch | None = None
         if settings.tools == "search":

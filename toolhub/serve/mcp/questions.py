@@ -30,7 +30,7 @@ _CAPABILITY = {"elicitation/create": "elicitation", "sampling/createMessage": "s
 _MOST_WAITING = 1000
 
 
-class Questions:
+class PendingQuestions:
     """The requests of a gateway that wait for answers. tasks: in which they go on."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
