@@ -29,6 +29,16 @@ def test_without_a_name_it_lists_every_benchmark_on_one_line_with_its_question(
     assert any("'bench' extra" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [(["--help"], "toolhub bench soak --help"), (["soak", "--help"], "--minutes M")]
+)
+def test_help_is_that_of_the_command_or_of_one_benchmark(arguments: list[str], shown: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "toolhub", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert shown in done.stdout
+
+
 def test_the_list_names_the_benchmarks_that_there_are() -> None:
     assert list(QUESTIONS) == list(BENCHMARKS)
     assert list(QUESTIONS.values()) == [benchmark.asks for benchmark in BENCHMARKS.values()]

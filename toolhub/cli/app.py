@@ -316,7 +316,9 @@ def servers(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     MEASURE,
     "toolhub bench",
     "toolhub bench overhead --quick",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    "toolhub bench soak --help",
+    # Help of one benchmark is its own.
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def bench(
     context: typer.Context,
@@ -330,6 +332,9 @@ def bench(
 ) -> None:
     """Measure toolhub on this machine against the alternatives.
 
-    It needs a source checkout.
+    It needs a source checkout. NAME --help shows the options of a benchmark.
     """
+    if name in ("-h", "--help"):
+        typer.echo(context.get_help())
+        return
     _work("bench", extra="bench").run(name, context.args)
