@@ -32,7 +32,9 @@ from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
 from toolhub.model import (
+    OWN_PROFILE,
     Call,
+    ClientProfile,
     FairShareKey,
     Json,
     Listener,
@@ -232,13 +234,18 @@ class HubTask:
         by_server = await self.tools_by_server(fresh=fresh)
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
-    async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
-        """Ask every server at once. The value is its tools, or its error, which affects no other server."""
+    async def tools_by_server(
+        self, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
+    ) -> dict[str, list[ToolInfo] | ToolhubError]:
+        """Ask every server at once. The value is its tools, or its error, which affects no other server.
+
+        profile: of the MCP client that servers are started for.
+        """
         found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(self._servers, [])
 
         async def ask(name: str) -> None:
             try:
-                found[name] = await self._servers[name].tools(fresh=fresh)
+                found[name] = await self._servers[name].tools(profile, fresh=fresh)
             except ToolhubError as exc:
                 found[name] = exc
 
@@ -341,16 +348,18 @@ class HubTask:
         finally:
             self._confirming.discard((server, method))
 
-    async def tool_with_headers(self, server: str, name: str) -> ToolInfo | None:
+    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile) -> ToolInfo | None:
         """Return a tool of which clients repeat parameters in headers; None for others.
 
-        A server whose tools are not known is asked for them. One that is reached over HTTP sees the headers itself.
+        profile: of the client that asks. A server whose tools are not known is asked for them. One that is reached
+        over HTTP sees the headers itself.
         """
         bound = self._servers[server]
         if bound.spec.transport in ("http", "sse"):
             return None
         if bound.tools_with_headers is None:
-            await self.tools(server)
+            with self.in_use():
+                await bound.tools(profile)
         return (bound.tools_with_headers or {}).get(name)
 
     def offered(self, server: str, tools: list[Json]) -> list[Json]:

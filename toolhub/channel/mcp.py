@@ -84,9 +84,13 @@ SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
 # A server that ignores methods it does not know is asked for the modern revision for so long. Those that know it answer
 # within milliseconds of their start, which this time includes.
 _DISCOVER_S = 5.0
+_DISCOVER_HEADERS = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
 _MAX_PAGES = 1000
 # How often a server may answer that it needs more from the client. The specification's own limit.
 _MAX_ROUNDS = 10
+TASK_METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
+# The parameter that a request over HTTP repeats in `Mcp-Name`. The SDK knows nothing of the tasks extension (SEP-2663).
+_NAMED_BY = {**NAME_BEARING_METHODS, **dict.fromkeys(TASK_METHODS, "taskId")}
 # Requests of one server that wait for their answers at once. Each costs the hub some 8 KB.
 _MOST_QUESTIONS = 100
 # What the SDK's client answers to questions that it does not support, word by word.
@@ -290,7 +294,9 @@ class McpChannel:
             return True
         with anyio.move_on_after(_DISCOVER_S):
             try:
-                await self._send("server/discover", with_envelope(None, LATEST_MODERN_VERSION), {})
+                await self._send(
+                    "server/discover", with_envelope(None, LATEST_MODERN_VERSION), {"headers": _DISCOVER_HEADERS}
+                )
             except Refused as exc:
                 # A server of both eras says that this connection is of the other one.
                 return exc.code != METHOD_NOT_FOUND
@@ -332,7 +338,7 @@ class McpChannel:
     ) -> dict[str, str]:
         """Return the headers that revision 2026-07-28 requires: a copy of some parameters. `given` wins."""
         headers = {MCP_PROTOCOL_VERSION_HEADER: self.info.protocol, MCP_METHOD_HEADER: method}
-        named, sent = NAME_BEARING_METHODS.get(method), params or {}
+        named, sent = _NAMED_BY.get(method), params or {}
         if named is not None and isinstance(name := sent.get(named), str):
             headers[MCP_NAME_HEADER] = encode_header_value(name)
             arguments = sent.get("arguments")
@@ -468,11 +474,10 @@ class McpChannel:
 
     async def _discover(self) -> bool:
         """Ask for the modern revision; return whether the server speaks it."""
-        headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
         with anyio.move_on_after(_DISCOVER_S):
             try:
                 result = await self._dispatcher.send_raw_request(
-                    "server/discover", with_envelope(None, LATEST_MODERN_VERSION), {"headers": headers}
+                    "server/discover", with_envelope(None, LATEST_MODERN_VERSION), {"headers": _DISCOVER_HEADERS}
                 )
             except MCPError as exc:
                 if exc.code == CONNECTION_CLOSED:

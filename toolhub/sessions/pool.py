@@ -286,15 +286,16 @@ class SessionPool:
                 closing.start_soon(slot.aclose)
         self.slots.clear()  # they refer to this pool: without the cycle their memory is free at once
 
-    async def tools(self, *, fresh: bool = False) -> list[ToolInfo]:
+    async def tools(self, profile: ClientProfile = OWN_PROFILE, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the offered tools, from the catalog or from the server.
 
-        fresh: ask the server itself, and start it if need be. Otherwise the catalog may answer from an earlier run.
+        profile: of the client that a session is opened for, if there is none. fresh: ask the server itself, and start
+        it if need be. Otherwise the catalog may answer from an earlier run.
         Raises CallTimeout when a running server does not list its tools within its start timeout.
         """
         tools = None if fresh else self.shared.catalog.get(self.key, self.spec)
         if tools is None:
-            async with self.lease(uses_state=False) as session:
+            async with self.lease(await self.suited(profile), uses_state=False) as session:
                 tools = await self._ask(session)
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
 

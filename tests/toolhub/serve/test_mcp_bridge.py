@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,11 +13,16 @@ from mcp import Client, MCPError
 from mcp_clients import mcp_client, text_of
 from mcp_types import ElicitResult
 from real_processes import FIXTURES
-from served_hub import ServedHub, served, write_config
+from served_hub import Json, ServedHub, served, stub, write_config
 
 pytestmark = pytest.mark.anyio
 
 REFERENCE = str(FIXTURES / "reference_server.py")
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 ANSWER = {"username": "ada", "email": "ada@example.org", "name": "Ada"}
 # (era of the server, mode of the client)
 BRIDGED = [("handshake", "auto"), ("modern", "legacy")]
@@ -102,3 +108,26 @@ async def test_what_only_one_generation_has_is_refused_by_name(bridged: tuple[Se
     async with connected(bridged) as client:
         with pytest.raises(MCPError, match="speaks only revision 2026-07-28"):
             await client.subscribe_resource("test://watched-resource")
+
+
+@pytest.mark.parametrize("others", [{}, {"other": stub()}], ids=["one server", "several servers"])
+async def test_a_modern_client_that_begins_with_a_call_is_served_in_its_own_generation(
+    others: Json, tmp_path: Path
+) -> None:
+    both = {"command": sys.executable, "args": [REFERENCE]}
+    with served(write_config(tmp_path, servers={"reference": both, **others})) as hub, hub.client(timeout=60) as http:
+        arguments = {"region": "north"}
+        headers = {
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": "2026-07-28",
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": "test_custom_headers",
+            "Mcp-Param-Region": "north",
+            "X-Toolhub-Task": "modern",
+        }
+        params = {"name": "test_custom_headers", "arguments": arguments, "_meta": ENVELOPE}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        called = http.post("/mcp", json=message, headers=headers).json()
+        assert called["result"]["content"][0]["text"] == "region: north"
+        (task,) = http.get("/v1/tasks").json()["tasks"]
+        assert {slot["era"] for slot in task["slots"] if slot["server"] == "reference"} == {"modern"}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from toolhub.channel import bridge
 from toolhub.channel.base import Refused
 from toolhub.channel.mcp import with_subscription_id
+from toolhub.model import Json
 from toolhub.serve.mcp.handles import taken_handle, with_handle
+from toolhub.serve.mcp.merged import MOST_TASKS, Known
 from toolhub.serve.mcp.names import Owned, callable_names, matches_template, near_names, split_name
 from toolhub.serve.mcp.streams import EventLog
 
@@ -95,9 +99,26 @@ def test_a_handle_in_the_state_of_a_request_leaves_the_server_s_state_as_it_was(
     assert taken_handle(again) == ("h", {"name": "n"} | ({"requestState": state} if state is not None else {}))
 
 
+def test_a_handle_in_the_id_of_a_task_leaves_the_server_s_id_as_it_was() -> None:
+    begun = with_handle({"resultType": "task", "taskId": "theirs:1", "status": "working"}, "h")
+    assert begun["taskId"] != "theirs:1" and begun["status"] == "working"
+    assert taken_handle({"taskId": begun["taskId"]}) == ("h", {"taskId": "theirs:1"})
+
+
 def test_a_request_without_a_handle_stays_as_it_is() -> None:
-    params = {"name": "n", "_meta": {"progressToken": 1}, "requestState": "theirs"}
+    params = {"name": "n", "_meta": {"progressToken": 1}, "requestState": "theirs", "taskId": "theirs"}
     assert taken_handle(params) == (None, params)
+
+
+# --- tasks of servers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda task: {"resultType": "task", **task}, lambda task: {"task": task}])
+def test_the_servers_of_tasks_are_remembered_and_their_number_is_bounded(wrap: Callable[[Json], Json]) -> None:
+    known = Known()
+    for number in range(MOST_TASKS + 1):
+        known.remember_task("server", wrap({"taskId": str(number)}))
+    assert len(known.tasks) == MOST_TASKS and "0" not in known.tasks and known.tasks[str(MOST_TASKS)] == "server"
 
 
 # --- between the generations ----------------------------------------------------------------------------------------

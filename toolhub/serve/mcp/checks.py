@@ -29,7 +29,7 @@ async def check_headers(server: str, tool: str, request: ClientRequest) -> None:
     arguments = (request.params or {}).get("arguments")
     if request.era != "modern" or request.headers is None or not (arguments or request.headers):
         return
-    known = await request.task.tool_with_headers(server, tool)
+    known = await request.task.tool_with_headers(server, tool, request.profile)
     if known is not None:
         given = arguments if isinstance(arguments, dict) else {}
         rejection = validate_mcp_param_headers(known.input_schema, given, request.headers)

@@ -150,12 +150,15 @@ class ClientRequest:
     def close_stream(self) -> None:
         self.output.close_early()
 
+    @property
+    def profile(self) -> ClientProfile:
+        client = self.client
+        return client.profile if client is not None else ClientProfile.of("modern", hello_of(self.params))
+
     def relayed(self, params: Json | None = None, *, method: str | None = None) -> RelayedRequest:
         """Return the request for a server: as it came, or with other params."""
-        client = self.client
-        profile = client.profile if client is not None else ClientProfile.of("modern", hello_of(self.params))
         sent = self.params if params is None else params
-        return RelayedRequest(method or self.method, sent, self, profile, self.headers or {})
+        return RelayedRequest(method or self.method, sent, self, self.profile, self.headers or {})
 
 
 def _call(method: str, params: Json | None) -> Json:

@@ -3,7 +3,8 @@
 Strangers must not share what keeps state. So a tool call to such a server, from a client that names no task, gets a
 task of its own, and its result carries the task's id as a handle. With the handle later requests reach the same state:
 in the header `X-Toolhub-Task`, in `_meta` as `toolhub/task`, or, for models, as the argument `toolhub_task`. Where a
-server needs more input from the client, the handle travels in `requestState`, which every client sends back.
+server needs more input from the client, the handle travels in `requestState`, which every client sends back; where it
+begins a task of its own (the tasks extension), in the task's id.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from toolhub.model import Json
 from toolhub.serve.mcp.client import ClientRequest
 
 HANDLE_META, HANDLE_ARGUMENT = "toolhub/task", "toolhub_task"
-_STATE_PREFIX = "toolhub:"
+_PREFIX = "toolhub:"
 
 
 def taken_handle(params: Json | None) -> tuple[str | None, Json | None]:
@@ -25,22 +26,29 @@ def taken_handle(params: Json | None) -> tuple[str | None, Json | None]:
         inner = params.get(where)
         if isinstance(inner, dict) and isinstance(handle := inner.get(key), str):
             return handle, {**params, where: {name: value for name, value in inner.items() if name != key}}
-    state = params.get("requestState")
-    if isinstance(state, str) and state.startswith(_STATE_PREFIX):
-        handle, has_state, original = state.removeprefix(_STATE_PREFIX).partition(":")
-        kept = {name: value for name, value in params.items() if name != "requestState"}
-        return handle, {**kept, "requestState": original} if has_state else kept
+    for key in ("requestState", "taskId"):
+        value = params.get(key)
+        if isinstance(value, str) and value.startswith(_PREFIX):
+            handle, has_value, original = value.removeprefix(_PREFIX).partition(":")
+            kept = {name: value for name, value in params.items() if name != key}
+            return handle, {**kept, key: original} if has_value else kept
     return None, params
+
+
+def carrying(result: Json, handle: str) -> Json:
+    """Return the result with the handle in what every client sends back: `requestState`, or the id of a task."""
+    if result.get("resultType") == "input_required":
+        state = result.get("requestState")
+        return {**result, "requestState": _PREFIX + handle + (f":{state}" if isinstance(state, str) else "")}
+    if isinstance(task_id := result.get("taskId"), str):
+        return {**result, "taskId": f"{_PREFIX}{handle}:{task_id}"}
+    return result
 
 
 def with_handle(result: Json, handle: str) -> Json:
     """Return the result with its task's handle."""
     meta = result.get("_meta")
-    result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), HANDLE_META: handle}}
-    if result.get("resultType") == "input_required":
-        state = result.get("requestState")
-        result["requestState"] = _STATE_PREFIX + handle + (f":{state}" if isinstance(state, str) else "")
-    return result
+    return carrying({**result, "_meta": {**(meta if isinstance(meta, dict) else {}), HANDLE_META: handle}}, handle)
 
 
 async def call_tool(server: str, request: ClientRequest, params: Json | None) -> Json:

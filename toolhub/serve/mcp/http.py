@@ -19,23 +19,27 @@ import anyio
 import anyio.abc
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
+    MCP_NAME_HEADER,
     MCP_PARAM_HEADER_PREFIX,
     InboundLadderRejection,
     classify_inbound_request,
+    decode_header_value,
     find_duplicated_routing_header,
     unsupported_protocol_version_rejection,
 )
+from mcp_types import HEADER_MISMATCH
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from toolhub.channel.jsonrpc.pipes import decode
+from toolhub.channel.mcp import TASK_METHODS
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.model import Json
 from toolhub.serve.mcp.client import INVALID_PARAMS, INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object
-from toolhub.serve.mcp.handles import HANDLE_META, taken_handle
+from toolhub.serve.mcp.handles import HANDLE_META, carrying, taken_handle
 from toolhub.serve.mcp.streams import EventLog, EventStream, write_json
 from toolhub.serve.responses import error_response
 from toolhub.task import HubTask
@@ -340,7 +344,7 @@ class McpEndpoint:
         names_task = handle is not None or TASK_HEADER in headers
         message["params"] = params
         with task.in_use():
-            await self._answer_modern(task, message, headers, receive, send, names_task=names_task)
+            await self._answer_modern(task, message, headers, receive, send, handle=handle, names_task=names_task)
 
     async def _new_task(self) -> HubTask:
         """Open a task for a client that has named none. It ends soon unless the client comes back with its handle."""
@@ -355,6 +359,7 @@ class McpEndpoint:
         receive: Receive,
         send: Send,
         *,
+        handle: str | None,
         names_task: bool,
     ) -> None:
         stream = EventStream("", is_resumable=False)
@@ -371,6 +376,8 @@ class McpEndpoint:
         written = self._begins_later(stream, send, [], _BEGIN_MODERN_AFTER_S)
         with self._watched(receive):
             answer = await self.gateway.respond(request)
+            if handle is not None and "result" in answer:
+                answer["result"] = carrying(answer["result"], handle)
             if stream.has_begun:
                 stream.finish(answer)
             else:
@@ -427,9 +434,14 @@ def _modern_rejection(message: Json, headers: Headers) -> InboundLadderRejection
     pairs = headers.items()
     duplicated = find_duplicated_routing_header(pairs)
     if duplicated is not None:
-        return InboundLadderRejection(-32020, f"{duplicated} header appears more than once")
+        return InboundLadderRejection(HEADER_MISMATCH, f"{duplicated} header appears more than once")
     verdict = classify_inbound_request(message, headers=dict(pairs))
-    return verdict if isinstance(verdict, InboundLadderRejection) else None
+    if isinstance(verdict, InboundLadderRejection):
+        return verdict
+    named, task_id = headers.get(MCP_NAME_HEADER), message["params"].get("taskId")
+    if message["method"] in TASK_METHODS and named is not None and decode_header_value(named) != task_id:
+        return InboundLadderRejection(HEADER_MISMATCH, f"{MCP_NAME_HEADER} header does not match the task's id")
+    return None
 
 
 def _status_of(answer: Json) -> int:

@@ -32,6 +32,9 @@ from toolhub.task import HubTask
 from toolhub.tool_names import Prefix, exposed_names
 
 _MAX_PAGES = 100
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+# Tasks of servers whose server is remembered, for each session.
+MOST_TASKS = 10_000
 _LISTS = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"}
 _CAPABILITY = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resources"}
 
@@ -40,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class _Known:
+class Known:
     """What was learnt about one task's servers."""
 
     tools: dict[str, Owned] = field(default_factory=dict)
@@ -50,7 +53,16 @@ class _Known:
     templates: list[tuple[str, str]] = field(default_factory=list)
     """(template, server), in the order of the config."""
     tasks: dict[str, str] = field(default_factory=dict)
-    """The server of each task of the tasks extension."""
+    """The server of each task that a server has begun, oldest first."""
+
+    def remember_task(self, server: str, result: Json) -> None:
+        """Remember the server of a task that a result begins: of the tasks extension, or of revision 2025-11-25."""
+        begun = result if result.get("resultType") == "task" else result.get("task")
+        if isinstance(begun, dict) and isinstance(task_id := begun.get("taskId"), str):
+            self.tasks.pop(task_id, None)
+            self.tasks[task_id] = server
+            if len(self.tasks) > MOST_TASKS:
+                del self.tasks[next(iter(self.tasks))]
 
     def owner_of(self, uri: str) -> str | None:
         """Return the server of a resource; None if it is not known."""
@@ -66,7 +78,7 @@ class MergedServers:
 
     def __init__(self, prefix: Prefix) -> None:
         self._prefix = prefix
-        self._known: weakref.WeakKeyDictionary[HubTask, _Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[HubTask, Known] = weakref.WeakKeyDictionary()
 
     async def describe(self, request: ClientRequest) -> Json:
         """Return what the servers say about themselves together: the union of their capabilities."""
@@ -90,33 +102,32 @@ class MergedServers:
             result = await call_tool(server, request, sent)
         else:
             result = await request.task.relay(server, request.relayed(sent))
-        if result.get("resultType") == "task" and isinstance(result.get("taskId"), str):
-            self._of(request.task).tasks[result["taskId"]] = server
+        self._of(request.task).remember_task(server, result)
         return result
 
     def owner(self, task: HubTask, name: str) -> Owned:
         """Return the tool of a name that `tools()` has returned."""
         return self._of(task).tools[name]
 
-    def _of(self, task: HubTask) -> _Known:
-        return self._known.setdefault(task, _Known())
+    def _of(self, task: HubTask) -> Known:
+        return self._known.setdefault(task, Known())
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, request: ClientRequest) -> Json:
         refuse_cursor(request)
-        tools = await self.tools(request.task)
+        tools = await self.tools(request)
         return joined(request, "tools", [{**raw, "name": name} for name, raw in tools])
 
-    async def tools(self, task: HubTask) -> list[tuple[str, Json]]:
+    async def tools(self, request: ClientRequest) -> list[tuple[str, Json]]:
         """Return (listed name, tool) of every tool that can be reached."""
         found: dict[Owned, Json] = {}
-        for server, tools in (await task.tools_by_server()).items():
+        for server, tools in (await request.task.tools_by_server(profile=request.profile)).items():
             if isinstance(tools, ToolhubError):
                 logger.warning("the tools of server %r are not listed: %s", server, tools)
             else:
                 found |= {Owned(server, tool.name): tool.raw for tool in tools}
-        self._of(task).tools = callable_names(found, self._prefix)
+        self._of(request.task).tools = callable_names(found, self._prefix)
         exposed = exposed_names(found, prefix=self._prefix)
         if left_out := found.keys() - exposed.values():
             logger.warning(
@@ -175,7 +186,7 @@ class MergedServers:
     async def _route(self, request: ClientRequest, method: str, params: Json) -> tuple[str, Json]:
         """Return the server that a request is for, and the params that it knows. Raises Refused, ToolNotFound."""
         if method == "tools/call":
-            owned = await self._tool(request.task, str(params.get("name")))
+            owned = await self._tool(request, str(params.get("name")))
             await check_headers(owned.server, owned.name, request)
             return owned.server, {**params, "name": owned.name}
         if method == "prompts/get":
@@ -185,19 +196,19 @@ class MergedServers:
             return await self._completion(request, params)
         if isinstance(uri := params.get("uri"), str):
             return await self._resource(request, uri), params
-        if isinstance(task_id := params.get("taskId"), str) and task_id in self._of(request.task).tasks:
-            return self._of(request.task).tasks[task_id], params
+        if method.startswith("tasks/") and isinstance(task_id := params.get("taskId"), str):
+            return await self._server_of_task(request, task_id), params
         raise Refused(
             METHOD_NOT_FOUND,
             f"toolhub cannot tell which of the servers {', '.join(request.task.servers)} {method!r} is for",
         )
 
-    async def _tool(self, task: HubTask, name: str) -> Owned:
-        known = self._of(task)
+    async def _tool(self, request: ClientRequest, name: str) -> Owned:
+        known = self._of(request.task)
         if name not in known.tools:
-            await self.tools(task)
+            await self.tools(request)
         # A server whose tools could not be listed: its own error says more than "unknown tool".
-        owned = known.tools.get(name) or split_name(name, task.servers)
+        owned = known.tools.get(name) or split_name(name, request.task.servers)
         if owned is None:
             raise ToolNotFound(f"Unknown tool: {name}", near=near_names(name, known.tools))
         return owned
@@ -212,6 +223,25 @@ class MergedServers:
         if owned is None:
             raise ToolNotFound(f"Unknown prompt: {name}", near=near_names(name, known.prompts))
         return owned
+
+    async def _server_of_task(self, request: ClientRequest, task_id: str) -> str:
+        """Return the server of a task: the one that began it, else the only one that has tasks."""
+        known = self._of(request.task).tasks.get(task_id)
+        if known is not None:
+            return known
+        infos = await _gather(request, lambda server: request.task.describe(server, request.relayed(), saved=True))
+        with_tasks = [
+            server
+            for server, info in infos.items()
+            if "tasks" in info.capabilities or TASKS_EXTENSION in (info.capabilities.get("extensions") or {})
+        ]
+        if len(with_tasks) == 1:
+            return with_tasks[0]
+        raise Refused(
+            INVALID_PARAMS,
+            f"Unknown task: {task_id}. toolhub remembers the servers of the last {MOST_TASKS} tasks of a session; "
+            f"those that have tasks: {', '.join(with_tasks) or 'none'}",
+        )
 
     async def _completion(self, request: ClientRequest, params: Json) -> tuple[str, Json]:
         ref = params.get("ref")

@@ -69,7 +69,7 @@ class ToolSearch:
         query, limit = arguments.get("query"), arguments.get("limit", DEFAULT_LIMIT)
         if not isinstance(query, str) or isinstance(limit, bool) or not isinstance(limit, int):
             return _failed(request, "find_tools needs a `query`, a string; `limit` is a whole number")
-        tools = await self._merged.tools(request.task)
+        tools = await self._merged.tools(request)
         names = [f"{self._merged.owner(request.task, name).server} {name}" for name, _ in tools]
         texts = [f"{tool.get('title') or ''} {tool.get('description') or ''}" for _, tool in tools]
         best = ranked(query, list(zip(names, texts, strict=True)))[: max(1, min(limit, MAX_LIMIT))]
