@@ -38,8 +38,7 @@ from toolhub.limits.start_limiter import StartLimiter
 from toolhub.model import ClientProfile, FairShareKey, HubStatistics, SandboxCounts
 from toolhub.owned import Held, hold
 from toolhub.sessions.events import ServerEvents
-from toolhub.sessions.pool import HubResources, ServerLimiters, SessionPool, TransportOpener
-from toolhub.sessions.session import ChannelOpener
+from toolhub.sessions.pool import ChannelOpener, HubResources, ServerLimiters, SessionPool
 from toolhub.sessions.slot import Counters, Slot, idle_limit
 from toolhub.shared_resources import SharedResources, open_shared_resources
 from toolhub.spawn.exec import Spawner, open_spawner
@@ -92,7 +91,7 @@ class Hub:
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:
             starts = StartLimiter(settings.start_limit)
-            open_channel = await self._transport_opener(stack)
+            open_channel = await self._channel_opener(stack)
             resources = await stack.enter_async_context(open_shared_resources())
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             self._shared = HubResources(
@@ -138,10 +137,9 @@ class Hub:
                 self._owners.start_soon(_warm, self._shared_server(spec).slot())
         return self
 
-    async def _transport_opener(self, stack: AsyncExitStack) -> TransportOpener:
-        given = self._open_channel
-        if given is not None:
-            return lambda spec, context, profile: given(spec)
+    async def _channel_opener(self, stack: AsyncExitStack) -> ChannelOpener:
+        if self._open_channel is not None:
+            return self._open_channel
         journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
         spawner = await stack.enter_async_context(open_spawner(journal))
         resolver = Resolver(self.config.hub.state_path / "resolved.json")
@@ -396,7 +394,7 @@ async def _warm(slot: Slot) -> None:
         logger.warning("keep_warm: %s", exc)
 
 
-def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> TransportOpener:
+def channel_opener(spawner: Spawner, limit: int, resolver: Resolver) -> ChannelOpener:
     """Return the opener for every transport. limit: bytes of the largest answer."""
 
     def open_channel(

@@ -316,7 +316,7 @@ class HubTask:
             return ServerInfo(**told)
         with self.in_use():
             call = self._call(server, relayed.method, None, ToolPolicy(), relayed=relayed)
-            async with await _lease(self._servers, call, uses_state=False) as session:
+            async with await _checkout(self._servers, call, uses_state=False) as session:
                 self._servers[server].save_answer(_HELLO, relayed.profile, session, asdict(session.info))
                 return session.info
 
@@ -489,12 +489,12 @@ def _limiters_of(limiters: Mapping[str, tuple[ConcurrencyLimiter, ...]], call: C
 
 
 async def _send_call(servers: _Servers, call: Call) -> Result:
-    async with await _lease(servers, call) as session:
+    async with await _checkout(servers, call) as session:
         return await session.call(call)
 
 
 async def _send_request(servers: _Servers, call: Call) -> Result:
-    async with await _lease(servers, call, uses_state=False) as session:
+    async with await _checkout(servers, call, uses_state=False) as session:
         if (relayed := call.relayed) is not None:
             result = await session.relay(call)
             if _is_whole_list(relayed, result.raw):
@@ -504,13 +504,13 @@ async def _send_request(servers: _Servers, call: Call) -> Result:
         return Result(await session.request(call.tool, call.arguments or None))
 
 
-async def _lease(servers: _Servers, call: Call, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
-    """Return the lease of a session for this call; for a relayed one, of a session that suits its client."""
+async def _checkout(servers: _Servers, call: Call, *, uses_state: bool = True) -> AbstractAsyncContextManager[Session]:
+    """Check out a session for this call; for a relayed call, one that suits its client."""
     server, relayed = servers[call.server], call.relayed
     if relayed is None:
-        return server.lease(uses_state=uses_state)
+        return server.checkout(uses_state=uses_state)
     profile = await server.suited(relayed.profile)
-    return server.lease(profile, uses_state=uses_state, listener=relayed.requester.listener)
+    return server.checkout(profile, uses_state=uses_state, listener=relayed.requester.listener)
 
 
 def _is_whole_list(relayed: RelayedRequest, result: Json) -> bool:

@@ -30,13 +30,13 @@ DEADLINE_S = 240.0
 
 @dataclass(frozen=True)
 class Builtin:
-    """A server of ours: its options inside a hub, and the same as environment of its program."""
+    """One of our servers, with its options for a hub and the same options as variables for its program."""
 
     name: str
     options: Json
     environment: dict[str, str]
     is_shared: bool
-    """Whether configs/mirothinker_1.7.yaml has one for all tasks."""
+    """Whether all tasks share one, as in configs/mirothinker_1.7.yaml."""
 
     def entry(self, *, shared: bool) -> Json:
         share = "hub" if shared and self.is_shared else "task"
@@ -47,7 +47,7 @@ class Builtin:
         return {"argv": [sys.executable, "-m", "toolhub_servers", self.name], "env": self.environment}
 
 
-# Nothing is asked of a service here, so that no key is looked at.
+# No service is called here, so these keys are never used.
 _SUMMARY = {"summary_llm_base_url": "http://127.0.0.1:9/v1/chat/completions", "summary_llm_model_name": "a model"}
 SERVERS = (
     Builtin("search_and_scrape_webpage", {"serper": {"api_key": "none"}}, {"SERPER_API_KEY": "none"}, True),
@@ -89,7 +89,7 @@ OpenOne = Callable[[Progress], Coroutine[Any, Any, None]]
 
 @asynccontextmanager
 async def _hub(*, catalog: bool) -> AsyncIterator[OpenOne]:
-    """catalog: shared as the config does it, and asked as agents do: who comes later gets what the hub knows."""
+    """Open a hub. catalog: share servers as the config does and let later tasks get tools from the catalog."""
     servers = {server.name: server.entry(shared=catalog) for server in SERVERS}
     with tempfile.TemporaryDirectory() as state:
         async with Hub(hub_config(servers, Path(state))) as hub:
@@ -114,7 +114,7 @@ async def _hub(*, catalog: bool) -> AsyncIterator[OpenOne]:
 
 @asynccontextmanager
 async def _gather_all() -> AsyncIterator[OpenOne]:
-    """A process per task and server, with a session of the SDK, all at once."""
+    """Start a process per task and server, with a session of the SDK, all at once."""
 
     async def hold(server: Builtin, progress: Progress) -> None:
         async with progress.guarded(), sdk_session(server.program) as session:
@@ -146,7 +146,7 @@ _VARIANTS: dict[str, Callable[[], AbstractAsyncContextManager[OpenOne]]] = {
 
 
 def measure_agent_startup(variant: str, tasks: int) -> Json:
-    """Return seconds, ready, failures, and bytes: what all processes have got larger by, or were not there before."""
+    """Return seconds, ready, failures, and bytes: by how much the memory of all processes has grown."""
     with Worker("benchmarks.common.agent_startup:open_tasks", {"variant": variant}) as worker:
         worker.ask({"tasks": 0})
         before = _tree_bytes(worker.pid)

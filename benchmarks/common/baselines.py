@@ -1,8 +1,8 @@
-"""The packages that toolhub is compared with: installed here, or in an environment of their own if they cannot be here.
+"""The packages that toolhub is compared with. Some need an environment of their own.
 
     python -m benchmarks.common.baselines
 
-installs the latter beside the third-party servers of testbed/third_party.py, once per list of pins.
+installs those environments beside the third-party servers of testbed/third_party.py, once per list of pins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOW = "import sys; from importlib.metadata import version; print(*map(version,
 
 @dataclass(frozen=True)
 class Baseline:
-    """package: what is measured, as it is named on PyPI (and imported, if here). command: installs it.
+    """One package. package: its name on PyPI. command: installs it.
 
     pins: what an environment of its own is made of; none if the package lives in this interpreter.
     """
@@ -42,7 +42,7 @@ class Baseline:
         third_party.ensure_venv(self.package, self.pins)
 
     def versions(self) -> str:
-        """Return what a result's description of this interpreter cannot know: "NAME 1.0 beside mcp 1.2", or ""."""
+        """Return the versions in the environment of its own, such as "NAME 1.0 beside mcp 1.2"; "" if it has none."""
         python = self.python()
         if not self.pins or python is None:
             return ""

@@ -1,6 +1,6 @@
-"""The variants of making one tool call, toolhub's and the baselines'. Each opener connects and yields `ToolCaller`.
+"""The variants of one tool call, toolhub's and the baselines'. Each `open_` function yields a connected `ToolCaller`.
 
-Imports are inside the openers: a variant runs in a process of its own, perhaps under an interpreter that has only
+Imports are inside these functions: a variant runs in a process of its own, perhaps under an interpreter that has only
 its own package. It should not pay for the packages of the others.
 """
 
@@ -47,7 +47,7 @@ def check(is_error: bool, text: str = "", expected: str = "") -> None:
 
 
 def asking(server: Json) -> Callable[[], tuple[Json, str]]:
-    """Return what gives each call its arguments and the text that its answer, and no other call's, must have."""
+    """Return a function that gives each call its arguments and the text that only this call's answer has."""
     numbers, arguments, numbered = itertools.count(), server["arguments"], server.get("numbered")
 
     def ask() -> tuple[Json, str]:
@@ -70,7 +70,7 @@ def hub_entry(server: Json) -> Json:
 
 @asynccontextmanager
 async def open_floor(server: Json) -> AsyncIterator[ToolCaller]:
-    """JSON lines over the child's pipes by hand: nothing that speaks the protocol can be cheaper."""
+    """Write and read JSON lines on the child's pipes by hand. No client of the protocol can be cheaper."""
     child = await asyncio.create_subprocess_exec(*server["argv"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     stdin, stdout = child.stdin, child.stdout
     assert stdin is not None and stdout is not None
@@ -126,7 +126,7 @@ async def sdk_session(server: Json) -> AsyncIterator[Any]:
 async def open_sdk(server: Json) -> AsyncIterator[ToolCaller]:
     """The official SDK, one session for all calls."""
     async with sdk_session(server) as session:
-        await session.list_tools()  # the SDK would ask at the first call, to check answers against the schema
+        await session.list_tools()  # otherwise the SDK lists them at the first call
         yield ToolCaller(_calls(session.call_tool, server))
 
 

@@ -35,7 +35,7 @@ _LOOK_S = 0.02
 
 
 class ServedHub:
-    """A private hub: it ends, with all it started, when this process lets go of it."""
+    """A private hub. It ends, with all that it started, when this process closes its stdin or dies."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class ServedHub:
         environment: Mapping[str, str] | None = None,
         **limits: int,
     ) -> None:
-        """llm: that section of the config, with which the hub also stands in front of model servers.
+        """llm: the section `llm` of the config; the hub is then also a proxy of model servers.
 
         environment: variables beside our own.
         """
         self._environment = environment or {}
         self._document = {"servers": dict(servers), "limits": limits, **({"llm": llm} if llm else {})}
         self.left_behind = 0
-        """Processes of the hub that were still there after it had ended."""
+        """How many processes of the hub were alive after it had ended."""
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory()
@@ -101,7 +101,7 @@ class ServedHub:
         """Ask it to end. A private hub ends with its stdin."""
 
     def _said(self) -> str:
-        # By name: the open file shares its position with the hub, which writes there.
+        # Open it by name: the open file shares its position with the hub, which writes there.
         return (self._home / "stderr").read_text()
 
     def close(self) -> None:

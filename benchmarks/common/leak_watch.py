@@ -1,4 +1,4 @@
-"""Watches a hub that is busy for a long time: does its memory grow? It also kills some of the hub's servers."""
+"""Watches the memory of a hub that is busy for a long time, and kills some of its servers meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.common.result import Json
 
 KIB = 1024
 _PAUSE_S = 1.0
-# One death in so many is that of a server that all tasks share; more in a short time and the hub gives it up.
+# One kill in so many hits a server that all tasks share. With more in a short time the hub would give it up.
 _SHARED_DEATH = 6
 # Far longer than any answer should take: only a hub that hangs reaches it.
 _PATIENCE_S = 60.0
@@ -27,7 +27,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class HubSample:
-    """calls: that the hub had been asked for."""
+    """One look at the hub. calls: how many it has had so far."""
 
     at_s: float
     calls: int
@@ -39,7 +39,7 @@ class HubSample:
 
 @dataclass
 class HubHistory:
-    """What was seen; `kills` is how many servers were killed on purpose."""
+    """All samples. kills: how many servers were killed on purpose."""
 
     samples: list[HubSample] = field(default_factory=list)
     kills: int = 0
@@ -47,9 +47,9 @@ class HubHistory:
 
     @property
     def settled(self) -> list[HubSample]:
-        """The samples after the first quarter of the calls, while the most tasks are open:
+        """The samples after the first quarter of the calls, while the most tasks are open.
 
-        no task begins or ends then.
+        No task begins or ends in that time.
         """
         quarter, most = self.samples[-1].calls / 4, max(sample.tasks for sample in self.samples)
         working = [sample for sample in self.samples if sample.tasks == most]
@@ -86,7 +86,7 @@ class LeakWatcher:
         self.seen = HubHistory()
 
     async def watch(self, kill_at_s: Sequence[float], *, seed: int = 0) -> None:
-        """kill_at_s: seconds from now on, each the death of a stdio server chosen at random."""
+        """Take a sample each second. At each of `kill_at_s`, in seconds from now, kill a stdio server at random."""
         source, due = random.Random(seed), sorted(kill_at_s)
         began = time.monotonic()
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-# Often enough for a burst of some 50 ms, rarely enough to cost the loop less than a hundredth of its time.
+# Often enough to see a burst of 50 ms. Rarely enough to cost the loop less than 1 % of its time.
 _TICK_S = 0.005
 
 

@@ -20,7 +20,7 @@ PACKAGES = (
     DISTRIBUTION, "mcp", "anyio", "uvloop", "httpx2", "uvicorn", "pydantic", "fastmcp", "ipykernel", "playwright",
     "pandas", "matplotlib",
 )  # fmt: skip
-# More than this of one core used by others: the numbers are worth less.
+# If others use more than this share of one core, the numbers are worth less.
 NOISY_PERCENT = 10.0
 # Long enough for shares of some percent: the kernel counts in steps of 10 ms.
 LOAD_CHECK_S = 1.0
@@ -102,7 +102,7 @@ def others_percent() -> float:
 
 
 def _busy_seconds() -> float:
-    """CPU time that anybody used; time stolen from a virtual machine counts, as it disturbs just as much."""
+    """CPU time of all processes. Time that the host took from this virtual machine counts too."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 

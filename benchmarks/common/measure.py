@@ -48,7 +48,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def interleaved(variants: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
-    """Yield A B C, A B C, ...: a disturbance of the machine then hits all alike. Round 0 is the warm-up: discard it."""
+    """Yield A B C, A B C, ..., so that a disturbance of the machine hits all alike. Discard round 0, the warm-up."""
     for number in range(rounds + 1):
         for variant in variants:
             yield number, variant
@@ -138,7 +138,7 @@ FLOOR_BYTES = 2 * GIB
 
 
 class ProcessCounter(TreeSampler):
-    """Watches how many processes there are and leaves their memory alone: reading that of 200 takes 100 ms."""
+    """Watches how many processes there are. It does not read their memory: for 200 that takes 100 ms."""
 
     def sample(self) -> None:
         self.peak_processes = max(self.peak_processes, len(tree(self._pid)))
@@ -150,7 +150,7 @@ def tree_pss_bytes(pid: int) -> int:
 
 
 def room_bytes() -> int:
-    """How much may be taken until only `FLOOR_BYTES` are available; negative if it is less already."""
+    """How many bytes may be used until only `FLOOR_BYTES` are left; negative if there are fewer already."""
     return int(psutil.virtual_memory().available) - FLOOR_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What a question answers: tables, targets and notes. Only numbers; how they are shown is `report`'s business."""
+"""The result of a question: tables, targets and notes. `report` decides how the numbers are shown."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Benchmark(Generic[Scale]):
     full: Scale
     quick: Scale
     in_all: Scale | None = None
-    """What `all` measures instead of `full`, where that would take hours. It is a look, and not kept."""
+    """What `all` measures instead of `full` where that takes hours. This result is not kept."""
     options: Sequence[str] = ()
-    """Fields of `full` that the command line may set, as `--calls 1000`; numbers."""
+    """Fields of `full`, all numbers, that the command line may set, such as `--calls 1000`."""
 
 
 def ratio(value: float | None, base: float | None) -> float | None:

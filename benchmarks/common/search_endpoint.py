@@ -47,7 +47,7 @@ def make_certificate(directory: Path) -> Certificate | None:
 
 @dataclass
 class EndpointCounts:
-    """setup_s: of each connection, from its being accepted to its first request."""
+    """What the endpoint counts. setup_s: for each connection, from accepting it to its first request."""
 
     connections: int = 0
     requests: int = 0
@@ -56,7 +56,7 @@ class EndpointCounts:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # What a client does not close would keep its thread, and with it the end, waiting.
+    # Otherwise the end would wait for the thread of each connection that a client left open.
     block_on_close = False
     # Many clients connect at the same moment; beyond the backlog connections are reset.
     request_queue_size = 256
@@ -76,7 +76,7 @@ class _SearchHandler(BaseHTTPRequestHandler):
     """One connection, in a thread of its own."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or an answer would wait for the acknowledgement of its own headers
+    disable_nagle_algorithm = True  # otherwise an answer waits for the acknowledgement of its headers
     wbufsize = -1
 
     def setup(self) -> None:

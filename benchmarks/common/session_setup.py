@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Progress:
-    """How many of `wanted` pairs are settled; `settled` is set with the last one, `closing` when all may end."""
+    """Counts the settled pairs. `settled` is set when all `wanted` are; `closing` is set when all may end."""
 
     wanted: int
     ready: int = 0
@@ -44,7 +44,7 @@ class Progress:
 
     @asynccontextmanager
     async def guarded(self) -> AsyncIterator[None]:
-        """Count a failure instead of ending everybody's run."""
+        """Count a failure; it must not end the other pairs."""
         try:
             yield
         except Exception as exc:
@@ -53,7 +53,7 @@ class Progress:
 
 Variant = Callable[[list[Json], int, Progress], Coroutine[Any, Any, None]]
 InSession = Callable[[Any, Json], Awaitable[None]]
-"""What is asked of a server in a session of the SDK before it counts as ready; raises if it is not."""
+"""Checks a server in a session of the SDK; raises if it is not ready."""
 InTask = Callable[[HubTask, Json], Awaitable[None]]
 """The same in a task of a hub."""
 

@@ -1,4 +1,4 @@
-"""A worker process, seen from outside: start it, send it requests, end it with everything it started."""
+"""Starts a worker process, sends it requests, and ends it with everything that it started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerFailed(RuntimeError):
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that only waits for its parent to notice has."""
+    """Whether the process runs. A zombie does not."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -53,7 +53,7 @@ class Worker:
             process_group=0,  # a terminal's Ctrl-C reaches only the runner, which ends its workers itself
         )
         self.left_behind = 0
-        """Processes that were still there after the worker had closed."""
+        """How many of its processes were alive after it had closed."""
         self._is_ready = False
 
     @property

@@ -15,7 +15,7 @@ from benchmarks.density.capacity import CapacityResult, DensityCase, measure_cap
 from benchmarks.questions import QUESTIONS
 
 MIB = 2**20
-# A server of ours as a process, some 60 MiB measured, with its keeper; to stay clear of filling the memory.
+# One of our servers as a process with its shim: some 60 MiB measured. The benchmark stops before memory is full.
 _PROCESS_BYTES = 80 * MIB
 _HOSTED_BYTES = 4 * MIB
 OPEN_TASKS, SESSIONS = 1000, 300
@@ -46,9 +46,9 @@ _MANY_COLUMNS = [
 
 @dataclass(frozen=True)
 class DensityScale:
-    """Numbers of tasks: at the two looks that give what one more takes; and many, of builtin servers and of sessions.
+    """How many tasks. looks: at these two counts the memory is read, and the difference is what one more task takes.
 
-    forked, spawned: the looks of `spawn: fork` and of `spawn: exec`, whose tasks are dear; all others have `looks`.
+    forked, spawned: the looks with `spawn: fork` and `spawn: exec`, whose tasks need much memory.
     budget_s: of each case.
     server: of the stdio sessions; None: mcp_server_time.
     """
@@ -125,7 +125,7 @@ def _program(builtin: Builtin, **fields: str) -> Json:
 
 
 def _each(case: DensityCase, packed: CapacityResult) -> Json:
-    """What one more task takes, between the first two looks."""
+    """What one more task takes: the difference between the first two looks."""
     row: Json = {"way": case.label, "mib": None, "left_behind": packed.left_behind}
     if len(packed.sizes) < 2 or packed.sizes[1].tasks <= packed.sizes[0].tasks:
         return row
@@ -182,7 +182,7 @@ def _notes(scale: DensityScale) -> list[str]:
         "processes they are `python -m toolhub_servers NAME`. A task is open once each of its servers has itself "
         "answered `tools/list`.",
         "Memory is PSS (shared pages are split among their users) of the hub and of everything below it, supervisor, "
-        "keepers and zygotes included. `Each` is the difference between two looks at the same hub, by the tasks opened "
+        "shims and zygotes included. `Each` is the difference between two looks at the same hub, by the tasks opened "
         "in between (from, to tasks); what comes with the first tasks is not in it. In all: at the second look.",
         "`share: hub` with processes would mix the sandboxes of tasks; it is here to show what a task costs that has "
         "no process of its own.",

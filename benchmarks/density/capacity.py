@@ -1,4 +1,4 @@
-"""The capacity of a hub: it gets more and more idle tasks, and their memory is measured until a budget is used up."""
+"""Measures the memory of a hub that gets more and more idle tasks, until a budget is used up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.common.subprocess_worker import Worker, WorkerFailed
 from benchmarks.common.worker_main import Act
 from toolhub import Hub
 
-# More than any question here asks for; the limit is not what is measured.
+# More than any benchmark here needs: this limit is not what is measured.
 _MANY = 100_000
 # Ending the servers of a task that is not ready when time is up.
 _CLOSE_S = 10.0
@@ -29,9 +29,8 @@ _CLOSE_S = 10.0
 class DensityCase:
     """One hub with the servers `entries`, looked at when it has each of `counts` tasks.
 
-    budget_s: of opening them all. budget_bytes: PSS of the whole tree; who takes more is stopped.
-    task_bytes: what one more task takes at the worst; where there is no room for as many as are opened at a time
-    (`step`), none is opened.
+    budget_s: for opening them all. budget_bytes: PSS of the whole tree; a case that takes more is stopped.
+    task_bytes: the most that one task can take. `step` tasks are opened at a time, and none if they might not fit.
     """
 
     label: str
@@ -45,7 +44,10 @@ class DensityCase:
 
 @dataclass(frozen=True)
 class Size:
-    """seconds: of opening all tasks so far. bytes: PSS of the whole tree. processes: without the hub itself."""
+    """What a hub took at one count. seconds: for opening all tasks so far. bytes: PSS of the whole tree.
+
+    processes: without the hub itself.
+    """
 
     tasks: int
     seconds: float
@@ -59,10 +61,10 @@ class CapacityResult:
 
     sizes: list[Size] = field(default_factory=list)
     stopped: str | None = None
-    """Why there are not as many tasks as asked for."""
+    """Why there are fewer tasks than the case asks for."""
     left_behind: int = 0
     not_forked: str = ""
-    """See `memory.not_forked`."""
+    """See `measure.not_forked`."""
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
@@ -72,8 +74,8 @@ class CapacityResult:
 async def open_capacity(entries: dict[str, Json], state: str) -> AsyncIterator[Act]:
     """Answers ``{"tasks": n, "seconds": s}`` with ``{"tasks", "failures"}`` once n are open in all. A worker role.
 
-    A task counts when each of its servers has answered `tools/list`; another one is closed again. With as many as there
-    are already, the garbage is collected.
+    A task counts when each of its servers has answered `tools/list`; otherwise it is closed. If n are open already,
+    the garbage is collected.
     """
     async with Hub(hub_config(entries, Path(state), max_tasks=_MANY)) as hub:
 

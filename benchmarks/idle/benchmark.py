@@ -25,7 +25,7 @@ _COLUMNS = [
     Column("sessions", "sessions"),
     Column("hub_rss_mib", "hub RSS MiB", 1),
     Column("hub_pss_mib", "hub PSS MiB", 1),
-    Column("keepers_pss_mib", "supervisor and keepers PSS MiB", 1),
+    Column("shims_pss_mib", "supervisor and shims PSS MiB", 1),
     Column("servers_pss_mib", "servers PSS MiB", 1),
     Column("fds", "hub fds"),
     Column("threads", "hub threads"),
@@ -35,7 +35,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class IdleScale:
-    """sessions: one row each, growing in the same hub; at least two."""
+    """sessions: at least two numbers. The same hub grows to each of them in turn, and each is a row."""
 
     sessions: tuple[int, ...]
     watch_s: float = _WATCH_S
@@ -76,7 +76,7 @@ def run(scale: IdleScale) -> Outcome:
 def _look(pid: int, sessions: int, server: ServerCommand, watch_s: float) -> Json:
     hub = psutil.Process(pid)
     before = cpu_seconds(pid)
-    psutil.wait_procs([hub], timeout=watch_s)  # it does not end: a pause that a crash cuts short
+    psutil.wait_procs([hub], timeout=watch_s)  # the worker ends only by a crash, which cuts this pause short
     used = cpu_seconds(pid) - before
     below = [process.pid for process in tree(pid)[1:]]
     servers = {child for child in below if server.argv[-1] in psutil.Process(child).cmdline()}
@@ -84,7 +84,7 @@ def _look(pid: int, sessions: int, server: ServerCommand, watch_s: float) -> Jso
         "sessions": sessions,
         "hub_rss_mib": rss_bytes(pid) / MIB,
         "hub_pss_mib": pss_bytes(pid) / MIB,
-        "keepers_pss_mib": sum(pss_bytes(child) for child in below if child not in servers) / MIB,
+        "shims_pss_mib": sum(pss_bytes(child) for child in below if child not in servers) / MIB,
         "servers_pss_mib": sum(map(pss_bytes, servers)) / MIB,
         "fds": hub.num_fds(),
         "threads": hub.num_threads(),
@@ -93,16 +93,14 @@ def _look(pid: int, sessions: int, server: ServerCommand, watch_s: float) -> Jso
 
 
 def _slope(first: Json, last: Json) -> Table:
-    """What one session adds; from the first on, so that the supervisor is not in it."""
+    """What one session adds. The first row is the base, so that the supervisor does not count."""
     count = last["sessions"] - first["sessions"]
-    kib = {
-        key: (last[key] - first[key]) * 1024 / count for key in ("hub_rss_mib", "keepers_pss_mib", "servers_pss_mib")
-    }
+    kib = {key: (last[key] - first[key]) * 1024 / count for key in ("hub_rss_mib", "shims_pss_mib", "servers_pss_mib")}
     each = {key: (last[key] - first[key]) / count for key in ("fds", "threads")}
     columns = [
         Column("what", "per session"),
         Column("hub_rss_mib", "hub RSS KiB", 0),
-        Column("keepers_pss_mib", "keepers PSS KiB", 0),
+        Column("shims_pss_mib", "shims PSS KiB", 0),
         Column("servers_pss_mib", "server PSS KiB", 0),
         Column("fds", "hub fds", 2),
         Column("threads", "hub threads", 2),

@@ -33,7 +33,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class InitScale:
-    """tasks: one table each. in_turn_up_to: more tasks than this are not done one after the other."""
+    """tasks: one table for each number. in_turn_up_to: with more tasks, the variant without concurrency is left out."""
 
     tasks: tuple[int, ...]
     in_turn_up_to: int
@@ -94,7 +94,7 @@ def _measure(variant: str, servers: list[ServerCommand], tasks: int, scale: Init
 
 
 def _targets(rows: list[Json], tasks: int) -> list[Target]:
-    """The largest number of tasks decides."""
+    """Return the targets. They are about the largest number of tasks."""
     by_variant = {row["way"]: row for row in rows}
     hub, shared, gathered = (by_variant[LABELS[variant]] for variant in ("hub_per_task", "hub_shared", "gather_all"))
     unready = sum(row["wanted"] - row["ready"] for row in (hub, shared))

@@ -241,7 +241,7 @@ def _notes(servers: list[ServerCommand], scale: StormScale) -> list[str]:
         "it says what a server costs that is written for it, not what these three would.",
         "Ready is a pair of a task and a server that itself, not the hub's catalog, has answered. × as fast, and % of "
         "PSS, are beside the first row. A hub is opened within the time that is measured.",
-        "CPU and PSS are of the client or hub and of everything below it, supervisor, keepers and zygotes included; "
+        "CPU and PSS are of the client or hub and of everything below it, supervisor, shims and zygotes included; "
         "peak processes is without the client or hub. PSS splits shared pages among their users and is read once, when "
         "the last pair is ready. Processes left behind are looked for after the client or hub has closed.",
         "First hub ever: its state directory is empty.",

@@ -53,7 +53,7 @@ def test_storm_gets_every_pair_ready_in_every_variant_and_leaves_nothing_behind(
 def test_storm_counts_the_processes_of_the_supervisor_with_those_of_the_servers(tiny_storm: Outcome) -> None:
     processes = {name: tiny_storm.raw[f"{name}/2"]["processes"] for name in storm.VARIANTS}
     assert processes["gather"] == 4
-    assert processes["exec"] > 4  # the supervisor and its keepers
+    assert processes["exec"] > 4  # the supervisor and its shims
     assert processes["builtin"] == 0
 
 

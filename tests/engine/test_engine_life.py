@@ -123,7 +123,7 @@ async def test_it_ends_when_the_process_with_the_block_is_killed(short_path: Pat
         popen.stdout.close()
     await eventually(lambda: not any(process.is_alive for process in processes), within=PATIENCE_S)
     assert not any(path.exists() for path in memory)
-    # The keeper, which is not below anybody any more, removes it last.
+    # The shim removes the folder at its end, when it is no longer below the killed process.
     await eventually(lambda: not list(short_path.iterdir()), within=PATIENCE_S)
 
 

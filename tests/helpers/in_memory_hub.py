@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -12,11 +12,10 @@ import anyio.abc
 from trio.testing import MockClock
 
 from toolhub import Hub, Result, ServerSpec, parse_config
-from toolhub.channel.base import Channel
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import Call, ClientProfile, Json, SlotKey, ToolPolicy
-from toolhub.sessions.session import ChannelOpener
+from toolhub.model import Call, Json, SlotKey, ToolPolicy
+from toolhub.sessions.pool import ChannelOpener
 from toolhub.sessions.slot import Slot
 
 # No wait on these stages takes longer than milliseconds; running into this is a failure, never slowness.
@@ -65,17 +64,13 @@ async def open_slot(server: MemoryServer, **keys: Any) -> AsyncIterator[Slot]:
     async with anyio.create_task_group() as owners:
         key = SlotKey("memory", "t1", "")
         starts = StartLimiter(4)
-
-        def open_channel(spec: ServerSpec, profile: ClientProfile) -> AbstractAsyncContextManager[Channel]:
-            return server.open(spec)
-
-        yield Slot(key, a_spec(**keys), open_channel=open_channel, owners=owners, starts=starts)
+        yield Slot(key, a_spec(**keys), open_channel=server.open, owners=owners, starts=starts)
         owners.cancel_scope.cancel()
 
 
 async def call(slot: Slot, tool: str = "echo") -> Result:
-    """One call through a lease, as a task makes it."""
-    async with slot.lease() as session:
+    """One call in a session of the slot, as a task makes it."""
+    async with slot.checkout() as session:
         return await session.call(a_call(tool))
 
 

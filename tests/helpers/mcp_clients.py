@@ -21,7 +21,7 @@ PROTOCOL = "2025-11-25"
 async def mcp_client(
     hub: ServedHub, mode: str = "legacy", *, headers: Mapping[str, str] | None = None, **options: Any
 ) -> AsyncIterator[Client]:
-    """Connect the SDK's client to the hub's front. One of the modern era names a task of its own: it has no session."""
+    """Connect the SDK's client to the hub at `/mcp`. The modern era has no sessions, so it names its own task."""
     own_task = {"X-Toolhub-Task": f"test-{uuid.uuid4().hex}"} if mode == "auto" else {}
     given = hub.headers | own_task | dict(headers or {})
     async with httpx2.AsyncClient(headers=given, timeout=httpx2.Timeout(10, read=60)) as http:

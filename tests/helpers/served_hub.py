@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 # Warnings of the hub are errors as well.
 TOOLHUB = [sys.executable, "-W", "error", "-m", "toolhub"]
-STARTS_WITHIN_S = 20.0
+STARTS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 10.0
 
 
@@ -59,7 +59,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass
 class ServedHub:
-    """A running hub. `http` and `uds` are where it listens; empty for a door it has not."""
+    """A running hub. `http` and `uds` are where it listens; empty if it does not listen there."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -76,7 +76,7 @@ class ServedHub:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def client(self, *, unix: bool = False, **options: Any) -> httpx2.Client:
-        """A client of the TCP door with the hub's token, or of the unix socket without."""
+        """A client of the TCP port with the hub's token, or of the unix socket without."""
         options = {"timeout": 10} | options
         if unix:
             transport = httpx2.HTTPTransport(uds=self.uds)
@@ -97,7 +97,6 @@ class ServedHub:
 def served(
     config: Path,
     *options: str,
-    doors: tuple[str, ...] = ("--port", "0"),
     env: Mapping[str, str] | None = None,
     token: str | None = None,
     command: list[str] | None = None,
@@ -109,7 +108,7 @@ def served(
     log = config.parent / f"log-{time.monotonic_ns()}.txt"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [*(command or TOOLHUB), "serve", "--config", str(config), *doors, *options],
+            [*(command or TOOLHUB), "serve", "--config", str(config), "--port", "0", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -92,24 +92,24 @@ async def test_a_program_publishes_the_same_letters(name: str, folder: Path) -> 
 
 
 @pytest.fixture
-def front(folder: Path) -> Iterator[ServedHub]:
+def hub(folder: Path) -> Iterator[ServedHub]:
     """A served hub with both of them."""
     servers = {name: {"builtin": name, "options": NEEDED.get(name, {})} for name in TWO}
     with served(write_config(folder, servers=servers), "--uds", str(folder / "hub.sock")) as hub:
         yield hub
 
 
-async def test_every_door_of_a_hub_passes_the_same_letters_on(front: ServedHub, folder: Path) -> None:
+async def test_every_interface_of_a_hub_passes_the_same_letters_on(hub: ServedHub, folder: Path) -> None:
     published = {tool: schema for name in TWO for tool, schema in (await published_by(name, folder)).items()}
     with anyio.fail_after(60):
         for mode in MODES:
-            async with mcp_client(front, mode) as client:
+            async with mcp_client(hub, mode) as client:
                 listed = (await client.list_tools()).tools
                 assert {tool.name: json.dumps(tool.input_schema) for tool in listed} == published, mode
-        async with connect(front.http) as remote, remote.task("t") as task:
+        async with connect(hub.http) as remote, remote.task("t") as task:
             assert {tool.name: json.dumps(tool.input_schema) for tool in await task.tools()} == published
         configs = [{"name": name, "params": program(name, folder)} for name in TWO]
-        async with ToolManager(configs, hub=f"unix://{front.uds}") as manager:
+        async with ToolManager(configs, hub=f"unix://{hub.uds}") as manager:
             definitions = await manager.get_all_tool_definitions()
     given = {tool["name"]: json.dumps(tool["schema"]) for server in definitions for tool in server["tools"]}
     assert given == published

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, Refused
-from toolhub.config import ServerSpec
 from toolhub.model import Json, Listener, LogFn, ProgressFn, RelayedRequest, ServerInfo
 
 ToolFn = Callable[[Mapping[str, Any]], Awaitable[Json]]
@@ -36,8 +35,8 @@ class MemoryServer:
             channel.end(exit_code)
 
     @asynccontextmanager
-    async def open(self, spec: ServerSpec) -> AsyncIterator[Channel]:
-        """The `ChannelOpener` of this server."""
+    async def open(self, *_: object) -> AsyncIterator[Channel]:
+        """Open a channel to this server, with the arguments of a `ChannelOpener` or without."""
         self.opened += 1
         await self.may_open.wait()
         if self.fail_next:

@@ -98,7 +98,7 @@ class ConcurrencyLimiter:
         ticket = self._waiting.push(waiter, share_key)
         self._waits += 1
         try:
-            await self._turn(waiter)
+            await self._wait_admitted(waiter)
         except BaseException:
             self._give_up(waiter, ticket)
             raise
@@ -109,7 +109,7 @@ class ConcurrencyLimiter:
                 share_key, f"its queue of {self._queue} calls is full, and your task queued most of them"
             )
 
-    async def _turn(self, waiter: _WaitingCall) -> None:
+    async def _wait_admitted(self, waiter: _WaitingCall) -> None:
         while waiter.outcome is None:
             with anyio.move_on_after(self._pause_left() or None):
                 await waiter.wakeup.wait()

@@ -36,14 +36,14 @@ _MOST_PROFILES = 8
 # Servers whose era is remembered. Tasks with servers of their own add some all the time.
 _MOST_ERAS = 10_000
 
-TransportOpener = Callable[[ServerSpec, BuiltinContext, ClientProfile], AbstractAsyncContextManager[Channel]]
+ChannelOpener = Callable[[ServerSpec, BuiltinContext, ClientProfile], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(eq=False)
 class HubResources:
     """What every task of a hub uses together."""
 
-    open_channel: TransportOpener
+    open_channel: ChannelOpener
     starts: StartLimiter
     catalog: Catalog
     answers: SavedAnswers
@@ -167,8 +167,8 @@ class SessionPool:
             if profile not in kinds and len(kinds) >= _MOST_PROFILES:
                 profile = slots[0].key.profile
             slots = [slot for slot in slots if slot.key.profile == profile]
-        best = min(slots, key=lambda slot: slot.leases, default=None)
-        if best is None or (best.leases and len(slots) < self.spec.instances):
+        best = min(slots, key=lambda slot: slot.in_use, default=None)
+        if best is None or (best.in_use and len(slots) < self.spec.instances):
             best = self.new_slot(len(slots), profile)
             self.slots.append(best)
         return best
@@ -241,7 +241,7 @@ class SessionPool:
         """Whether all tasks would get equal answers, and a start brings a session that later requests use."""
         return self.spec.share != "call" and self.fingerprint == self.spec.template_fingerprint
 
-    def lease(
+    def checkout(
         self, profile: ClientProfile = OWN_PROFILE, *, uses_state: bool = True, listener: Listener | None = None
     ) -> AbstractAsyncContextManager[Session]:
         """Hold a session for one call. With `share: call` the session ends with the call.
@@ -249,11 +249,11 @@ class SessionPool:
         profile: of the client that it is for; see `suited`. listener: hears from now on what happens in the session.
         """
         if self.spec.share == "call":
-            return self._fresh_lease(profile)
+            return self._fresh_session(profile)
         slot = self.slot(profile)
         if listener is not None:
             slot.listeners.add(listener)
-        return slot.lease(uses_state=uses_state)
+        return slot.checkout(uses_state=uses_state)
 
     async def suited(self, profile: ClientProfile) -> ClientProfile:
         """Return the profile with which a client should use this server: a server may know the older era only."""
@@ -267,11 +267,11 @@ class SessionPool:
         return profile.in_handshake_era() if eras.get(fingerprint) == "handshake" else profile
 
     @asynccontextmanager
-    async def _fresh_lease(self, profile: ClientProfile) -> AsyncIterator[Session]:
+    async def _fresh_session(self, profile: ClientProfile) -> AsyncIterator[Session]:
         slot = self.new_slot(0, profile)
         self.slots.append(slot)
         try:
-            async with slot.lease() as session:
+            async with slot.checkout() as session:
                 yield session
         finally:
             self.slots.remove(slot)
@@ -295,7 +295,7 @@ class SessionPool:
         """
         tools = None if fresh else self.shared.catalog.get(self.key, self.spec)
         if tools is None:
-            async with self.lease(await self.suited(profile), uses_state=False) as session:
+            async with self.checkout(await self.suited(profile), uses_state=False) as session:
                 tools = await self._ask(session)
         return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
 

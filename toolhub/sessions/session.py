@@ -15,8 +15,6 @@ from toolhub.model import Call, Json, Listener, LogFn, Result, ServerInfo
 from toolhub.overload import overload_in_error
 from toolhub.sessions.lifecycle import SessionEvent, SessionState, advance
 
-ChannelOpener = Callable[[ServerSpec], AbstractAsyncContextManager[Channel]]
-
 # How long an error waits for the exit code, which follows the end of the stream within milliseconds.
 _EXIT_INFO_TIMEOUT_S = 0.1
 _STDERR_SHOWN = 8
@@ -174,11 +172,11 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(spec: ServerSpec, open_channel: ChannelOpener) -> AsyncIterator[Session]:
-    """Open a channel and hold a session on it. Raises StartError with the diagnosis."""
+async def open_session(spec: ServerSpec, opening: AbstractAsyncContextManager[Channel]) -> AsyncIterator[Session]:
+    """Open the channel and hold a session on it. Raises StartError with the diagnosis."""
     session: Session | None = None
     try:
-        async with open_channel(spec) as channel:
+        async with opening as channel:
             session = Session(spec, channel)
             yield session
     except OpenFailed as exc:

@@ -49,7 +49,7 @@ class Counters:
     calls: int = 0
 
 
-class Lease:
+class Checkout:
     """One use of a slot's session. A class instead of a generator saves some microseconds per call."""
 
     __slots__ = ("_session", "_slot", "_uses_state")
@@ -61,13 +61,13 @@ class Lease:
 
     async def __aenter__(self) -> Session:
         slot = self._slot
-        slot.begin_lease()
+        slot.begin_use()
         try:
             if self._uses_state:
                 slot.raise_if_state_lost()
             self._session = await slot.ready_session()
         except BaseException:
-            slot.end_lease(None)
+            slot.end_use(None)
             raise
         return self._session
 
@@ -76,7 +76,7 @@ class Lease:
     ) -> None:
         if self._uses_state and self._session is not None and isinstance(exc, SessionLost):
             self._slot.mark_state_lost(exc, self._session)
-        self._slot.end_lease(self._session)
+        self._slot.end_use(self._session)
 
 
 class Slot:
@@ -107,7 +107,7 @@ class Slot:
         self.counters = Counters()
         self.last_error: str | None = None
         self.start_seconds: float | None = None
-        self.leases = 0
+        self.in_use = 0
         self._open_channel = open_channel
         self._owners = owners
         self._starts = starts
@@ -138,29 +138,29 @@ class Slot:
         return self._held.value if self._held is not None else None
 
     def __repr__(self) -> str:
-        return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} leases={self.leases}>"
+        return f"<Slot {self.key.server}/{self.key.owner} {self.state.name} in_use={self.in_use}>"
 
-    def lease(self, *, uses_state: bool = True) -> Lease:
+    def checkout(self, *, uses_state: bool = True) -> Checkout:
         """Hold a ready session for one call; start one if there is none. A held session is not stopped as idle.
 
         uses_state: False for listing tools, which is not affected when the server lost its state.
         Raises StartError if it did not come up (nothing was sent), CircuitOpen if it died too often to be worth
         starting, SessionLost(state_lost=True, sent="no") once after a server that keeps state died between calls.
         """
-        return Lease(self, uses_state)
+        return Checkout(self, uses_state)
 
-    def begin_lease(self) -> None:
-        self.leases += 1
+    def begin_use(self) -> None:
+        self.in_use += 1
         self.counters.calls += 1
         self._totals.calls += 1
 
-    def end_lease(self, session: Session | None) -> None:
+    def end_use(self, session: Session | None) -> None:
         """session: the one that was used; None if there was none."""
         if session is not None:
             self._record_state_loss(session)
-        self.leases -= 1
+        self.in_use -= 1
         self._last_used = anyio.current_time()
-        if not self.leases and self._budget is not None and self._budget.waiting:
+        if not self.in_use and self._budget is not None and self._budget.waiting:
             self._budget.check()
 
     async def warm(self) -> None:
@@ -168,7 +168,7 @@ class Slot:
         await self.ready_session()
 
     async def ready_session(self) -> Session:
-        """Return the session, started if there is none. Raises what `lease()` raises."""
+        """Return the session, started if there is none. Raises what `checkout()` raises."""
         while True:
             if self._closed:
                 raise HubClosed(f"server {self.spec.name!r} is being shut down")
@@ -259,12 +259,11 @@ class Slot:
                 self._events.starting(self.spec, self.key.owner, deaths=self.counters.deaths)
                 self.counters.starts += 1
                 self._totals.starts += 1
-                session = await stack.enter_async_context(open_session(self.spec, self._open_for_client))
+                session = await stack.enter_async_context(
+                    open_session(self.spec, self._open_channel(self.spec, self.profile))
+                )
                 self.start_seconds = anyio.current_time() - began
             yield session
-
-    def _open_for_client(self, spec: ServerSpec) -> AbstractAsyncContextManager[Channel]:
-        return self._open_channel(spec, self.profile)
 
     def _started(self, held: Held[Session]) -> None:
         self._held = held
@@ -358,18 +357,18 @@ class Slot:
     @property
     def may_be_evicted(self) -> bool:
         """Whether it has an idle session whose end loses no state."""
-        if self.leases or self._held is None or self.spec.keep_warm:
+        if self.in_use or self._held is None or self.spec.keep_warm:
             return False
         return self._held.value.calls == 0 or idle_limit(self.spec) is not None
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since the last call ended; 0 while one runs."""
-        return 0.0 if self.leases else anyio.current_time() - self._last_used
+        return 0.0 if self.in_use else anyio.current_time() - self._last_used
 
     async def stop_if_idle(self, limit: float) -> bool:
         """End the session if nothing used it for `limit` seconds; True if it was ended."""
-        if self.leases or self._held is None or self.idle_seconds < limit:
+        if self.in_use or self._held is None or self.idle_seconds < limit:
             return False
         await self._stop()
         return True
@@ -403,7 +402,7 @@ class Slot:
             starts=self.counters.starts,
             deaths=self.counters.deaths,
             calls=self.counters.calls,
-            in_flight=self.leases,
+            in_flight=self.in_use,
             start_seconds=self.start_seconds,
             idle_seconds=self.idle_seconds,
             last_error=self.last_error,

@@ -1,4 +1,4 @@
-"""The least an MCP server can be: one blocking loop on the standard library. Needs some 20 microseconds per call."""
+"""The smallest MCP server: one blocking loop on the standard library. A call takes some 20 microseconds."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ async def test_an_answer_behind_a_megabyte_of_noise_takes_few_rounds_of_the_loop
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds = 0
-    turn = StdoutStream._turn
+    turn = StdoutStream._read_once
 
     def counted(stream: StdoutStream) -> bool:
         nonlocal rounds
         rounds += 1
         return turn(stream)
 
-    monkeypatch.setattr(StdoutStream, "_turn", counted)
+    monkeypatch.setattr(StdoutStream, "_read_once", counted)
     message = json.dumps({"jsonrpc": "2.0", "method": "notifications/done"}).encode() + b"\n"
     left = memoryview(b"this line is no JSON-RPC\n" * (LIMIT_OF_NOISE // 25) + message)
     async with server() as far:

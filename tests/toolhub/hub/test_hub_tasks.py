@@ -228,9 +228,9 @@ async def test_a_task_opened_while_the_hub_ends_is_either_closed_or_refused(head
 
 
 def recording(server: MemoryServer, specs: list[Any]):
-    def open_channel(spec):
+    def open_channel(spec, context, profile):
         specs.append(spec)
-        return server.open(spec)
+        return server.open()
 
     return open_channel
 
@@ -266,7 +266,7 @@ async def test_a_task_brings_servers_of_its_own():
 def failing_for(name: str, server: MemoryServer):
     broken = MemoryServer()
     broken.fail_next = ["it is broken"] * 100
-    return lambda spec: (broken if spec.name == name else server).open(spec)
+    return lambda spec, context, profile: (broken if spec.name == name else server).open()
 
 
 async def test_a_server_that_cannot_be_reached_costs_only_its_own_tools():

@@ -1,4 +1,4 @@
-"""What the hub does, in virtual time, to idle sessions and to leases."""
+"""What the hub does, in virtual time, to idle sessions and to tasks whose lease runs out."""
 
 from __future__ import annotations
 

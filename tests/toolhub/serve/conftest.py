@@ -20,7 +20,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory, ledger: Path) -> Iterator[ServedHub]:
-    """One hub for the module, with both doors and one stub server."""
+    """One hub for the module, on a TCP port and a unix socket, with one stub server."""
     folder = tmp_path_factory.mktemp("hub")
     slow = stub(env={"LEDGER": str(ledger), "LEDGER_DELAY": "30"})
     config = write_config(folder, servers={"echo": slow})

@@ -1,4 +1,4 @@
-"""How long an MCP session and its task live, in virtual time, through the front's own HTTP interface."""
+"""How long an MCP session and its task live, in virtual time, through the HTTP interface of `McpEndpoint`."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Answer:
 class Client:
     """One MCP client, spoken by hand: nothing is sent that a test does not send."""
 
-    def __init__(self, front: McpEndpoint, *, task: str = "") -> None:
+    def __init__(self, endpoint: McpEndpoint, *, task: str = "") -> None:
         self.headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         self.task = task
-        self._front = front
+        self._endpoint = endpoint
 
     async def send(self, http_method: str, message: Json | None = None, **headers: str) -> Answer:
         answer = Answer()
@@ -76,7 +76,7 @@ class Client:
         given = (self.headers | named | {name.replace("_", "-"): value for name, value in headers.items()}).items()
         raw = [(name.encode(), value.encode()) for name, value in given]
         scope = {"type": "http", "method": http_method, "path": "/mcp", "query_string": b"", "headers": raw}
-        await self._front(scope, receive, send)
+        await self._endpoint(scope, receive, send)
         return answer
 
     async def open(self) -> None:
@@ -107,22 +107,22 @@ class Counting:
 
 
 @asynccontextmanager
-async def a_front() -> AsyncIterator[tuple[Hub, McpEndpoint]]:
+async def an_endpoint() -> AsyncIterator[tuple[Hub, McpEndpoint]]:
     async with a_hub(Counting().server) as hub:
-        front = McpEndpoint(hub, lease=LEASE_S)
-        async with front.running():
-            yield hub, front
+        endpoint = McpEndpoint(hub, lease=LEASE_S)
+        async with endpoint.running():
+            yield hub, endpoint
 
 
 @asynccontextmanager
-async def a_client(front: McpEndpoint, **options: str) -> AsyncIterator[Client]:
-    client = Client(front, **options)
+async def a_client(endpoint: McpEndpoint, **options: str) -> AsyncIterator[Client]:
+    client = Client(endpoint, **options)
     await client.open()
     yield client
 
 
 async def test_a_ping_each_second_keeps_the_task() -> None:
-    async with a_front() as (hub, front), a_client(front) as client:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client:
         assert await client.count() == "1"
         for _ in range(60):
             await anyio.sleep(1)
@@ -131,7 +131,7 @@ async def test_a_ping_each_second_keeps_the_task() -> None:
 
 
 async def test_an_open_stream_keeps_the_task_even_one_opened_before_the_first_call() -> None:
-    async with a_front() as (hub, front), a_client(front) as client, anyio.create_task_group() as group:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client, anyio.create_task_group() as group:
         stream = Running(group, client.send, "GET")
         await anyio.sleep(100)
         assert await client.count() == "1"
@@ -141,7 +141,7 @@ async def test_an_open_stream_keeps_the_task_even_one_opened_before_the_first_ca
 
 
 async def test_the_lease_runs_from_the_end_of_the_stream() -> None:
-    async with a_front() as (hub, front), a_client(front) as client, anyio.create_task_group() as group:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client, anyio.create_task_group() as group:
         await client.count()
         stream = Running(group, client.send, "GET")
         await anyio.sleep(100)
@@ -154,7 +154,7 @@ async def test_the_lease_runs_from_the_end_of_the_stream() -> None:
 
 
 async def test_a_task_that_expired_ends_its_session_and_a_new_session_begins_afresh() -> None:
-    async with a_front() as (hub, front), a_client(front) as client:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client:
         assert await client.count() == "1"
         await anyio.sleep(LEASE_S + 2)
         assert hub.tasks == []
@@ -162,19 +162,19 @@ async def test_a_task_that_expired_ends_its_session_and_a_new_session_begins_afr
             assert (await client.call()).status == 404
             assert await client.ping() == 404
         assert hub.tasks == []
-        async with a_client(front) as again:
+        async with a_client(endpoint) as again:
             assert await again.count() == "1"
 
 
 async def test_a_session_that_never_called_ends_as_well() -> None:
-    async with a_front() as (hub, front), a_client(front) as client:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client:
         await anyio.sleep(LEASE_S + 2)
         assert await client.ping() == 404
-        assert (hub.tasks, front.sessions) == ([], {})
+        assert (hub.tasks, endpoint.sessions) == ([], {})
 
 
 async def test_a_session_whose_task_was_closed_by_somebody_else_is_told_with_404() -> None:
-    async with a_front() as (hub, front), a_client(front) as client:
+    async with an_endpoint() as (hub, endpoint), a_client(endpoint) as client:
         assert await client.count() == "1"
         await hub.close_task(hub.tasks[0].id)
         assert (await client.call()).status == 404
@@ -182,9 +182,9 @@ async def test_a_session_whose_task_was_closed_by_somebody_else_is_told_with_404
 
 
 async def test_requests_and_streams_hold_the_lease_of_the_task_that_they_name() -> None:
-    async with a_front() as (hub, front):
+    async with an_endpoint() as (hub, endpoint):
         task = await hub.open_task("named", lease=LEASE_S)
-        async with a_client(front, task="named") as client, anyio.create_task_group() as group:
+        async with a_client(endpoint, task="named") as client, anyio.create_task_group() as group:
             for _ in range(10):
                 await anyio.sleep(3)
                 assert await client.ping() == 200
@@ -195,9 +195,9 @@ async def test_requests_and_streams_hold_the_lease_of_the_task_that_they_name() 
 
 
 async def test_a_session_does_not_go_on_in_another_task_of_the_same_name() -> None:
-    async with a_front() as (hub, front):
+    async with an_endpoint() as (hub, endpoint):
         await hub.open_task("named", lease=LEASE_S)
-        async with a_client(front, task="named") as client, a_client(front, task="named") as other:
+        async with a_client(endpoint, task="named") as client, a_client(endpoint, task="named") as other:
             assert [await client.count(), await other.count()] == ["1", "2"]
             await hub.close_task("named")
             fresh = await hub.open_task("named")
@@ -207,9 +207,9 @@ async def test_a_session_does_not_go_on_in_another_task_of_the_same_name() -> No
 
 
 async def test_a_session_that_is_ended_by_its_client_ends_its_own_task_and_no_other() -> None:
-    async with a_front() as (hub, front):
+    async with an_endpoint() as (hub, endpoint):
         await hub.open_task("named")
-        async with a_client(front) as own, a_client(front, task="named") as naming:
+        async with a_client(endpoint) as own, a_client(endpoint, task="named") as naming:
             await own.count()
             await naming.count()
             assert len(hub.tasks) == 2
@@ -217,7 +217,7 @@ async def test_a_session_that_is_ended_by_its_client_ends_its_own_task_and_no_ot
                 assert (await client.send("DELETE")).status == 200
                 assert await client.ping() == 404
             await anyio.wait_all_tasks_blocked()
-            assert ([task.id for task in hub.tasks], front.sessions) == (["named"], {})
+            assert ([task.id for task in hub.tasks], endpoint.sessions) == (["named"], {})
 
 
 def modern_call(**more: Any) -> dict[str, Any]:
@@ -228,16 +228,16 @@ def modern_call(**more: Any) -> dict[str, Any]:
 
 
 async def test_a_request_of_the_modern_era_holds_the_lease_of_the_task_that_it_names() -> None:
-    async with a_front() as (hub, front):
-        client = Client(front, task="named")
+    async with an_endpoint() as (hub, endpoint):
+        client = Client(endpoint, task="named")
         for number in range(1, 20):
             assert (await client.send(**modern_call())).result["content"][0]["text"] == str(number)
             await anyio.sleep(LEASE_S - 1)
 
 
 async def test_modern_clients_without_a_task_never_meet_in_one_process_and_come_back_with_a_handle() -> None:
-    async with a_front() as (hub, front):
-        one, other = Client(front), Client(front)
+    async with an_endpoint() as (hub, endpoint):
+        one, other = Client(endpoint), Client(endpoint)
         first = (await one.send(**modern_call())).result
         handle = first["_meta"]["toolhub/task"]
         ways: list[dict[str, Any]] = [
@@ -253,24 +253,24 @@ async def test_modern_clients_without_a_task_never_meet_in_one_process_and_come_
 
 
 async def test_an_invented_handle_opens_nothing() -> None:
-    async with a_front() as (hub, front):
-        refused = await Client(front).send(**modern_call(_meta={**ENVELOPE, "toolhub/task": "invented"}))
+    async with an_endpoint() as (hub, endpoint):
+        refused = await Client(endpoint).send(**modern_call(_meta={**ENVELOPE, "toolhub/task": "invented"}))
         assert refused.status == 400 and b"no open task 'invented'" in refused.body
         assert hub.tasks == []
 
 
 async def test_a_task_whose_handle_is_not_used_ends_with_its_lease() -> None:
-    async with a_front() as (hub, front):
-        handle = (await Client(front).send(**modern_call())).result["_meta"]["toolhub/task"]
+    async with an_endpoint() as (hub, endpoint):
+        handle = (await Client(endpoint).send(**modern_call())).result["_meta"]["toolhub/task"]
         await anyio.sleep(LEASE_S + 2)
         assert handle not in [task.id for task in hub.tasks]
 
 
 async def test_too_many_tasks_are_refused_with_429() -> None:
     async with a_hub(Counting().server, limits={"max_tasks": 1}) as hub, hub.task("other"):
-        front = McpEndpoint(hub, lease=LEASE_S)
-        async with front.running():
-            client = Client(front)
+        endpoint = McpEndpoint(hub, lease=LEASE_S)
+        async with endpoint.running():
+            client = Client(endpoint)
             refused = await client.send("POST", {"id": 1, "method": "initialize", "params": HELLO})
             assert refused.status == 429 and b"max_tasks" in refused.body
-            assert front.sessions == {}
+            assert endpoint.sessions == {}

@@ -17,7 +17,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(params=["tcp", "unix"])
 def client(request: pytest.FixtureRequest, hub: ServedHub) -> Iterator[httpx2.Client]:
-    """Both doors lead to the same API."""
+    """The TCP port and the unix socket serve the same API."""
     with hub.client(unix=request.param == "unix") as opened:
         yield opened
 
@@ -147,7 +147,7 @@ def test_statistics_count_tasks_calls_and_sessions(hub: ServedHub, client: httpx
 
 @pytest.fixture
 def brief(hub: ServedHub) -> Iterator[httpx2.Client]:
-    """For tasks with short leases; one door is enough."""
+    """For tasks with short leases, over TCP alone."""
     with hub.client() as client:
         yield client
 

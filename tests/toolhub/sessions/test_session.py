@@ -28,25 +28,25 @@ def refusing(error: Exception) -> Any:
 
 async def start_error(exit_info: ExitInfo, reason: str = "it went away", **keys: Any) -> StartError:
     @asynccontextmanager
-    async def fail(spec):
+    async def fail():
         raise OpenFailed(reason, exit_info)
         yield
 
     with pytest.raises(StartError) as caught:
-        async with open_session(a_spec(**keys), fail):
+        async with open_session(a_spec(**keys), fail()):
             raise AssertionError("it must not open")
     return caught.value
 
 
 async def test_an_open_session_is_ready_and_says_what_it_is():
-    async with open_session(a_spec(), MemoryServer(echo=echo).open) as session:
+    async with open_session(a_spec(), MemoryServer(echo=echo).open()) as session:
         assert session.is_ready
         assert repr(session) == "<Session memory READY pid=1001 in_flight=0>"
         assert session.info.name == "memory"
 
 
 async def test_a_call_brings_the_server_s_answer_and_counts():
-    async with open_session(a_spec(), MemoryServer(echo=echo).open) as session:
+    async with open_session(a_spec(), MemoryServer(echo=echo).open()) as session:
         call = a_call()
         assert (await session.call(call)).raw == text_result("")
         assert (session.calls, session.in_flight, call.delivery.sent) == (1, 0, "maybe")
@@ -54,7 +54,7 @@ async def test_a_call_brings_the_server_s_answer_and_counts():
 
 async def test_a_json_rpc_error_is_a_result_for_the_model_that_keeps_the_original():
     server = MemoryServer(echo=echo)
-    async with open_session(a_spec(), server.open) as session:
+    async with open_session(a_spec(), server.open()) as session:
         server.live[0].call_tool = refusing(Refused(-32602, "no such path", {"path": "/x"}))
         result = await session.call(a_call())
         assert (result.is_error, result.text) == (True, "no such path")
@@ -65,7 +65,7 @@ async def test_a_json_rpc_error_is_a_result_for_the_model_that_keeps_the_origina
 async def test_a_death_fails_every_call_in_flight_and_names_the_exit_code():
     server, pause = MemoryServer(), Pausing()
     server.tools = {"pause": pause}
-    async with open_session(a_spec(), server.open) as session, anyio.create_task_group() as tasks:
+    async with open_session(a_spec(), server.open()) as session, anyio.create_task_group() as tasks:
         calls = [Running(tasks, session.call, a_call("pause")) for _ in range(3)]
         await anyio.wait_all_tasks_blocked()
         assert session.in_flight == 3
@@ -80,7 +80,7 @@ async def test_a_death_fails_every_call_in_flight_and_names_the_exit_code():
 
 async def test_a_request_that_never_left_is_said_to_be_unsent():
     server = MemoryServer(echo=echo)
-    async with open_session(a_spec(), server.open) as session:
+    async with open_session(a_spec(), server.open()) as session:
         server.live[0].call_tool = refusing(ChannelClosed("refused", sent="no"))
         call = a_call()
         with pytest.raises(SessionLost, match="nothing was sent") as caught:
@@ -90,7 +90,7 @@ async def test_a_request_that_never_left_is_said_to_be_unsent():
 
 async def test_a_cancelled_call_is_cancelled_in_the_server_and_the_session_lives_on():
     pause = Pausing()
-    async with open_session(a_spec(), MemoryServer(echo=echo, pause=pause).open) as session:
+    async with open_session(a_spec(), MemoryServer(echo=echo, pause=pause).open()) as session:
         async with anyio.create_task_group() as tasks:
             running = Running(tasks, session.call, a_call("pause"))
             await anyio.wait_all_tasks_blocked()
@@ -102,14 +102,14 @@ async def test_a_cancelled_call_is_cancelled_in_the_server_and_the_session_lives
 
 async def test_a_server_without_tools_need_not_know_the_method():
     server = MemoryServer()
-    async with open_session(a_spec(), server.open) as session:
+    async with open_session(a_spec(), server.open()) as session:
         server.live[0].list_tools = refusing(Refused(-32601, "Method not found"))
         assert await session.list_tools() == []
 
 
 async def test_a_server_that_dies_while_listing_is_lost():
     server = MemoryServer()
-    async with open_session(a_spec(), server.open) as session:
+    async with open_session(a_spec(), server.open()) as session:
         server.live[0].list_tools = refusing(ChannelClosed())
         with pytest.raises(SessionLost):
             await session.list_tools()
@@ -127,7 +127,7 @@ async def test_log_lines_of_a_shared_session_go_to_nobody_while_several_calls_ru
         raise AssertionError("not called here")
 
     server, go = MemoryServer(), anyio.Event()
-    async with open_session(a_spec(share="hub"), server.open) as session, anyio.create_task_group() as tasks:
+    async with open_session(a_spec(share="hub"), server.open()) as session, anyio.create_task_group() as tasks:
         server.live[0].call_tool = remember
         for _ in range(2):
             Running(tasks, session.call, a_call(on_log=listener))
@@ -165,12 +165,12 @@ async def test_no_secret_is_quoted():
 
 async def test_a_failure_after_the_start_is_not_called_a_failed_start():
     with pytest.raises(OpenFailed, match="later"):
-        async with open_session(a_spec(), MemoryServer().open):
+        async with open_session(a_spec(), MemoryServer().open()):
             raise OpenFailed("later")
 
 
 async def test_a_session_never_moves_backwards():
-    async with open_session(a_spec(), MemoryServer().open) as session:
+    async with open_session(a_spec(), MemoryServer().open()) as session:
         session.handle(SessionEvent.DEATH)
         assert session.state is SessionState.FAILED
         with pytest.raises(IllegalTransition):

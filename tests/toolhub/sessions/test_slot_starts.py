@@ -26,10 +26,10 @@ async def test_nothing_is_started_before_it_is_needed():
     server = MemoryServer(echo=echo)
     async with open_slot(server) as slot:
         await anyio.wait_all_tasks_blocked()
-        assert (server.opened, repr(slot)) == (0, "<Slot memory/t1 IDLE leases=0>")
+        assert (server.opened, repr(slot)) == (0, "<Slot memory/t1 IDLE in_use=0>")
         await call(slot)
         await call(slot)
-        assert (server.opened, repr(slot)) == (1, "<Slot memory/t1 LIVE leases=0>")
+        assert (server.opened, repr(slot)) == (1, "<Slot memory/t1 LIVE in_use=0>")
 
 
 async def test_callers_who_come_while_it_starts_share_that_start():
@@ -37,11 +37,11 @@ async def test_callers_who_come_while_it_starts_share_that_start():
     async with open_slot(server) as slot, anyio.create_task_group() as tasks:
         callers = [Running(tasks, call, slot) for _ in range(32)]
         await anyio.wait_all_tasks_blocked()
-        assert (server.opened, slot.leases, slot.state) == (1, 32, SlotState.STARTING)
+        assert (server.opened, slot.in_use, slot.state) == (1, 32, SlotState.STARTING)
         server.may_open.set()
         for caller in callers:
             assert not (await caller.wait()).is_error
-        assert (server.opened, slot.counters.starts, slot.leases) == (1, 1, 0)
+        assert (server.opened, slot.counters.starts, slot.in_use) == (1, 1, 0)
 
 
 async def test_callers_who_share_a_start_get_its_error_each_as_an_object_of_its_own():
@@ -81,7 +81,7 @@ async def test_a_cancelled_waiter_does_not_lose_the_session():
         await waiter.wait()
         server.may_open.set()
         await anyio.wait_all_tasks_blocked()
-        assert (slot.state, slot.leases) == (SlotState.LIVE, 0)
+        assert (slot.state, slot.in_use) == (SlotState.LIVE, 0)
         await call(slot)
         assert server.opened == 1
 
@@ -99,7 +99,7 @@ async def test_a_start_that_failed_is_tried_again_for_the_next_caller():
 
 async def test_an_opener_that_raises_nonsense_is_a_failed_start():
     class Nonsense(MemoryServer):
-        def open(self, spec):
+        def open(self, *_):
             raise ZeroDivisionError("a bug")
 
     async with open_slot(Nonsense()) as slot:
@@ -162,7 +162,7 @@ async def test_a_session_that_dies_as_soon_as_it_is_up_is_not_handed_out():
         await slot.warm()
         server.die()
         await anyio.wait_all_tasks_blocked()
-        async with slot.lease() as session:
+        async with slot.checkout() as session:
             assert session.is_ready
             assert not (await session.call(a_call())).is_error
 

@@ -32,11 +32,11 @@ class Timed(MemoryServer):
         self.broken = False
 
     @asynccontextmanager
-    async def open(self, spec):
+    async def open(self, *_):
         self.times.append(anyio.current_time())
         if self.broken:
             self.fail_next = [f"broken {len(self.times)}"]
-        async with super().open(spec) as channel:
+        async with super().open() as channel:
             yield channel
 
 
@@ -96,7 +96,7 @@ async def test_a_server_given_up_fails_calls_at_once_and_quotes_the_last_error()
         with pytest.raises(CircuitOpen, match=r"after 3 deaths; one more start is tried in 60 s.*broken 3") as caught:
             await call(slot)
         assert (caught.value.deaths, caught.value.sent, anyio.current_time()) == (3, "no", before)
-        assert (len(server.times), slot.leases) == (3, 0)
+        assert (len(server.times), slot.in_use) == (3, 0)
 
 
 async def test_the_caller_whose_start_was_the_last_is_told_its_error_not_the_verdict():
@@ -191,9 +191,9 @@ async def test_a_start_long_after_the_last_death_does_not_wait_for_it():
 async def test_the_time_a_start_took_is_told_without_the_backoff():
     class Slow(Timed):
         @asynccontextmanager
-        async def open(self, spec):
+        async def open(self, *_):
             await anyio.sleep(2)
-            async with super().open(spec) as channel:
+            async with super().open() as channel:
                 yield channel
 
     server = Slow()

@@ -30,7 +30,7 @@ async def test_a_death_between_calls_is_told_to_the_next_call_only():
         await idle_death(server)
         with pytest.raises(SessionLost, match=r"died between calls .* nothing was sent") as caught:
             await call(slot)
-        assert (caught.value.state_lost, caught.value.sent, slot.leases) == (True, "no", 0)
+        assert (caught.value.state_lost, caught.value.sent, slot.in_use) == (True, "no", 0)
         assert not (await call(slot)).is_error
 
 
@@ -112,8 +112,8 @@ async def test_the_loss_is_told_even_if_the_caller_in_flight_was_cancelled():
 async def test_a_call_that_comes_while_callers_in_flight_are_being_told_is_not_told_too():
     class SlowToDie(MemoryServer):
         @asynccontextmanager
-        async def open(self, spec):
-            async with super().open(spec) as channel:
+        async def open(self, *_):
+            async with super().open() as channel:
                 yield channel
                 with anyio.CancelScope(shield=True):
                     await buried.wait()
@@ -205,7 +205,7 @@ async def test_each_session_s_call_count_starts_at_zero():
         await idle_death(server)
         with pytest.raises(SessionLost):
             await call(slot)
-        async with slot.lease() as session:
+        async with slot.checkout() as session:
             assert session.calls == 0
             await session.call(a_call())
             assert session.calls == 1

@@ -59,41 +59,41 @@ def future_factory() -> Callable[[], Future[Any]]:
 
 
 @asynccontextmanager
-async def readable(fd: int, turn: Callable[[], bool]) -> AsyncIterator[None]:
-    """Call `turn` now and whenever `fd` can be read, and again in the next round of the loop if it returned True.
+async def readable(fd: int, callback: Callable[[], bool]) -> AsyncIterator[None]:
+    """Call `callback` now and whenever `fd` can be read, and again in the next round of the loop if it returned True.
 
     It must not raise, because its exceptions reach no caller.
     """
     loop = _asyncio_loop()
     if loop is None:
         async with anyio.create_task_group() as watching:
-            watching.start_soon(_watch, fd, turn)
+            watching.start_soon(_watch, fd, callback)
             yield
             watching.cancel_scope.cancel()
         return
-    turns = _ReaderCallback(loop, turn)
-    loop.add_reader(fd, turns.begin)
+    reading = _ReaderCallback(loop, callback)
+    loop.add_reader(fd, reading.begin)
     try:
-        turns.begin()
+        reading.begin()
         yield
     finally:
         loop.remove_reader(fd)
-        turns.is_stopped = True
+        reading.is_stopped = True
 
 
-async def _watch(fd: int, turn: Callable[[], bool]) -> None:
+async def _watch(fd: int, callback: Callable[[], bool]) -> None:
     while True:
-        while turn():
+        while callback():
             await anyio.lowlevel.checkpoint()
         await anyio.wait_readable(fd)
 
 
 class _ReaderCallback:
-    """One turn per round of the loop: a descriptor that stays readable asks in every round."""
+    """Calls the callback at most once per round of the loop, also while the descriptor stays readable."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], bool]) -> None:
         self._loop = loop
-        self._turn = turn
+        self._callback = callback
         self._is_due = False
         self.is_stopped = False
 
@@ -104,6 +104,6 @@ class _ReaderCallback:
     def _next(self) -> None:
         if self.is_stopped:
             return
-        self._is_due = self._turn()
+        self._is_due = self._callback()
         if self._is_due:
             self._loop.call_soon(self._next)

@@ -84,7 +84,7 @@ class StdoutStream:
     async def _receive(self, new_future: Callable[[], Future[Any]]) -> None:
         while True:
             self._halt = new_future()
-            async with readable(self._child.stdout, self._turn):
+            async with readable(self._child.stdout, self._read_once):
                 long_line = await self._halt
             if self._crash is not None:
                 raise self._crash
@@ -97,7 +97,7 @@ class StdoutStream:
                 message = None
             self._take_message(message, long_line)
 
-    def _turn(self) -> bool:
+    def _read_once(self) -> bool:
         """Handle a bounded number of lines. Returns True if there are more already."""
         if self._halt is None or self._halt.done():
             return False

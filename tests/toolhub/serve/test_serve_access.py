@@ -23,7 +23,7 @@ PAGE = "http://localhost:6274"
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
-    """A hub with a token and both doors; its socket is in a folder that is not there yet."""
+    """A hub with a token on a TCP port and on a socket, whose folder is not there yet."""
     folder = tmp_path_factory.mktemp("guarded")
     config = write_config(folder, servers={"echo": stub()})
     socket = str(folder / "new" / "hub.sock")
@@ -34,8 +34,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 @pytest.mark.quick
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
 def test_a_loopback_bind_needs_no_token(host: str) -> None:
-    doors = BindSettings(host, 0, None, None, allow_inline=False)
-    assert doors.with_token(SandboxSettings()) == doors
+    bind = BindSettings(host, 0, None, None, allow_inline=False)
+    assert bind.with_token(SandboxSettings()) == bind
 
 
 ONLINE = SandboxSettings.model_validate({"profiles": {"online": {"network": "host"}}})
