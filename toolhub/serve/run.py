@@ -40,7 +40,7 @@ ANSWER_S = 2.0
 # promoted while they run, and full collections follow. The thresholds of the older generations are lower than Python's
 # 10 and 10, with which the cycles of ended tasks stayed until 5,000 tasks had ended. A full collection takes
 # milliseconds, because it does not visit what is frozen.
-_GC_THRESHOLDS = (20_000, 5, 2)
+_GC_THRESHOLDS = (20_000, 2, 2)
 
 logger = logging.getLogger(__name__)
 
