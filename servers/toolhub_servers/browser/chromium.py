@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from toolhub_servers.browser.errors import BrowserUnavailable
-from toolhub_servers.browser.launcher import Launcher
+from toolhub_servers.browser.launcher import Launcher, find_parent
 from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
 from toolhub_servers.browser.scratch import Scratch, sweep
 from toolhub_servers.browser.settings import BrowserSettings
@@ -121,7 +121,7 @@ async def open_chromium(settings: BrowserSettings) -> AsyncIterator[Chromium]:
 async def _open_launcher(path: str, settings: BrowserSettings) -> AsyncIterator[Launcher]:
     uid = account(settings)
     try:
-        scratch = Scratch("chromium")
+        scratch = Scratch("chromium", find_parent(uid))
     except OSError as exc:
         raise BrowserUnavailable(f"there is no folder for the browser: {exc}") from exc
     try:
@@ -232,8 +232,7 @@ def environment(of_hub: Mapping[str, str], launcher: Launcher) -> dict[str, str 
         name: value for name, value in of_hub.items() if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
     }
     kept["PATH"] = os.pathsep.join([launcher.programs, of_hub.get("PATH", os.defpath)])
-    if launcher.tmpdir is not None:
-        kept["TMPDIR"] = launcher.tmpdir
+    kept["TMPDIR"] = launcher.tmpdir
     if launcher.uid is not None:  # it cannot use the hub's folders
         kept = {name: value for name, value in kept.items() if not name.startswith("XDG_")}
         kept["HOME"] = launcher.home

@@ -13,8 +13,12 @@ import logging
 import os
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
+
+from toolhub_servers.browser.errors import BrowserUnavailable
+from toolhub_servers.browser.scratch import temporary_folders
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +27,9 @@ logger = logging.getLogger(__name__)
 NEEDLESS = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")
 # A link such as mailto: makes Chromium start one of these programs without asking.
 _OPENERS = ("xdg-open", "xdg-email", "gio", "kde-open", "gnome-open")
-# A socket's path has at most 108 bytes on Linux and 104 elsewhere, and Chromium adds about 45.
-_LONGEST_TMPDIR = 58
+# A socket's path has at most 108 bytes on Linux and 104 elsewhere. Chromium adds about 45 to its TMPDIR, and that is a
+# folder in a scratch folder, with 36 more.
+_LONGEST_PARENT = 22
 
 _SCRIPT = """\
 #!/bin/sh
@@ -71,9 +76,35 @@ class Launcher:
         """The program to run."""
         self.programs = _without_openers(folder)
         """A folder to put first on its PATH."""
-        own = folder if uid is None else _made(folder / "t", uid)
-        self.tmpdir = str(own) if len(str(own)) <= _LONGEST_TMPDIR else None
-        """Its TMPDIR; None: the path is too long for sockets."""
+        self.tmpdir = str(folder if uid is None else _made(folder / "t", uid))
+        """Its TMPDIR."""
+
+
+def find_parent(uid: int | None) -> Path:
+    """Return the temporary folder in which Chromium's folder can be made. Raises BrowserUnavailable if none suits.
+
+    uid: the user that Chromium runs as; None: the hub's.
+    """
+    problems = []
+    for folder in temporary_folders():
+        problem = _problem(folder, uid)
+        if problem is None:
+            return folder
+        problems.append(f"{folder} ({problem})")
+    raise BrowserUnavailable(f"no temporary folder suits Chromium: {', '.join(problems)}; set TMPDIR to another folder")
+
+
+def _problem(folder: Path, uid: int | None) -> str | None:
+    """Return why Chromium cannot use the folder, or None if it can."""
+    path = folder.resolve()
+    if len(os.fsencode(folder)) > _LONGEST_PARENT:
+        return f"its path has more than {_LONGEST_PARENT} bytes, too many for the sockets that Chromium makes there"
+    if uid is None:
+        return None
+    for each in (path, *path.parents):
+        if not each.stat().st_mode & stat.S_IXOTH:
+            return f"the hub is root, so Chromium runs as uid {uid}, which may not enter {each}"
+    return None
 
 
 def _made(folder: Path, uid: int | None = None) -> Path:

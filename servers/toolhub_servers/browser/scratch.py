@@ -16,11 +16,17 @@ from pathlib import Path
 PREFIX = "toolhub-scratch-"
 
 
+def temporary_folders() -> list[Path]:
+    """Return the folders in which scratch folders may be: TMPDIR, and /tmp for what does not work there."""
+    return list(dict.fromkeys([Path(tempfile.gettempdir()), Path("/tmp")]))  # noqa: S108  # mkdtemp makes what is in it
+
+
 class Scratch:
     """A folder for one purpose. `remove()` it at the end. It and `sweep()` block on the disk."""
 
-    def __init__(self, purpose: str) -> None:
-        self.path, self._lock = _make(f"{PREFIX}{purpose}-")
+    def __init__(self, purpose: str, parent: Path | None = None) -> None:
+        """parent: one of `temporary_folders()`; None: the first."""
+        self.path, self._lock = _make(f"{PREFIX}{purpose}-", parent)
 
     def __repr__(self) -> str:
         return f"<Scratch {self.path}>"
@@ -35,7 +41,7 @@ class Scratch:
 
 def sweep() -> None:
     """Remove the folders of processes that have ended, except those of other users."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in (found for parent in temporary_folders() for found in parent.glob(f"{PREFIX}*")):
         try:
             lock = _lock(folder)
         except OSError:
@@ -47,9 +53,9 @@ def sweep() -> None:
             os.close(lock)
 
 
-def _make(prefix: str) -> tuple[Path, int | None]:
+def _make(prefix: str, parent: Path | None) -> tuple[Path, int | None]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
             lock = _lock(folder)
         except OSError:
