@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.errors import ToolhubError
-from toolhub.wire import STATUS
+from toolhub.cli.errors import entries
+from toolhub.errors import CallTimeout, HubUnreachable, ToolhubError
+from toolhub.wire import STATUS, error_to_wire
 
 pytestmark = pytest.mark.quick
 
@@ -29,6 +30,7 @@ ERROR_MODULES = (
     "toolhub.miroflow.tasks",
     "toolhub_agent.errors",
     "toolhub_agent.tasklog.reader",
+    "toolhub_sandbox.e2b.sdk_adapter",
     "toolhub_sandbox.errors",
     "toolhub_servers.browser.errors",
     "toolhub_servers.scrape.model",
@@ -58,6 +60,15 @@ def test_every_error_has_an_entry_in_alphabetical_order():
         importlib.import_module(module)
     assert set(error_classes()) - set(ENTRIES) == set()
     assert sorted(ENTRIES, key=str.lower) == ENTRIES
+
+
+def test_the_command_that_an_error_names_prints_its_entry():
+    for error in (CallTimeout("late", timeout=1), HubUnreachable("no hub")):
+        *command, name = error.help_command.split()
+        assert command == ["toolhub", "errors"]
+        assert error_to_wire(error)["help"] == error.help_command
+        assert name in entries()
+    assert list(entries()) == ENTRIES
 
 
 def test_every_entry_is_an_error_of_the_code():

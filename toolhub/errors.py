@@ -2,7 +2,7 @@
 
 The one question a caller has after a failed call is "was it sent?"; `CallError.sent` answers it. Nothing with
 ``sent == "maybe"`` may be repeated unless the tool is declared safe to repeat. The page docs/errors.md explains every
-class and its messages: the cause and the fix.
+class and its messages: the cause and the fix. `toolhub errors` prints its entries.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ Sent = Literal["no", "maybe"]
 
 class ToolhubError(Exception):
     """Root of the hierarchy."""
+
+    @property
+    def help_command(self) -> str:
+        """The command that prints the cause and the fix."""
+        return f"toolhub errors {type(self).__name__}"
 
 
 class ConfigError(ToolhubError):

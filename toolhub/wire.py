@@ -35,8 +35,8 @@ def status_of(exc: ToolhubError) -> int:
 
 
 def error_to_wire(exc: ToolhubError) -> Json:
-    """Return ``{"type", "message", ...}`` with all attributes of the error, for example a CallError's `sent`."""
-    return {"type": type(exc).__name__, "message": str(exc), **vars(exc)}
+    """Return ``{"type", "message", "help", ...}`` with all attributes of the error, such as a CallError's `sent`."""
+    return {"type": type(exc).__name__, "message": str(exc), "help": exc.help_command, **vars(exc)}
 
 
 def error_from_wire(wire: Json) -> ToolhubError:

@@ -53,6 +53,9 @@ class Shell:
 
 
 def refused(done: Done) -> str:
+    """The message of a command that was not carried out, without the line that names the entry of its error."""
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("toolhub: ")
-    return done.stderr
+    message, _, more = done.stderr.removesuffix("\n").rpartition("\n")
+    assert message.startswith("toolhub: ")
+    assert more.startswith("More: toolhub errors ")
+    return message

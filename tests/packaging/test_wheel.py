@@ -45,6 +45,11 @@ def test_the_included_replay_comes_with_its_log_and_documents(wheel: Path) -> No
     assert len(documents) == 6
 
 
+def test_the_page_of_errors_comes_with_the_command_that_prints_it(wheel: Path) -> None:
+    page = zipfile.ZipFile(wheel).read("toolhub/cli/errors.md")
+    assert page == (ROOT / "docs" / "errors.md").read_bytes()
+
+
 def test_the_base_install_is_the_thin_client_and_brings_three_small_packages(installed: Path) -> None:
     listed = json.loads(run(installed, "-m", "pip", "list", "--format=json").stdout)
     names = {entry["name"].replace("_", "-") for entry in listed} - {"pip", "setuptools"}

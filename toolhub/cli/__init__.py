@@ -21,6 +21,8 @@ def main() -> None:
         app(terminal_width=width_of(sys.stdout))
     except ToolhubError as exc:
         sys.stderr.write(f"toolhub: {exc}\n")
+        if not isinstance(exc, MissingExtra):  # without the extra `hub` there is no such command
+            sys.stderr.write(f"More: {exc.help_command}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

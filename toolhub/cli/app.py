@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from toolhub import __version__
-from toolhub.cli.complete import complete_server, complete_tool
+from toolhub.cli.complete import complete_error, complete_server, complete_tool
 from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, GroupWithExamples, command
 from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
 from toolhub.errors import MissingExtra
@@ -144,6 +144,19 @@ def demo(
         _extension("demo-replay", "demo --replay")(as_json, replay_log, config)
     else:
         _work("demo").run(agents, as_json)
+
+
+@command(app, START, "toolhub errors", "toolhub errors CallTimeout")
+def errors(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="The error, in any case; without a name: list them.", autocompletion=complete_error
+        ),
+    ] = None,
+) -> None:
+    """Print what an error means, and how to fix its causes."""
+    _work("errors").show_errors(name)
 
 
 config_app = typer.Typer(cls=GroupWithExamples, invoke_without_command=True, rich_markup_mode=None)

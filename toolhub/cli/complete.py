@@ -1,4 +1,4 @@
-"""The names that a shell completes: of servers, and of their tools as far as they are known without a start.
+"""The names that a shell completes: of servers, of their tools as far as they are known without a start, of errors.
 
 A completion prints nothing else and raises nothing: without a config there is nothing to complete.
 """
@@ -32,6 +32,16 @@ def complete_tool(context: typer.Context, incomplete: str) -> list[str]:
             return []  # a shell completes in any folder: no function that a config there names may run
         tools = run(functools.partial(known_tools, config, server))
         return _beginning_with(incomplete, tools or ())
+    except Exception:  # see the module
+        return []
+
+
+def complete_error(incomplete: str) -> list[str]:
+    """Classes of errors."""
+    try:
+        from toolhub.cli.errors import entries
+
+        return _beginning_with(incomplete, entries())
     except Exception:  # see the module
         return []
 

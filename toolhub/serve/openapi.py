@@ -67,6 +67,7 @@ _ERROR = {
             "properties": {
                 "type": {"type": "string", "description": "class name of toolhub.errors"},
                 "message": {"type": "string"},
+                "help": {"type": "string", "description": "the command that prints the cause and the fix"},
                 "sent": {
                     "enum": ["no", "maybe"],
                     "description": "no: the call did not reach the server; maybe: the server may have executed it",

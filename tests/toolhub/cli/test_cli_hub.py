@@ -77,9 +77,9 @@ def test_a_file_without_one_token_is_refused(shell: Shell, token_file: Path, con
 
 def test_a_token_file_that_cannot_be_read_is_told_with_its_name_and_the_reason(shell: Shell, tmp_path: Path) -> None:
     missing = shell.refusal("tasks", "--token-file", str(tmp_path / "nothing"))
-    assert missing == f"toolhub: --token-file: cannot read {tmp_path / 'nothing'}: No such file or directory\n"
+    assert missing == f"toolhub: --token-file: cannot read {tmp_path / 'nothing'}: No such file or directory"
     folder = shell.refusal("tasks", "--token-file", str(tmp_path))
-    assert folder == f"toolhub: --token-file: {tmp_path} is not a regular file of at most 4096 bytes\n"
+    assert folder == f"toolhub: --token-file: {tmp_path} is not a regular file of at most 4096 bytes"
 
 
 def test_a_token_and_a_token_file_at_once_are_refused(shell: Shell, token_file: Path) -> None:

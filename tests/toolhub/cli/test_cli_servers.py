@@ -84,6 +84,10 @@ def completed(shell: Shell, *words: str, **env: str) -> list[str]:
     return done.stdout.split()
 
 
+def test_a_shell_completes_errors(shell: Shell) -> None:
+    assert completed(shell, "toolhub", "errors", "Call") == ["CallError", "CallTimeout"]
+
+
 def test_a_shell_completes_servers_and_their_tools(shell: Shell) -> None:
     assert completed(shell, "toolhub", "call", "c") == []  # no config yet
     (shell.folder / "hub.yaml").write_text(CONFIG.replace("${MY_KEY:-}", "${MY_KEY}"))

@@ -119,7 +119,7 @@ def test_arguments_that_cannot_be_read_are_one_clear_line(quick: Shell) -> None:
     expected = {"{": "are not JSON", "[1]": "must be a JSON object, not list", "@nowhere.json": "'nowhere.json'"}
     commands = [["call", "echo", "echo", arguments] for arguments in expected]
     for told, done in zip(expected.values(), quick.together(*commands), strict=True):
-        assert told in refused(done) and len(done.stderr.splitlines()) == 1
+        assert told in refused(done) and len(refused(done).splitlines()) == 1
 
 
 def test_ctrl_c_during_a_call_ends_everything_with_130(echo: Shell, tmp_path: Path) -> None:
