@@ -316,6 +316,7 @@ class SubAgents:
             execute=ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s),
             hints=self._hints,
             reporter=reporter,
+            parent=self._session,
         )
         return AgentLoop(
             Conversation(conversation_deps),

@@ -202,6 +202,8 @@ class ConversationDeps:
     execute: Execute
     hints: HintSink
     reporter: AgentReporter
+    parent: str | None = None
+    """The session of the agent that waits for this one."""
     asked: AskedQueries = field(default_factory=AskedQueries)
 
 
@@ -430,6 +432,8 @@ class Conversation:
             body,
             self._settings.sampling,
             engine_fields=partial(self._deps.hints.engine_fields, self.session),
+            parent=self._deps.parent,
+            is_rewritten=view.is_rewritten,
         )
 
     def _body(self) -> Json:

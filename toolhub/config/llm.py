@@ -49,6 +49,19 @@ class HintSettings(Section):
     """An LMCache coordinator's address."""
 
 
+class AdmissionSettings(Section):
+    """How many agents may use an engine at once, by what its KV cache holds."""
+
+    enabled: bool = False
+    """If the conversations together need more tokens than the cache holds, the youngest wait between their turns."""
+    capacity_tokens: Count | None = None
+    """What one endpoint's cache holds; None: as its `/metrics` says, else found when tokens are evicted."""
+    target: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """The share of the capacity that conversations may fill."""
+    max_pause_s: Seconds = 300
+    """A turn that waited this long goes before all others."""
+
+
 class LlmSettings(Section):
     """The model servers behind the agent loop and the LLM proxy. They all serve the same model."""
 
@@ -80,6 +93,8 @@ class LlmSettings(Section):
     """Time between two looks at an engine's `/metrics`."""
     load_imbalance_threshold: Count = 16
     """A conversation moves to another endpoint only if its own has this many more requests."""
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
+    """Admission of whole conversations by the tokens that they keep in the engine's cache."""
     hints: HintSettings = Field(default_factory=HintSettings)
     """What the engine is told about KV caches while tools run."""
 

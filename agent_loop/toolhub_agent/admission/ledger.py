@@ -276,6 +276,11 @@ class TokenLedger:
         prefixes = {program.prefix for program in residents}
         return sum(map(self._own, residents)) + sum(map(self._shared_tokens, prefixes))
 
+    def has_room(self, tokens: int) -> bool:
+        """Whether a program of this size would be admitted at once, without a pause of another one."""
+        limit = self.limit
+        return limit is None or (self._head() is None and self.used + tokens <= limit)
+
     def state(self, name: str) -> State | None:
         """None: unknown, or forgotten."""
         program = self._programs.get(name)
@@ -356,7 +361,7 @@ class TokenLedger:
         program = self._programs.get(name)
         if program is None or program.state not in (State.WAITING, State.RUNNING):
             return ()
-        had_place = program.state is State.RUNNING or (program.why == _FULL and self._has_room(program))
+        had_place = program.state is State.RUNNING or (program.why == _FULL and self._missing(program) <= 0)
         if had_place and program.tokens:
             self._move(program, State.ACTING)
         else:
@@ -372,7 +377,8 @@ class TokenLedger:
         parent = program.parent
         if parent is not None:
             parent.children -= 1
-            if not parent.children and parent.state is State.PAUSED and parent.why == _LENT and self._has_room(parent):
+            is_lent = parent.state is State.PAUSED and parent.why == _LENT
+            if is_lent and not parent.children and self._missing(parent) <= 0:
                 self._move(parent, State.ACTING)
         return self.schedule()
 
@@ -493,9 +499,6 @@ class TokenLedger:
         is_first = not any(each.prefix == program.prefix for each in self._programs.values() if each.state in _RESIDENT)
         prefix = self._shared_tokens(program.prefix) if is_first else 0
         return self.used + prefix + self._needed(program) - limit
-
-    def _has_room(self, program: _Program) -> bool:
-        return self._missing(program) <= 0
 
     def _shared_tokens(self, prefix: str) -> int:
         return self._shared[prefix].tokens if prefix in self._shared else 0

@@ -20,7 +20,9 @@ import httpx2
 
 from toolhub.config.agent import Sampling
 from toolhub.config.llm import LlmSettings
+from toolhub_agent.admission.controller import AdmittedTurn, TurnRequest
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
+from toolhub_agent.history import encoded
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import Slot
 from toolhub_agent.llm.endpoint_pool import EndpointPool, EndpointStatistics, open_endpoint_pool
@@ -37,7 +39,8 @@ class LlmRequest:
     """One request of a conversation. session: the conversation's name, which decides the endpoint.
 
     body: more fields of the request (tools, tool_choice, ...); they override sampling. engine_fields: called with each
-    endpoint that is chosen; returns the additional fields for the engine there.
+    endpoint that is chosen; returns the additional fields for the engine there. parent: the conversation that waits for
+    this one. is_rewritten: the prompt was cut before its end, so an engine reuses less of it.
     """
 
     session: str
@@ -45,6 +48,24 @@ class LlmRequest:
     body: Mapping[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     engine_fields: Callable[[str], EngineFields] | None = None
+    parent: str | None = None
+    is_rewritten: bool = False
+
+
+def turn_request(request: LlmRequest) -> TurnRequest:
+    """What admission needs to know of a request."""
+    sizes = [len(encoded(message)) for message in request.messages]
+    first = request.messages[0] if request.messages else {}
+    tools = encoded(request.body.get("tools") or [])
+    has_prefix = first.get("role") == "system"
+    return TurnRequest(
+        request.session,
+        sum(sizes) + len(tools),
+        prefix=blake2b(encoded(first) + tools, digest_size=16).hexdigest() if has_prefix else "",
+        prefix_bytes=sizes[0] + len(tools) if has_prefix else 0,
+        parent=request.parent,
+        is_rewritten=request.is_rewritten,
+    )
 
 
 def chat_request_body(request: LlmRequest, model: str | None) -> Json:
@@ -93,13 +114,20 @@ class Attempt:
     """Holds its slot until `aclose`. Times are on the anyio clock."""
 
     def __init__(
-        self, slot: Slot, send: Callable[[], Awaitable[ChunkStream]], *, timeout: float, deadline: float
+        self,
+        slot: Slot,
+        turn: AdmittedTurn,
+        send: Callable[[], Awaitable[ChunkStream]],
+        *,
+        timeout: float,
+        deadline: float,
     ) -> None:
-        """send: sends the request. timeout: of this attempt. deadline: of the turn."""
+        """turn: ends with the attempt. send: sends the request. timeout: of this attempt. deadline: of the turn."""
         self.reader = AnswerAccumulator()
         self.sent_at = anyio.current_time()
         self.first_at: float | None = None
         self.headers: Mapping[str, str] = {}
+        self.turn = turn
         self._slot = slot
         self._send = send
         self._deadline = min(deadline, self.sent_at + timeout)
@@ -134,12 +162,13 @@ class Attempt:
         return None
 
     async def aclose(self) -> None:
-        """Close the connection, so that the engine stops. Then release the slot."""
+        """Close the connection, so that the engine stops. Then release the slot and the turn."""
         try:
             if self._chunks is not None:
                 await self._chunks.aclose()
         finally:
             self._slot.release()
+            self.turn.release()
 
 
 # --- A streamed answer ------------------------------------------------------------------------------------------------
@@ -159,14 +188,16 @@ class LlmStream:
         settings: LlmSettings,
         *,
         session: str,
+        turn: TurnRequest,
         send: Callable[[str], Awaitable[ChunkStream]],
         done: Callable[[Completion, Attempt], None],
     ) -> None:
-        """send: sends the request to an endpoint. done: called with the finished answer."""
+        """turn: what admission needs to know. send: sends the request to an endpoint. done: called with the answer."""
         self.attempts = 0
         self._pool = pool
         self._settings = settings
         self._session = session
+        self._turn = turn
         self._send = send
         self._done = done
         self._started_at = anyio.current_time()
@@ -211,15 +242,22 @@ class LlmStream:
         await self._drop()
 
     async def _start(self) -> Attempt:
-        endpoint = self._pool.router.choose(self._session)
+        began = anyio.current_time()
+        endpoint, turn = await self._pool.admit(self._session, self._turn)
+        # A paused agent may wait for long. That is no fault, so it does not count as time for the turn.
+        self._deadline += anyio.current_time() - began
         self.attempts += 1
         try:
             slot = await self._pool.limiter.acquire(endpoint, deadline=self._deadline)
-        except LlmUnavailable as exc:
-            raise self._unavailable(endpoint, str(exc)) from None
-        # No await here: a cancellation would lose the slot.
+        except BaseException as exc:
+            turn.release()
+            if isinstance(exc, LlmUnavailable):
+                raise self._unavailable(endpoint, str(exc)) from None
+            raise
+        # No await here: a cancellation would lose the slot and the turn.
         self._attempt = Attempt(
             slot,
+            turn,
             lambda: self._send(endpoint),
             timeout=self._settings.attempt_timeout_s,
             deadline=self._deadline,
@@ -235,6 +273,7 @@ class LlmStream:
     async def _finish(self, attempt: Attempt) -> None:
         ended_at, reader = anyio.current_time(), attempt.reader
         self._pool.router.worked(attempt.endpoint)
+        attempt.turn.finish(reader.usage)
         await self.aclose()
         self._completion = Completion(
             text=reader.text,
@@ -255,7 +294,7 @@ class LlmStream:
         endpoint = self._attempt.endpoint if self._attempt else ""
         await self._drop()
         if failure.is_endpoint_fault:
-            self._pool.router.failed(endpoint, for_s=failure.retry_after)
+            self._pool.endpoint_failed(endpoint, for_s=failure.retry_after)
         wait = self._pause(endpoint, failure)
         if self._handed_out:
             error: Exception = AnswerUnreadable(f"{endpoint}: the answer broke off: {failure}")
@@ -468,6 +507,7 @@ class LlmClient:
             self.pool,
             self._settings,
             session=request.session,
+            turn=turn_request(request) if self.pool.admission.is_on else TurnRequest(request.session, 0),
             send=lambda endpoint: self._send(endpoint, request),
             done=lambda completion, attempt: self._done(request, completion, attempt),
         )
@@ -504,6 +544,7 @@ class LlmClient:
     def forget(self, session: str) -> None:
         """Forget a conversation that sends no more requests."""
         self.pool.router.forget(session)
+        self.pool.admission.remove(session)
         self._tokens.pop(session, None)
 
     def statistics(self) -> LlmStatistics:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -35,11 +35,16 @@ FULL_USAGE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """The load that an engine reports. usage: share of its KV memory that running requests hold, 0 to 1."""
+    """The load that an engine reports. usage: share of its KV memory that running requests hold, 0 to 1.
+
+    capacity: tokens that its KV memory holds; None: it reports none. preemptions: how often it interrupted a request.
+    """
 
     waiting: int
     running: int
     usage: float = 0.0
+    capacity: int | None = None
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,7 @@ class ConcurrencyLimiter:
         self._first_limit = limit
         self._slots: dict[str, _EndpointSlots] = {}
         self._busy: anyio.Event | None = None
+        self._coming = 0
 
     def __repr__(self) -> str:
         parts = (f"{url}: {slots.in_use}/{slots.limit}+{len(slots.waiters)}" for url, slots in self._slots.items())
@@ -159,9 +165,19 @@ class ConcurrencyLimiter:
         slots = self._slots_of(endpoint)
         return SlotStatistics(slots.limit, slots.in_use, len(slots.waiters))
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count as busy before a slot is asked for, so that the engine's load is known by then."""
+        self._coming += 1
+        self._notify_busy()
+        try:
+            yield
+        finally:
+            self._coming -= 1
+
     @property
     def is_busy(self) -> bool:
-        return any(slots.in_use or slots.waiters for slots in self._slots.values())
+        return bool(self._coming) or any(slots.in_use or slots.waiters for slots in self._slots.values())
 
     async def wait_busy(self) -> None:
         """Return as soon as a slot is held or waited for."""
@@ -225,10 +241,17 @@ RUNNING = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs", "ll
 USAGE = frozenset(
     {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio"}
 )
+PREEMPTIONS = frozenset({"vllm:num_preemptions_total", "sglang:num_retracted_requests_total"})
+# SGLang counts tokens. vLLM reports its number of blocks and their size in the labels of a metric.
+CAPACITY = frozenset({"sglang:max_total_num_tokens"})
+CACHE_CONFIG = "vllm:cache_config_info"
+_METRIC_NAMES = "|".join(sorted({*WAITING, *RUNNING, *USAGE, *PREEMPTIONS, *CAPACITY, CACHE_CONFIG}))
 _METRIC_LINE = re.compile(
-    rf"^({'|'.join(sorted(WAITING | RUNNING | USAGE))})(?:\{{[^\n]*\}})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t\r]*$",
+    rf"^({_METRIC_NAMES})(\{{[^\n]*\}})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t\r]*$",
     re.MULTILINE,
 )
+_BLOCKS = re.compile(r'[{,]num_gpu_blocks="(\d{1,12})"')
+_BLOCK_SIZE = re.compile(r'[{,]block_size="(\d{1,9})"')
 
 
 def read_metrics(text: str) -> EngineLoad | None:
@@ -236,12 +259,28 @@ def read_metrics(text: str) -> EngineLoad | None:
     waiting: list[float] = []
     running: list[float] = []
     usage = [0.0]
-    for name, written in _METRIC_LINE.findall(text):
+    preemptions = capacity = 0.0
+    for name, labels, written in _METRIC_LINE.findall(text):
         value = _number(written)
-        (waiting if name in WAITING else running if name in RUNNING else usage).append(value)
+        if name == CACHE_CONFIG:
+            capacity += _tokens_of_blocks(labels)
+        elif name in CAPACITY:
+            capacity += value
+        elif name in PREEMPTIONS:
+            preemptions += value
+        else:
+            (waiting if name in WAITING else running if name in RUNNING else usage).append(value)
     if not waiting:
         return None
-    return EngineLoad(int(sum(waiting)), int(sum(running)), min(1.0, max(usage)))
+    return EngineLoad(
+        int(sum(waiting)), int(sum(running)), min(1.0, max(usage)), int(capacity) or None, int(preemptions)
+    )
+
+
+def _tokens_of_blocks(labels: str) -> int:
+    """The tokens that vLLM's blocks hold. One block is never used: it stands for "no block"."""
+    blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
+    return (int(blocks[1]) - 1) * int(size[1]) if blocks and size and int(blocks[1]) else 0
 
 
 def _number(written: str) -> float:

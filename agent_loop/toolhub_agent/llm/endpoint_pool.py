@@ -20,6 +20,7 @@ import anyio
 import httpx2
 
 from toolhub.config.llm import LlmSettings
+from toolhub_agent.admission.controller import AdmissionStatistics, AdmittedTurn, ProgramAdmission, TurnRequest
 from toolhub_agent.llm.concurrency import (
     MAX_SLOTS,
     START_SLOTS,
@@ -151,11 +152,12 @@ MIN_SECRET_CHARS = 6
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """load: None if the engine reports none."""
+    """load: None if the engine reports none. admission: None if it is off."""
 
     slots: SlotStatistics
     load: EngineLoad | None
     is_failing: bool
+    admission: AdmissionStatistics | None = None
 
 
 class EndpointPool:
@@ -166,6 +168,7 @@ class EndpointPool:
         self.router = EndpointRouter(
             settings.endpoints, load=self.load, load_imbalance_threshold=settings.load_imbalance_threshold
         )
+        self.admission = ProgramAdmission(settings.admission, self.router.urls)
         self.secrets = _secrets(settings)
         self._settings = settings
         self._clients = clients
@@ -198,12 +201,35 @@ class EndpointPool:
     def statistics(self) -> dict[str, EndpointStatistics]:
         failing = self.router.failing()
         return {
-            url: EndpointStatistics(self.limiter.statistics(url), self.engine_load(url), url in failing)
+            url: EndpointStatistics(
+                self.limiter.statistics(url), self.engine_load(url), url in failing, self.admission.statistics(url)
+            )
             for url in self.router.urls
         }
 
+    async def admit(self, session: str, request: TurnRequest) -> tuple[str, AdmittedTurn]:
+        """Choose the endpoint for a conversation's next turn, and wait until it may begin there.
+
+        session: decides the endpoint, as far as admission leaves a choice.
+        """
+        with self.limiter.busy():
+            while True:
+                url = self.router.choose(session)
+                if self.admission.is_on:
+                    order = [url, *(each for each in self.router.urls if each != url)]
+                    url = self.admission.choose(order, request, is_healthy=self.router.is_healthy)
+                if (turn := await self.admission.begin(url, request)) is not None:
+                    return url, turn
+
+    def endpoint_failed(self, url: str, *, for_s: float | None = None) -> None:
+        """Try this endpoint last for a while. Turns that wait for it go to another one that works."""
+        self.router.failed(url, for_s=for_s)
+        if len(self.router.failing()) < len(self.router.urls):
+            self.admission.endpoint_failed(url)
+
     def update_load(self, url: str, load: EngineLoad | None) -> None:
         """Store an engine's report and adjust its slots. None: the engine reports no load."""
+        self.admission.note_load(url, load)
         if load is None:
             self._loads.pop(url, None)
         else:
@@ -216,8 +242,9 @@ class EndpointPool:
             self.limiter.set_limit(url, self._limits[url].slots)
 
     def scrapers(self) -> list[LoadScraper]:
-        """The scrapers that are needed: none for a single endpoint with a fixed number of slots."""
-        if self._settings.max_in_flight is not None and len(self.router.urls) == 1:
+        """The scrapers that are needed: none for a single endpoint with a fixed number of slots and no admission."""
+        is_fixed = self._settings.max_in_flight is not None and not self.admission.is_on
+        if is_fixed and len(self.router.urls) == 1:
             return []
         interval = self._settings.metrics_interval_s
         return [
@@ -237,6 +264,8 @@ async def open_endpoint_pool(settings: LlmSettings) -> AsyncIterator[EndpointPoo
         async with anyio.create_task_group() as tasks:
             for scraper in pool.scrapers():
                 tasks.start_soon(scraper.run)
+            if pool.admission.is_on:
+                tasks.start_soon(pool.admission.run)
             try:
                 yield pool
             except Exception as exc:  # the task group would wrap the caller's error in an ExceptionGroup

@@ -46,6 +46,9 @@ class Load:
     running: int | None = None
     """None: the requests that are really being answered."""
     usage: float = 0.0
+    blocks: int | None = None
+    """Blocks of the cache, of 16 tokens each; None: not reported."""
+    preemptions: int = 0
 
 
 @dataclass(frozen=True)

@@ -110,5 +110,10 @@ def metrics_text(load: Load, running: int) -> str:
         named = {"vllm:num_requests_waiting": load.waiting, "vllm:num_requests_running": running}
         named["vllm:kv_cache_usage_perc"] = load.usage  # type: ignore[assignment]
     lines = [f'{name}{{engine="0",model_name="m {{x}}"}} {float(value)}' for name, value in named.items()]
+    if load.blocks is not None and load.dialect == "vllm":
+        lines.append(f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{load.blocks}"}} 1.0')
+        lines.append(f'vllm:num_preemptions_total{{engine="0"}} {float(load.preemptions)}')
+    elif load.blocks is not None:
+        lines.append(f'sglang:max_total_num_tokens{{model_name="m"}} {16.0 * load.blocks}')
     beside = 'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0'
     return "\n".join(["# HELP vllm:num_requests_waiting Number of requests waiting.", *lines, beside, ""])
