@@ -91,6 +91,10 @@ _MAX_ROUNDS = 10
 TASK_METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
 # The parameter that a request over HTTP repeats in `Mcp-Name`. The SDK knows nothing of the tasks extension (SEP-2663).
 _NAMED_BY = {**NAME_BEARING_METHODS, **dict.fromkeys(TASK_METHODS, "taskId")}
+# A server that ended a subscription is asked for a new one after this pause.
+_LISTEN_AGAIN_S = 5.0
+# The lists of a server, and how a subscription names the notices of their changes.
+_CHANGING = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 # Requests of one server that wait for their answers at once. Each costs the hub some 8 KB.
 _MOST_QUESTIONS = 100
 # What the SDK's client answers to questions that it does not support, word by word.
@@ -172,8 +176,11 @@ class _LogFilter:
 class McpChannel:
     """A conversation that has been set up. See `channel.base.Channel` for the contract."""
 
-    def __init__(self, server: str, dispatcher: Relay, *, evidence: Callable[[], ExitInfo]) -> None:
+    def __init__(
+        self, server: str, dispatcher: Relay, *, evidence: Callable[[], ExitInfo], tasks: anyio.abc.TaskGroup
+    ) -> None:
         self._server = server
+        self._tasks = tasks
         self.info = ServerInfo("", "", "")
         self.pid: int | None = None
         self.on_tools_changed: Callable[[], None] | None = None
@@ -184,6 +191,8 @@ class McpChannel:
         self._numbers = itertools.count(1)
         self._relaying: dict[int | str, _Relaying] = {}
         self._own_requests = 0
+        self._hearing: int | None = None
+        """The request that listens for changes; None: nothing listens."""
         self._questions = 0
         """The requests of the server that clients have not answered yet."""
         self._header_maps: dict[str, Any] = {}
@@ -193,6 +202,7 @@ class McpChannel:
     # --- requests to the server -------------------------------------------------------------------------------------
 
     async def list_tools(self) -> list[Json]:
+        self._hear_changes()
         tools: list[Json] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -255,6 +265,7 @@ class McpChannel:
 
     async def _relay_to_modern(self, relayed: RelayedRequest) -> Json:
         """Pass on a request of the handshake era. What the server needs from the client is asked for in between."""
+        self._hear_changes()
         method, requester = relayed.method, relayed.requester
         level = requester.listener.log_level if requester.listener is not None else None
         params = bridge.to_modern(method, relayed.params, relayed.profile.hello, level)
@@ -288,6 +299,33 @@ class McpChannel:
         return (
             with_subscription_id(result, relayed.requester.id) if relayed.method == "subscriptions/listen" else result
         )
+
+    def _hear_changes(self) -> None:
+        """Begin to listen to a server of revision 2026-07-28, which tells only subscribers that a list has changed.
+
+        For the hub itself, and for clients of the handshake era, which are told without asking.
+        """
+        lists = [kind for kind in _CHANGING if (self.info.capabilities.get(kind) or {}).get("listChanged")]
+        if self.info.era == "modern" and self._hearing is None and lists and not self._dispatcher.ended.is_set():
+            self._hearing = next(self._numbers)
+            self._tasks.start_soon(self._listen, self._hearing, lists)
+
+    async def _listen(self, number: int, lists: list[str]) -> None:
+        wanted = {"notifications": {_CHANGING[kind]: True for kind in lists}}
+        params, method = with_envelope(wanted, self.info.protocol), "subscriptions/listen"
+        while not self._dispatcher.ended.is_set():
+            options: CallOptions = {"request_id": number, "headers": self._modern_headers(method, params, {})}
+            try:
+                await self._send(method, params, options)
+            except (Refused, ProtocolViolation) as exc:
+                logger.debug("server %r does not tell of changes: %s", self._server, exc)
+                return
+            except ChannelClosed:
+                pass  # its stream broke, or it has ended
+            await anyio.sleep(_LISTEN_AGAIN_S)
+            number = self._hearing = next(self._numbers)
+            for kind in lists:  # a change during the pause would be missed
+                self._notified(f"notifications/{kind}/list_changed", None)
 
     async def knows_modern_era(self) -> bool:
         if self.info.era == "modern":
@@ -394,7 +432,10 @@ class McpChannel:
         subscription = meta.get(SUBSCRIPTION_META_KEY) if isinstance(meta, dict) else None
         if subscription is not None:
             listening = self._relaying.get(_as_number(subscription))
-            if listening is not None and sent is not None:
+            if self._hearing is not None and _as_number(subscription) == self._hearing:
+                if method != "notifications/subscriptions/acknowledged":
+                    self._said(method, None)
+            elif listening is not None and sent is not None:
                 listening.requester.notify(method, with_subscription_id(sent, listening.requester.id))
         elif method == "notifications/progress":
             self._progressed(sent or {})
@@ -551,8 +592,8 @@ async def conversation(
     spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], ExitInfo], profile: ClientProfile = OWN_PROFILE
 ) -> AsyncIterator[McpChannel]:
     """Set up a conversation over a dispatcher; leaving ends it, not the transport."""
-    channel = McpChannel(spec.name, dispatcher, evidence=evidence)
     async with anyio.create_task_group() as running:
+        channel = McpChannel(spec.name, dispatcher, evidence=evidence, tasks=running)
         await running.start(dispatcher.run, channel.asked, _ignored)
         with anyio.move_on_after(spec.start_timeout_s) as start:
             await channel.open(spec, profile)

@@ -111,6 +111,27 @@ async def test_what_only_one_generation_has_is_refused_by_name(bridged: tuple[Se
 
 
 @pytest.mark.parametrize("others", [{}, {"other": stub()}], ids=["one server", "several servers"])
+@pytest.mark.parametrize("kind", ["tool", "prompt"])
+async def test_a_handshake_client_hears_of_changes_that_a_modern_server_tells_only_subscribers(
+    kind: str, others: Json, tmp_path: Path
+) -> None:
+    heard = anyio.Event()
+
+    async def on_message(message: Any) -> None:
+        if getattr(message, "method", "") == f"notifications/{kind}s/list_changed":
+            heard.set()
+
+    modern = {"command": sys.executable, "args": [REFERENCE, "--only", "modern"]}
+    with served(write_config(tmp_path, servers={"reference": modern, **others})) as hub:
+        async with mcp_client(hub, "legacy", message_handler=on_message) as client:
+            with anyio.fail_after(30):
+                while not heard.is_set():  # the first change may come before the hub has subscribed
+                    await client.call_tool(f"test_trigger_{kind}_change")
+                    with anyio.move_on_after(0.2):
+                        await heard.wait()
+
+
+@pytest.mark.parametrize("others", [{}, {"other": stub()}], ids=["one server", "several servers"])
 async def test_a_modern_client_that_begins_with_a_call_is_served_in_its_own_generation(
     others: Json, tmp_path: Path
 ) -> None:
