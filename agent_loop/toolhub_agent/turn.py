@@ -216,6 +216,7 @@ class _Turn:
     listening: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     calls: tuple[ToolCall, ...] = ()
     endpoint: str = ""
+    started: list[ToolCall] = field(default_factory=list)
     finished: list[ToolOutcome] = field(default_factory=list)
     """All outcomes, also those that were not read yet."""
     outcomes: list[ToolOutcome] = field(default_factory=list)
@@ -269,13 +270,26 @@ class Conversation:
         Raises LlmError or AnswerUnreadable; then nothing is appended.
         """
         turn = _Turn(self.history.turns + 1, self.rollbacks.is_allowed)
+        try:
+            completion = await self._run_turn(turn)
+        except Exception as exc:
+            self._log_dropped(turn, str(exc))
+            raise
+        if turn.reason is not None:
+            self._log_dropped(turn, turn.reason)
+            return self._rolled_back(completion, turn, turn.reason)
+        self._keep(turn)
+        return TurnResult(completion, tuple(turn.outcomes))
+
+    async def _run_turn(self, turn: _Turn) -> Completion | None:
+        """Ask the model and run its calls. If it sets `turn.reason`, nothing of the turn is in the history."""
         async with self._dispatcher(turn) as dispatcher:
             completion = await self._listen(dispatcher, turn)
             if completion is None:
-                return self._rolled_back(None, turn)
+                return None
             calls = await dispatcher.finish(run=False)
             if self._must_roll_back(turn, completion, calls):
-                return self._rolled_back(completion, turn)
+                return completion
             if calls.native:
                 # The calls that run have these ids. A server may have given none.
                 completion = dataclasses.replace(completion, tool_calls=calls.native)
@@ -285,9 +299,7 @@ class Conversation:
         if turn.reason is not None:
             self.history.pop_turn()
             self._signal(HistoryRewritten(self.session, len(self.history)))
-            return self._rolled_back(completion, turn)
-        self._keep(turn)
-        return TurnResult(completion, tuple(turn.outcomes))
+        return completion
 
     async def answer(self, request: str) -> Completion:
         """Ask for a text without tools. The request and the answer stay in the history. Raises LlmError."""
@@ -365,6 +377,7 @@ class Conversation:
             case CallStarted(call, early):
                 if self._refuses(turn, call):
                     return
+                turn.started.append(call)
                 self._deps.journal.call_started(turn.number, call, early=early)
                 turn.events[call.index] = await self._deps.reporter.call_started(call)
             case CallFinished(outcome):
@@ -394,7 +407,12 @@ class Conversation:
             turn.listening.cancel()
         return turn.reason is not None
 
-    def _rolled_back(self, completion: Completion | None, turn: _Turn) -> TurnResult:
+    def _log_dropped(self, turn: _Turn, reason: str) -> None:
+        finished = {outcome.call.index for outcome in turn.finished}
+        cancelled = [call for call in turn.started if call.index not in finished]
+        self._deps.journal.turn_dropped(turn.number, reason, cancelled)
+
+    def _rolled_back(self, completion: Completion | None, turn: _Turn, reason: str) -> TurnResult:
         if turn.is_cut_off:
             self._length_retries += 1
         else:
@@ -403,7 +421,7 @@ class Conversation:
             call = outcome.call
             if not outcome.is_error and not reason_to_retry(outcome) and self._is_read_only(call):
                 self._stored[_call_key(call)] = outcome.text
-        return TurnResult(completion, rolled_back=turn.reason or "unknown")
+        return TurnResult(completion, rolled_back=reason)
 
     def _keep(self, turn: _Turn) -> None:
         self._length_retries = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import anyio
 import pytest
-from llm_stand_in.answers import said
+from llm_stand_in.answers import Answer, Fault, said
 from loop_stage import LoopStage, search, use
 from toolhub_agent.tasklog import read_log
 
@@ -117,3 +120,54 @@ async def test_calls_that_run_when_their_turn_is_taken_back_are_cancelled(stage:
 async def test_a_refusal_is_sampled_again(stage: LoopStage):
     stage.server.script(said("Given the time constraint I must stop."), said(r"\boxed{x}"))
     assert (await stage.run()).rollbacks == 1
+
+
+def records_of(stage: LoopStage, kind: str) -> list[Any]:
+    assert stage.log is not None and stage.log.path is not None
+    records = [json.loads(line) for line in stage.log.path.read_text().splitlines()]
+    return [record for record in records if record["kind"] == kind]
+
+
+async def run_with_an_endless_early_call(stage: LoopStage, dropped: Answer) -> None:
+    """Search for `a`, then for `b` in a turn that does not stay. The model goes on with it when `b` has begun."""
+    begun = anyio.Event()
+
+    async def find_a_only(arguments):
+        if arguments["q"] == "b":
+            begun.set()
+            await anyio.sleep_forever()
+        return "found"
+
+    async def go_on_when_begun():
+        await begun.wait()
+        stage.server.release()
+
+    stage.tools.answers["google_search"] = find_a_only
+    stage.server.script(said(search("a")), dropped, said(search("c")), said(r"\boxed{x}"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on_when_begun)
+        await stage.run()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "reason"),
+    [
+        (said(search("b"), search("a"), hold=True, after=1), "search/google_search was asked this before"),
+        (said(search("b"), " and", hold=True, after=1, fault=Fault.CUT), "RemoteProtocolError"),
+    ],
+    ids=["rolled back", "the stream breaks"],
+)
+async def test_the_log_says_which_calls_were_cancelled_with_their_turn(
+    stage: LoopStage, dropped: Answer, reason: str
+) -> None:
+    await run_with_an_endless_early_call(stage, dropped)
+    (record,) = records_of(stage, "turn_dropped")
+    assert (record["turn"], record["cancelled"]) == (2, [{"index": 0, "server": "search", "tool": "google_search"}])
+    assert reason in record["reason"]
+    (cancelled,) = [step for step in read_log(stage.log.path).steps if step.name.endswith("Cancelled")]
+    assert "google_search" in cancelled.message
+
+
+async def test_a_query_of_a_turn_that_did_not_stay_does_not_count_as_asked_after_a_resume(stage: LoopStage) -> None:
+    await run_with_an_endless_early_call(stage, said(search("b"), search("a"), hold=True, after=1))
+    assert [call.arguments for call in read_log(stage.log.path).main.calls] == [{"q": "a"}, {"q": "c"}]

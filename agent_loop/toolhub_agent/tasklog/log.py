@@ -346,6 +346,16 @@ class ConversationLog:
             error=outcome.text[:_ERROR_CHARS] if outcome.is_error else None,
         )
 
+    def turn_dropped(self, turn: int, reason: str, cancelled: Sequence[ToolCall]) -> None:
+        """Record that nothing of a turn stays: it was rolled back, or its request failed.
+
+        cancelled: its calls that had started and were not finished.
+        """
+        calls = [{"index": call.index, "server": call.server, "tool": call.tool} for call in cancelled]
+        self._log._record(
+            "turn_dropped", session=self.session, turn=turn, reason=reason[:_ERROR_CHARS], cancelled=calls
+        )
+
 
 def _call_fields(call: ToolCall) -> Json:
     return {

@@ -131,6 +131,8 @@ def _derived_steps(kind: str, record: Json) -> Iterator[tuple[str, str, str, Jso
         yield from _call_started_steps(record)
     elif kind == "call_finished":
         yield from _call_finished_steps(record)
+    elif kind == "turn_dropped":
+        yield from _turn_dropped_steps(record)
     elif kind == "sub_agent_started":
         yield _session_start_step(record)
     elif kind == "sub_agent_ended":
@@ -161,6 +163,13 @@ def _call_finished_steps(record: Json) -> Iterator[tuple[str, str, str, Json]]:
         message = f"Error: Failed to call tool '{tool}' (server: '{server}'): {error}"
         yield "error", f"{_TOOL_MANAGER} Failed", message, {}
         yield "error", f"{_turn_name(record)} | Tool Call", f"Tool {tool} failed to execute: {error}", {}
+
+
+def _turn_dropped_steps(record: Json) -> Iterator[tuple[str, str, str, Json]]:
+    for call in record["cancelled"]:
+        message = f"Tool '{call['tool']}' (server: '{call['server']}') was cancelled with its turn"
+        yield "info", f"{_TOOL_MANAGER} Cancelled", message, {}
+    yield "warning", f"{_turn_name(record)} | Dropped", f"Nothing of this turn stays: {record['reason']}", {}
 
 
 def _session_start_step(record: Json) -> tuple[str, str, str, Json]:
@@ -213,7 +222,6 @@ class LoggedConversation:
     """The usage record of each message that is an answer; {} for the others, and for an answer without one."""
     usage: Usage = field(default_factory=Usage)
     """The sum over all requests."""
-    rollbacks: int = 0
     started: list[ToolCall] = field(default_factory=list)
     """Calls without a result in the history: they had run or were running when the log ended."""
     _settled: list[tuple[int, list[ToolCall]]] = field(default_factory=list)
@@ -246,8 +254,6 @@ class LoggedConversation:
 
     def pop(self, count: int) -> None:
         left = max(len(self.messages) - count, 0)
-        if any(message["role"] == "assistant" for message in self.messages[left:]):
-            self.rollbacks += 1
         del self.messages[left:], self.costs[left:]
         self._settled = [(place, calls) for place, calls in self._settled if place < left]
         self.started = []
@@ -320,6 +326,9 @@ class TaskRecord:
         names = ("index", "server", "tool", "arguments", "id", "problem")
         self._of(record).started.append(ToolCall(**{name: record[name] for name in names}))
 
+    def _turn_dropped(self, record: Json) -> None:
+        self._of(record).started = []
+
     def _sub_agent_started(self, record: Json) -> None:
         self.sub_agent_counter += 1
         self.sub_agents[record["session"]] = record["name"]
@@ -347,6 +356,7 @@ _HANDLERS: dict[str, Callable[[TaskRecord, Json], None]] = {
     "popped": TaskRecord._popped,
     "usage": TaskRecord._usage,
     "call_started": TaskRecord._call_started,
+    "turn_dropped": TaskRecord._turn_dropped,
     "sub_agent_started": TaskRecord._sub_agent_started,
     "sub_agent_ended": TaskRecord._sub_agent_ended,
     "attempt_ended": TaskRecord._attempt_ended,
