@@ -9,6 +9,7 @@ from agent_environments import agent_environment
 from llm_stand_in.answers import called, said
 from llm_stand_in.model_server import ModelServer
 from printed_page import PrintedPage, printed_page
+from recipe_runs import NOTES_AND_READS, check_two_runs_of_one_task, settings_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,23 +27,8 @@ def page(tmp_path: Path) -> PrintedPage:
 def test_the_agents_calls_meet_the_task_of_its_header(
     page: PrintedPage, bin: Path, hub_bin: Path, model: ModelServer
 ) -> None:
-    model.script(
-        called(("execute", {"sql": "CREATE TABLE found (title TEXT)"})),
-        called(("execute", {"sql": "INSERT INTO found VALUES ('Otters')"})),
-        said("It is noted."),
-        called(("query", {"sql": "SELECT * FROM found"})),
-        said("There are otters."),
-    )
-    settings = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "none", "MODEL": model.model}
-    with page.hub(hub_bin=hub_bin) as hub, hub.client() as http:
-        page.write("agent.py")
-        assert page.run(page.command("python agent.py"), bin, **settings) == "It is noted.\n"
-        # A second process of the same task finds what the first one wrote.
-        assert page.run(page.command("python agent.py"), bin, **settings) == "There are otters.\n"
-        assert "Otters" in str(model.chats[-1].body["messages"][-1])
-        assert [task["id"] for task in http.get("/v1/tasks").json()["tasks"]] == ["paper-17"]
-        page.run(page.command("curl"))
-        assert http.get("/v1/tasks").json()["tasks"] == []
+    model.script(*NOTES_AND_READS)
+    check_two_runs_of_one_task(page, bin, hub_bin, model)
 
 
 def test_the_agent_starts_a_hub_of_its_own_over_stdio(
@@ -50,6 +36,5 @@ def test_the_agent_starts_a_hub_of_its_own_over_stdio(
 ) -> None:
     page.write("hub.yaml", "agent_stdio.py")
     model.script(called(("get_current_time", {"timezone": "UTC"})), said("It is late."))
-    settings = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "none", "MODEL": model.model}
-    assert page.run("python agent_stdio.py", bin, hub_bin, **settings) == "It is late.\n"
+    assert page.run("python agent_stdio.py", bin, hub_bin, **settings_of(model)) == "It is late.\n"
     assert '"timezone": "UTC"' in str(model.chats[-1].body["messages"][-1]["content"])

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp_clients import text_of
 from mcp_types import ElicitResult
 from real_processes import FIXTURES
-from served_hub import TOOLHUB, ServedHub, environment, served, write_config
+from served_hub import TOOLHUB, ServedHub, environment, eventually, served, write_config
 
 from testbed import third_party
 
@@ -184,6 +184,20 @@ async def main(mode, asking, *target):
 asyncio.run(main(*sys.argv[1:]))
 """
 
+# Calls once, and then waits for its end.
+STAYING = """
+import asyncio, sys
+from {package} import Client
+
+async def main(url):
+    async with Client(url, mode="legacy") as client:
+        await client.call_tool("test_simple_text", {{}})
+        print("called", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
 
 def python_of(name: str) -> Path:
     return agent_environment(name) / "bin" / "python"
@@ -234,6 +248,25 @@ def test_a_client_sees_what_the_server_has(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+@pytest.mark.parametrize(("package", "where"), [("mcp", ""), ("fastmcp", "fastmcp")])
+def test_the_task_of_a_client_that_is_killed_ends_long_before_its_lease(
+    package: str, where: str, hub: ServedHub, tmp_path: Path
+) -> None:
+    python = python_of(where) if where else Path(sys.executable)
+    command = [str(python), "-c", STAYING.format(package=package), f"{hub.http}/mcp"]
+
+    def tasks() -> set[str]:
+        return {task["id"] for task in http.get("/v1/tasks").json()["tasks"]}
+
+    with hub.client(timeout=60) as http:
+        before = tasks()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()) as client:
+            assert client.stdout is not None and client.stdout.readline() == "called\n"
+            (own,) = tasks() - before
+            client.kill()
+        eventually(lambda: own not in tasks(), within=120)  # 20 s after its stream; the lease is 15 minutes
 
 
 async def answered(context: Any, params: Any) -> ElicitResult:

@@ -10,17 +10,18 @@ from typing import Any
 
 import anyio
 import pytest
-from in_memory_hub import a_hub, echo, virtual_time
+from in_memory_hub import Pausing, a_hub, echo, virtual_time
 from running import Running
 
 from toolhub import Hub
-from toolhub.channel.memory import MemoryServer, text_result
+from toolhub.channel.memory import MemoryServer, ToolFn, text_result
 from toolhub.model import Json
-from toolhub.serve.mcp.http import McpEndpoint
+from toolhub.serve.mcp.http import GONE_AFTER_S, McpEndpoint
 
 pytestmark = pytest.mark.anyio
 
-LEASE_S = 4
+# The second is shorter than a call may take.
+LEASE_S, LONG_S = 4, 250
 HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 HELLO = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 ENVELOPE = {
@@ -107,9 +108,11 @@ class Counting:
 
 
 @asynccontextmanager
-async def an_endpoint() -> AsyncIterator[tuple[Hub, McpEndpoint]]:
-    async with a_hub(Counting().server) as hub:
-        endpoint = McpEndpoint(hub, lease=LEASE_S)
+async def an_endpoint(*, lease: float = LEASE_S, **tools: ToolFn) -> AsyncIterator[tuple[Hub, McpEndpoint]]:
+    server = Counting().server
+    server.tools |= tools
+    async with a_hub(server) as hub:
+        endpoint = McpEndpoint(hub, lease=lease)
         async with endpoint.running():
             yield hub, endpoint
 
@@ -151,6 +154,39 @@ async def test_the_lease_runs_from_the_end_of_the_stream() -> None:
         await anyio.sleep(3)
         assert hub.tasks == []
         assert (await client.call()).status == 404
+
+
+async def test_a_client_that_closed_its_stream_and_waits_for_nothing_is_gone_long_before_its_lease_ends() -> None:
+    async with an_endpoint(lease=LONG_S) as (hub, endpoint), a_client(endpoint) as client:
+        async with a_client(endpoint) as without_stream, anyio.create_task_group() as group:
+            await client.count()
+            await without_stream.count()
+            stream = Running(group, client.send, "GET")
+            await anyio.sleep(LONG_S / 2)
+            assert len(hub.tasks) == 2
+            stream.cancel()
+            await anyio.sleep(GONE_AFTER_S - 1)
+            assert len(hub.tasks) == 2
+            await anyio.sleep(2)
+            assert len(hub.tasks) == 1
+            assert (await client.call()).status == 404
+            assert await without_stream.count() == "2"
+
+
+async def test_a_call_in_flight_keeps_the_session_of_a_client_that_closed_its_stream() -> None:
+    pausing = Pausing()
+    async with an_endpoint(lease=LONG_S, pause=pausing) as (hub, endpoint), a_client(endpoint) as client:
+        async with anyio.create_task_group() as group:
+            stream = Running(group, client.send, "GET")
+            call = Running(group, client.call, "pause")
+            await anyio.sleep(1)
+            stream.cancel()
+            await anyio.sleep(2 * GONE_AFTER_S)
+            assert pausing.inside == 1
+            pausing.go.set()
+            assert (await call.wait()).result["content"][0]["text"] == "done"
+            await anyio.sleep(GONE_AFTER_S + 1)
+            assert hub.tasks == []
 
 
 async def test_a_task_that_expired_ends_its_session_and_a_new_session_begins_afresh() -> None:

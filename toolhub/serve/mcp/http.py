@@ -60,7 +60,7 @@ _WATCH_AFTER_S = 0.1
 # One of revision 2026-07-28 waits longer, because the status of its response depends on the answer.
 _BEGIN_MODERN_AFTER_S = 10.0
 # A client that closed its stream and has no request in flight comes back within this time, or it is gone.
-_GONE_AFTER_S = 20.0
+GONE_AFTER_S = 20.0
 _MOST_SESSIONS = 10_000
 # A task whose handle was given out lives for so long, until a request brings the handle.
 _UNCLAIMED_LEASE_S = 60.0
@@ -304,7 +304,7 @@ class McpEndpoint:
             for slow in [one for one in self._slow if one.at <= now]:
                 slow.act()
             for session in list(self.sessions.values()):
-                limit = min(_GONE_AFTER_S, self._lease) if session.had_stream else self._lease
+                limit = min(GONE_AFTER_S, self._lease) if session.had_stream else self._lease
                 if not session.in_flight and now - session.idle_since >= limit:
                     self._end(session)
 
