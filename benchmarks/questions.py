@@ -30,6 +30,7 @@ QUESTIONS = {
     "loop": "What does the agent loop gain beside a plain one?",
     "mirothinker": "How much time do the tools add to a run of MiroThinker?",
     "task": "How long does a whole research task take?",
+    "admission": "Does admission by the cache's tokens finish a sweep sooner?",
 }
 NEEDS = {
     "sandbox": "extra data",
@@ -38,6 +39,7 @@ NEEDS = {
     "loop": "make engine",
     "mirothinker": "--checkout for the original agent",
     "task": "make engine",
+    "admission": "make engine",
 }
 """What is needed beside the extra `bench`."""
 

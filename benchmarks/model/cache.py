@@ -8,8 +8,8 @@ BLOCK = 16
 """Tokens of a block: vLLM's default on accelerators."""
 
 
-def blocks_of(tokens: int) -> int:
-    return -(-tokens // BLOCK)
+def blocks_of(tokens: int, size: int = BLOCK) -> int:
+    return -(-tokens // size)
 
 
 class BlockCache:

@@ -5,8 +5,9 @@ reuses what its cache has of a prompt in whole blocks, evicts the least recently
 conversation before its beginning, and preempts the latest sequence when no block is left. Steps that only decode are
 taken many at once, so a task of 300 turns costs some milliseconds.
 
-Simplified: what two conversations have in common is cached for each; a prompt's blocks are taken when it is admitted;
-what a rewritten prompt no longer contains is free at once; requests are served in the order they come.
+Simplified: what two conversations have in common is cached for each, but for a beginning that all of them share, which
+is never evicted; a prompt's blocks are taken when it is admitted; what a rewritten prompt no longer contains is free at
+once; requests are served in the order they come.
 """
 
 from __future__ import annotations
@@ -105,12 +106,24 @@ class Engine:
     """One engine with its cache. Raises ValueError for a request that could never fit or that overlaps another."""
 
     def __init__(
-        self, clock: Clock, costs: EngineCosts, *, blocks: int, max_sequences: int = 64, budget: int = 8192
+        self,
+        clock: Clock,
+        costs: EngineCosts,
+        *,
+        blocks: int,
+        block: int = BLOCK,
+        shared: int = 0,
+        max_sequences: int = 64,
+        budget: int = 8192,
     ) -> None:
+        """block: tokens of one. shared: tokens that every prompt begins with; the first prompt computes them."""
         self.clock = clock
         self.costs = costs
         self.cache = BlockCache(blocks)
         self.statistics = Statistics()
+        self._block = block
+        self._shared_blocks = shared // block
+        self._has_shared = False
         self._max_sequences = max_sequences
         self._budget = budget
         self._waiting: deque[EngineRequest] = deque()
@@ -157,7 +170,8 @@ class Engine:
     def _submit(self, request: EngineRequest) -> EngineRequest:
         if request.conversation in self._live:
             raise ValueError(f"{request.conversation} has a request under way")
-        if blocks_of(request.prompt + request.decode) > self.cache.total or min(request.prompt, request.decode) < 1:
+        needed = blocks_of(request.prompt + request.decode, self._block)
+        if needed > self.cache.total or request.prompt <= self._shared_blocks * self._block or request.decode < 1:
             raise ValueError(f"{request.prompt} and {request.decode} tokens do not fit {self.cache!r}")
         self.statistics.requests += 1
         self._live[request.conversation] = request
@@ -270,8 +284,9 @@ class Engine:
             return False
         request, now = self._waiting[0], self.clock.now
         request.target = request.prompt + request.written
-        needed = blocks_of(request.target)
-        while needed > self.cache.spare(now, request.conversation):
+        shared = self._shared_blocks
+        needed = blocks_of(request.target, self._block) - shared
+        while needed + shared * (not self._has_shared) > self.cache.spare(now, request.conversation):
             # With nothing running no block comes back by itself.
             if self._running or not self.cache.yield_pin():
                 return False
@@ -280,9 +295,13 @@ class Engine:
         if request.ahead:
             self._ahead[request.conversation] = request.prompt
         # The last token is always computed: its output is the next one.
-        found = self.cache.claim(request.conversation, min(known, request.target - 1) // BLOCK)
+        most = max(min(known, request.target - 1) // self._block - shared, 0)
+        found = self.cache.claim(request.conversation, most)
         self.cache.take(needed - found)
-        request.blocks, request.computed = needed, found * BLOCK
+        request.blocks, request.computed = needed, (shared + found) * self._block
+        if not self._has_shared:
+            self.cache.take(shared)
+            self._has_shared, request.computed = True, 0
         self.statistics.cached += request.computed
         if math.isnan(request.admitted):
             request.admitted, request.cached = now, request.computed
@@ -292,7 +311,9 @@ class Engine:
     def _make_room(self) -> bool:
         """Take a block for the next token of every sequence. False: the latest sequence had to leave; admit none."""
         has_room = True
-        while sum(_missing(each, 1) for each in self._running if each.is_decoding) > self.cache.spare(self.clock.now):
+        while sum(self._missing(each, 1) for each in self._running if each.is_decoding) > self.cache.spare(
+            self.clock.now
+        ):
             if self.cache.yield_pin():
                 continue
             has_room = False
@@ -307,26 +328,30 @@ class Engine:
                 self._grow(request, 1)
         return has_room
 
+    def _next_blocks(self) -> int:
+        return sum(self._missing(each, 1) for each in self._running if each.is_decoding)
+
     def _steps(self, decoding: list[EngineRequest]) -> int:
         """How many steps can be taken before a sequence ends or the blocks do."""
         spare, low, high = self.cache.spare(self.clock.now), 1, min(each.decode - each.written for each in decoding)
         while low < high:
             middle = (low + high + 1) // 2
-            fits = sum(_missing(each, middle) for each in decoding) <= spare
+            fits = sum(self._missing(each, middle) for each in decoding) <= spare
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def _grow(self, request: EngineRequest, tokens: int) -> None:
-        more = _missing(request, tokens)
+        more = self._missing(request, tokens)
         self.cache.take(more)
         request.blocks += more
 
     def _leave(self, request: EngineRequest) -> None:
         """Its full blocks stay until another sequence needs them."""
         self._running.remove(request)
-        self.cache.give(request.conversation, request.blocks, request.computed // BLOCK)
+        worth = max(request.computed // self._block - self._shared_blocks, 0)
+        self.cache.give(request.conversation, request.blocks, worth)
         request.blocks = 0
 
-
-def _missing(request: EngineRequest, tokens: int) -> int:
-    return max(blocks_of(request.computed + tokens) - request.blocks, 0)
+    def _missing(self, request: EngineRequest, tokens: int) -> int:
+        own = blocks_of(request.computed + tokens, self._block) - self._shared_blocks
+        return max(own - request.blocks, 0)

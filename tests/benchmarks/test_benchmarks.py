@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from stand_in_engine import TINY_KV, TINY_LOOP
+from tiny_admission import TINY_ADMISSION
 from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 from tiny_starts import TINY_DENSITY, TINY_STORM
 from tiny_tasks import TINY_TASK
@@ -76,6 +77,7 @@ TINY: dict[str, Any] = {
     "loop": TINY_LOOP,
     "mirothinker": mirothinker.MiroThinkerScale(turns=2, rounds=1),
     "task": TINY_TASK,  # judged in test_task
+    "admission": TINY_ADMISSION,  # judged in test_admission_benchmark
 }
 
 

@@ -80,6 +80,21 @@ def test_only_what_two_prompts_have_in_common_is_reused() -> None:
     assert ask(one, "a", 320, reusable=100).cached == 100 // BLOCK * BLOCK
 
 
+def test_what_all_prompts_begin_with_is_computed_and_kept_once() -> None:
+    one = engine(blocks=30, shared=160)
+    first, second = ask(one, "a", 192), ask(one, "b", 192)
+    assert (first.cached, second.cached, one.statistics.prefilled) == (0, 160, 192 + 32)
+    assert (one.cache.used, one.cache.idle_of("a"), one.cache.idle_of("b")) == (10, 2, 2)
+    ask(one, "large", 450)
+    assert ask(one, "c", 192).cached == 160
+
+
+def test_reuse_is_in_whole_blocks_of_the_engines_size() -> None:
+    one = engine(block=128)
+    ask(one, "a", 320)
+    assert ask(one, "a", 400, reusable=320).cached == 256
+
+
 def test_a_released_conversation_leaves_nothing() -> None:
     one = engine()
     ask(one, "a", 320)

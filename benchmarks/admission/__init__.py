@@ -1,0 +1,1 @@
+"""Does admission by the cache's tokens finish a sweep sooner?"""
