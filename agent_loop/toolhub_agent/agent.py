@@ -433,6 +433,7 @@ async def open_model_servers(settings: LlmSettings) -> AsyncIterator[tuple[LlmCl
             http=llm.raw,
             headers_of=session_headers,
             load_of=llm.pool.load,
+            may_prefetch=llm.pool.admission.may_hint,
         ) as hints,
     ):
         yield llm, hints

@@ -147,13 +147,13 @@ class AdmittedTurn:
     def __repr__(self) -> str:
         return f"<AdmittedTurn of {self._name or 'no program'}{'' if self._engine else ', ended'}>"
 
-    def finish(self, usage: Usage) -> None:
-        """The answer is complete. The program's tools may run now."""
+    def finish(self, usage: Usage, *, keeps_place: bool = True) -> None:
+        """The answer is complete. The program's tools may run now. keeps_place: as for `TokenLedger.end_turn`."""
         engine, self._engine = self._engine, None
         if engine is None or self._request is None:
             return
         engine.learn_ratio(self._request.program, self._request.prompt_bytes, usage)
-        engine.wake(engine.ledger.end_turn(self._name, usage))
+        engine.wake(engine.ledger.end_turn(self._name, usage, keeps_place=keeps_place))
         self._end_single(engine)
 
     def release(self) -> None:
@@ -183,6 +183,11 @@ class ProgramAdmission:
     @property
     def is_on(self) -> bool:
         return bool(self._engines)
+
+    @property
+    def waiting(self) -> int:
+        """How many turns wait."""
+        return sum(len(engine.waiting) for engine in self._engines.values())
 
     async def begin(self, url: str, request: TurnRequest) -> AdmittedTurn | None:
         """Wait until the program may take a turn at this endpoint. None: choose an endpoint again."""

@@ -340,8 +340,11 @@ class TokenLedger:
             return (name, *self.schedule())
         return self.schedule()
 
-    def end_turn(self, name: str, usage: Usage) -> tuple[str, ...]:
-        """The turn was answered. The program's tools may run now, and its tokens stay in the cache."""
+    def end_turn(self, name: str, usage: Usage, *, keeps_place: bool = True) -> tuple[str, ...]:
+        """The turn was answered. The program's tools may run now, and its tokens stay in the cache.
+
+        keeps_place: false if no turn is expected to follow. If one does, it waits like a new one, but keeps its age.
+        """
         program = self._programs.get(name)
         if program is None or program.state is not State.RUNNING:
             return ()
@@ -349,7 +352,7 @@ class TokenLedger:
         tokens = usage.prompt_tokens + usage.completion_tokens or program.needs
         self._learn(program, usage, tokens, used)
         program.tokens = tokens
-        self._move(program, State.ACTING)
+        self._move(program, State.ACTING if keeps_place else State.PAUSED)
         if before and tokens > before:
             program.growth.add(tokens - before)
             self._growth.add(tokens - before)

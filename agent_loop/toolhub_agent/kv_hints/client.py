@@ -189,6 +189,7 @@ class HintContext:
     load_of: Callable[[str], int]
     durations: ToolDurations
     lmcache: LMCacheClient | None = None
+    may_prefetch: Callable[[str], bool] = lambda _session: True
     counters: HintCounters = field(default_factory=HintCounters)
     endpoints: dict[str, HintEndpoint] = field(default_factory=dict)
     program_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))

@@ -119,16 +119,26 @@ async def open_hints(
     http: Callable[[str], httpx2.AsyncClient],
     headers_of: Callable[[str], Mapping[str, str]] = lambda _session: {},
     load_of: Callable[[str], int] = lambda _endpoint: 0,
+    may_prefetch: Callable[[str], bool] = lambda _session: True,
     durations: ToolDurations | None = None,
 ) -> AsyncIterator[Hinter]:
     """A sink that sends hints to model servers while the block runs.
 
     http: the client for an endpoint's base address, with its keys and headers. headers_of: a session's own headers.
-    load_of: requests running or waiting on an endpoint.
+    load_of: requests running or waiting on an endpoint. may_prefetch: false for a session that admission has paused.
     """
     raised: Exception | None = None
     async with _open_lmcache(settings) as lmcache, anyio.create_task_group() as workers:
-        context = HintContext(settings, engine, http, headers_of, load_of, durations or ToolDurations(), lmcache)
+        context = HintContext(
+            settings,
+            engine,
+            http,
+            headers_of,
+            load_of,
+            durations or ToolDurations(),
+            lmcache,
+            may_prefetch=may_prefetch,
+        )
         hinter = Hinter(context, workers)
         try:
             yield hinter

@@ -44,6 +44,7 @@ class SkipReason(Enum):
     NO_GAIN = "no measured gain"
     HOLDOUT = "left out for comparison"
     BACKED_OFF = "endpoint refuses"
+    PAUSED = "admission has paused the conversation"
 
 
 @dataclass(frozen=True, slots=True)

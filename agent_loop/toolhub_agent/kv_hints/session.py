@@ -328,6 +328,8 @@ class HintSession:
         endpoint, prompt, settings = self._endpoint, self._prompt, self._context.settings
         if endpoint is None or prompt is None:
             return SkipReason.NO_PROMPT
+        if not self._context.may_prefetch(self.name):
+            return SkipReason.PAUSED
         reason = reason_to_skip(
             prefix_tokens=self._prefix + self._new,
             min_prefix_tokens=settings.min_prefix_tokens,

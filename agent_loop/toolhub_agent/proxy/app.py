@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from starlette.types import Receive, Scope, Send
 
 from toolhub.config.llm import LlmSettings
+from toolhub.model import FairShareKey
 from toolhub_agent.kv_hints.hinter import Hinter, open_hints
 from toolhub_agent.llm.endpoint_pool import EndpointPool, open_endpoint_pool
 from toolhub_agent.proxy.forward import Forwarder, RoutedRequest
@@ -97,7 +98,8 @@ class ProxyApp:
         messages = asked.messages if asked.path == "/chat/completions" else None
         conversation = self._registry.request(asked.headers, messages) if messages is not None else None
         affinity = conversation.affinity if conversation is not None else _affinity_key(asked)
-        turn = RoutedRequest(asked, affinity, conversation, arrived_at)
+        share = self._registry.share_of(conversation) if conversation is not None else FairShareKey()
+        turn = RoutedRequest(asked, affinity, conversation, arrived_at, share)
         try:
             await _while_connected(receive, lambda: self._forwarder.run(turn, reply))
         finally:
@@ -216,9 +218,10 @@ async def open_proxy(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmProxy]
                 http=pool.client,
                 headers_of=lambda session: registry.headers_of(session),
                 load_of=pool.load,
+                may_prefetch=pool.admission.may_hint,
             )
         )
-        registry = SessionRegistry(hub, hints, forget=pool.router.forget)
+        registry = SessionRegistry(hub, hints, forget=pool.router.forget, ended=pool.admission.remove)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(registry.run, name="conversations of the LLM proxy")

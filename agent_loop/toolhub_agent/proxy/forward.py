@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +18,10 @@ import anyio
 import httpx2
 
 from toolhub.config.llm import LlmSettings
+from toolhub.model import FairShareKey
+from toolhub_agent.admission.controller import AdmittedTurn, TurnRequest
 from toolhub_agent.errors import AnswerUnreadable, LlmUnavailable
+from toolhub_agent.history import encoded
 from toolhub_agent.kv_hints.estimates import estimate_ttft
 from toolhub_agent.kv_hints.signals import HintSink
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
@@ -47,6 +50,7 @@ from toolhub_agent.proxy.http_messages import (
     read_object,
 )
 from toolhub_agent.proxy.metrics import ProxyCounters
+from toolhub_agent.proxy.prefix_index import digest_of
 from toolhub_agent.proxy.sessions import ProxySession
 from toolhub_agent.types import EngineFields, Json, Usage
 
@@ -148,23 +152,26 @@ class UpstreamError(Exception):
 class RoutedRequest:
     """A request and its conversation. affinity: decides the endpoint. conversation: None for all but chats.
 
-    arrived_at: when its body was complete, on the clock of `perf_counter`.
+    arrived_at: when its body was complete, on the clock of `perf_counter`. share: of the hub's task that it belongs to.
     """
 
     asked: ProxyRequest
     affinity: str
     conversation: ProxySession | None
     arrived_at: float
+    share: FairShareKey = FairShareKey()
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
     """What an endpoint is sent.
 
-    is_stripped: the proxy asked for the usage, so it removes it from the answer. waited: seconds for a slot.
+    turn: ends with the answer. is_stripped: the proxy asked for the usage, so it removes it from the answer. waited:
+    seconds for admission and a slot.
     """
 
     content: bytes
+    turn: AdmittedTurn
     fields: EngineFields = field(default_factory=EngineFields)
     is_stripped: bool = False
     waited: float = 0.0
@@ -208,7 +215,7 @@ class UpstreamClient:
                 content = await self._whole(response)
                 await reply.whole(status, headers, content if status < 400 else self._scrubbed(content))
                 if status == 200 and turn.asked.path != "/models":
-                    self._read_whole(content, turn, perf_counter() - sent_at)
+                    self._read_whole(content, turn, sent, perf_counter() - sent_at)
         return status
 
     @asynccontextmanager
@@ -252,7 +259,7 @@ class UpstreamClient:
         whether the endpoint is healthy, and the router's token for the next request.
         """
         if is_retryable(status):
-            self.pool.router.failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
+            self.pool.endpoint_failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))
         elif status < 400:
             self.pool.router.worked(self.url)
         token = header_text(headers, SESSION_TOKEN_HEADER.encode())
@@ -289,7 +296,7 @@ class UpstreamClient:
                         ttft = came_at - sent_at
                         self.counters.ttft.observe(ttft)
         await reply.body(events.take_rest(), more=False)
-        self._finish(copy, turn, ttft if ttft is not None else perf_counter() - sent_at)
+        self._finish(copy, turn, sent, ttft if ttft is not None else perf_counter() - sent_at)
 
     async def _whole(self, response: httpx2.Response) -> bytes:
         content = bytearray()
@@ -306,7 +313,7 @@ class UpstreamClient:
             content = content.replace(secret, b"***")
         return content
 
-    def _read_whole(self, content: bytes, turn: RoutedRequest, seconds: float) -> None:
+    def _read_whole(self, content: bytes, turn: RoutedRequest, sent: OutgoingRequest, seconds: float) -> None:
         copy = ResponseTap(is_chat=turn.conversation is not None)
         try:
             copy.take_whole(read_object(content))
@@ -314,17 +321,20 @@ class UpstreamClient:
             return
         usage = copy.usage or Usage()
         read = usage.prompt_tokens - (usage.cached_tokens or 0)
-        self._finish(copy, turn, estimate_ttft(read=read, written=usage.completion_tokens, seconds=seconds))
+        self._finish(copy, turn, sent, estimate_ttft(read=read, written=usage.completion_tokens, seconds=seconds))
 
-    def _finish(self, copy: ResponseTap, turn: RoutedRequest, ttft: float) -> None:
+    def _finish(self, copy: ResponseTap, turn: RoutedRequest, sent: OutgoingRequest, ttft: float) -> None:
+        usage = copy.usage or Usage()
         if copy.usage is not None:
             self.counters.used(copy.usage)
         conversation, asked = turn.conversation, turn.asked
         answer = copy.answer(ttft)
         if conversation is None or answer is None:
+            sent.turn.finish(usage)
             return
         messages = asked.messages or []
         conversation.finish(answer, messages, asked.prompt_body(), self.url, is_turn=asked.has_one_answer)
+        sent.turn.finish(usage, keeps_place=conversation.will_go_on)
 
 
 def _is_events(headers: Sequence[Header]) -> bool:
@@ -360,14 +370,17 @@ class Forwarder:
         deadline = anyio.current_time() + self._settings.total_timeout_s
         tried: set[str] = set()
         while True:
-            url = self.pool.router.choose(turn.affinity)
-            began = perf_counter()
-            slot = await self._slot(turn, url, deadline)
+            arrived, began = anyio.current_time(), perf_counter()
+            url, admitted = await self._admit(turn)
+            slot: Slot | None = None
             try:
-                await self._ask(turn, url, reply, deadline, waited=perf_counter() - began)
+                # A paused agent may wait for long. That is no fault, so it does not count as time for the request.
+                deadline += anyio.current_time() - arrived
+                slot = await self._slot(turn, url, deadline)
+                await self._ask(turn, admitted, url, reply, deadline, waited=perf_counter() - began)
                 return
             except UpstreamError as exc:
-                self.pool.router.failed(url)
+                self.pool.endpoint_failed(url)
                 if reply.status:
                     await reply.break_off(502, f"the model server {exc}")
                     return
@@ -378,6 +391,15 @@ class Forwarder:
             finally:
                 if slot is not None:
                     slot.release()
+                admitted.release()
+
+    async def _admit(self, turn: RoutedRequest) -> tuple[str, AdmittedTurn]:
+        """The endpoint, when the conversation may take a turn there."""
+        if turn.asked.path == "/models" or not self.pool.admission.is_on:
+            return self.pool.router.choose(turn.affinity), AdmittedTurn()
+        if self.pool.admission.waiting >= MAX_WAITING:
+            raise HTTPError.for_now(429, f"{MAX_WAITING} requests already wait for room in a KV cache")
+        return await self.pool.admit(turn.affinity, _turn_request(turn))
 
     async def _slot(self, turn: RoutedRequest, url: str, deadline: float) -> Slot | None:
         """Wait for a slot, first come, first served. An engine gets only as many requests as it runs."""
@@ -391,21 +413,28 @@ class Forwarder:
             raise HTTPError.for_now(503, "no slot at the model server became free in time") from None
 
     async def _ask(
-        self, turn: RoutedRequest, url: str, reply: ClientResponse, deadline: float, *, waited: float
+        self,
+        turn: RoutedRequest,
+        admitted: AdmittedTurn,
+        url: str,
+        reply: ClientResponse,
+        deadline: float,
+        *,
+        waited: float,
     ) -> None:
         self._counters.waited_s += waited
         began = anyio.current_time()
         with anyio.move_on_at(min(deadline, began + self._settings.attempt_timeout_s)) as scope:
-            await self._ask_in_time(turn, url, reply, waited)
+            await self._ask_in_time(turn, OutgoingRequest(turn.asked.raw, admitted, waited=waited), url, reply)
         if scope.cancelled_caught:
             message = f"the model server took longer than {anyio.current_time() - began:.0f} s"
             if not reply.status:
                 raise HTTPError(504, message)
             await reply.break_off(504, message)
 
-    async def _ask_in_time(self, turn: RoutedRequest, url: str, reply: ClientResponse, waited: float) -> None:
-        upstream, plain = self._upstreams[url], OutgoingRequest(turn.asked.raw, waited=waited)
-        sent = plain if url in self._plain else self._with_engine_fields(turn, url, waited)
+    async def _ask_in_time(self, turn: RoutedRequest, plain: OutgoingRequest, url: str, reply: ClientResponse) -> None:
+        upstream = self._upstreams[url]
+        sent = plain if url in self._plain else self._with_engine_fields(turn, plain, url)
         await upstream.run(turn, sent, reply, may_be_refused=sent.content is not plain.content)
         if not reply.status:
             # A client must never see an error about a field that it did not write.
@@ -413,9 +442,31 @@ class Forwarder:
             if status < 400:
                 self._plain.add(url)
 
-    def _with_engine_fields(self, turn: RoutedRequest, url: str, waited: float) -> OutgoingRequest:
+    def _with_engine_fields(self, turn: RoutedRequest, plain: OutgoingRequest, url: str) -> OutgoingRequest:
         """The request with the fields that the hints and the proxy's own usage counters need."""
         asked, conversation = turn.asked, turn.conversation
         fields = EngineFields() if conversation is None else self.hints.engine_fields(conversation.name, url)
         content = inject_engine_fields(asked, fields.body, with_usage=True)
-        return OutgoingRequest(content, fields, is_stripped=asked.is_stream and not asked.wants_usage, waited=waited)
+        return replace(plain, content=content, fields=fields, is_stripped=asked.is_stream and not asked.wants_usage)
+
+
+def _turn_request(turn: RoutedRequest) -> TurnRequest:
+    """What admission needs to know of a request. One without a conversation is done when it is answered."""
+    asked, conversation = turn.asked, turn.conversation
+    if conversation is None:
+        return TurnRequest("", len(asked.raw))
+    first = (asked.messages or [{}])[0]
+    prefix = b""
+    if first.get("role") == "system":
+        prefix = encoded([first, asked.body.get("tools")])
+    return TurnRequest(
+        conversation.name,
+        len(asked.raw),
+        prefix=digest_of(prefix).hex() if prefix else "",
+        prefix_bytes=len(prefix),
+        run=turn.share.run,
+        weight=turn.share.run_weight,
+        # A client that names its session sends the requests of its sub-agents with the same name.
+        parent=conversation.affinity if conversation.affinity != conversation.name else None,
+        is_rewritten=conversation.is_rewritten,
+    )

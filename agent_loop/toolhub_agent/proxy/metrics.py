@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import anyio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from toolhub_agent.admission.controller import AdmissionStatistics
 from toolhub_agent.kv_hints.client import HintStatistics
 from toolhub_agent.llm.endpoint_pool import EndpointStatistics
 from toolhub_agent.types import Usage
@@ -17,6 +19,9 @@ from toolhub_agent.types import Usage
 _TTFT_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 # The latency that the proxy adds, from almost none to far too much.
 _ADDED_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
+
+# Conversations whose pauses are shown, and the length of their names: clients choose these.
+MAX_PAUSED_SHOWN, MAX_NAME_CHARS = 20, 100
 
 
 class Histogram:
@@ -66,7 +71,10 @@ class ProxyCounters:
 def metric_families(
     counters: ProxyCounters, endpoints: Mapping[str, EndpointStatistics], hints: HintStatistics, conversations: int
 ) -> Iterator[Metric]:
-    """Metric families; labels are endpoints of the config, the proxy's own paths, statuses and fixed words."""
+    """Metric families.
+
+    Labels are endpoints of the config, the proxy's own paths, statuses, fixed words, and a few conversations.
+    """
     requests = CounterMetricFamily("toolhub_llm_requests", "Requests answered", labels=["path", "status"])
     for (path, status), count in sorted(counters.requests.items()):
         requests.add_metric([path, str(status)], count)
@@ -78,7 +86,9 @@ def metric_families(
     yield _histogram_family(
         "toolhub_llm_added_seconds", "What the proxy adds to the time to the first byte", counters.added
     )
-    yield CounterMetricFamily("toolhub_llm_waited_seconds", "Waiting for a slot, in all", value=counters.waited_s)
+    yield CounterMetricFamily(
+        "toolhub_llm_waited_seconds", "Waiting for admission and a slot, in all", value=counters.waited_s
+    )
     tokens = CounterMetricFamily("toolhub_llm_tokens", "Tokens as the engines count them", labels=["kind"])
     for kind in ("prompt", "cached", "completion"):
         tokens.add_metric([kind], getattr(counters, f"{kind}_tokens"))
@@ -99,6 +109,38 @@ def _of_endpoints(endpoints: Mapping[str, EndpointStatistics]) -> Iterator[Metri
         failing.add_metric([url], found.is_failing)
     yield slots
     yield failing
+    yield from _of_admission({url: found.admission for url, found in endpoints.items() if found.admission is not None})
+
+
+def _of_admission(endpoints: Mapping[str, AdmissionStatistics]) -> Iterator[Metric]:
+    if not endpoints:
+        return
+    tokens = GaugeMetricFamily("toolhub_llm_cache_tokens", "Tokens of a KV cache", labels=["endpoint", "kind"])
+    programs = GaugeMetricFamily("toolhub_llm_programs", "Conversations by state", labels=["endpoint", "state"])
+    pauses = CounterMetricFamily("toolhub_llm_pauses", "Conversations that were paused", labels=["endpoint", "reason"])
+    waits = CounterMetricFamily("toolhub_llm_admission_waits", "Turns that waited for admission", labels=["endpoint"])
+    waited = CounterMetricFamily("toolhub_llm_admission_waited_seconds", "Waits of those turns", labels=["endpoint"])
+    paused = GaugeMetricFamily(
+        "toolhub_llm_paused_seconds",
+        f"For how long a conversation has had no place, and why; the longest {MAX_PAUSED_SHOWN}",
+        labels=["endpoint", "conversation", "reason"],
+    )
+    for url, found in endpoints.items():
+        ledger = found.ledger
+        for kind, count in (("capacity", ledger.capacity), ("limit", ledger.limit), ("used", ledger.used)):
+            if count is not None:
+                tokens.add_metric([url, kind], count)
+        states = {"running": ledger.running, "acting": ledger.acting, "waiting": ledger.waiting}
+        for state, count in {**states, "paused": len(ledger.paused) - ledger.waiting}.items():
+            programs.add_metric([url, state], count)
+        for reason, count in sorted(ledger.pauses.items()):
+            pauses.add_metric([url, reason], count)
+        waits.add_metric([url], found.waits)
+        waited.add_metric([url], found.waited_s)
+        for program in sorted(ledger.paused, key=lambda each: each.since)[:MAX_PAUSED_SHOWN]:
+            since = max(0.0, anyio.current_time() - program.since)
+            paused.add_metric([url, program.name[:MAX_NAME_CHARS], program.why], since)
+    yield from (tokens, programs, pauses, waits, waited, paused)
 
 
 def _of_hints(hints: HintStatistics) -> Iterator[Metric]:

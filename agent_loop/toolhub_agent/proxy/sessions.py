@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import anyio
 
-from toolhub.model import Call
+from toolhub.model import Call, FairShareKey
 from toolhub_agent.kv_hints.signals import (
     AboutToResume,
     HintSink,
@@ -128,7 +128,11 @@ class ProxySession:
     token: str | None = None
     """The router's token, to be sent with the next request."""
     turns: int = 0
+    has_called: bool = False
+    """Whether any answer asked for calls, in a form that the proxy can read."""
     is_asking: bool = False
+    is_rewritten: bool = False
+    """Whether the latest request's prompt was cut or replaced before the end of the one before it."""
     used_at: float = field(default_factory=anyio.current_time)
     pending: tuple[PendingToolCall, ...] = ()
     """The calls that the latest answer asks for."""
@@ -148,6 +152,14 @@ class ProxySession:
         return self.is_asking or bool(self.running)
 
     @property
+    def will_go_on(self) -> bool:
+        """Whether another request is expected after the latest answer.
+
+        Yes, if the answer asks for calls. If the proxy could read none so far, a second request shows that it cannot.
+        """
+        return bool(self.pending or self.running) or (self.turns > 1 and not self.has_called)
+
+    @property
     def has_unstarted_calls(self) -> bool:
         """Whether the latest answer asks for calls that have not begun yet."""
         return self._began < len(self.pending)
@@ -161,6 +173,7 @@ class ProxySession:
     def ask(self, hashes: PrefixHashes, messages: list[Message]) -> None:
         """The next request has come. A prefetch for this conversation must stop."""
         before, self.hashes = self.hashes, hashes
+        self.is_rewritten = False
         self.is_asking, self.used_at = True, anyio.current_time()
         if before is not None:
             self._compare(before, hashes, messages)
@@ -170,6 +183,7 @@ class ProxySession:
     def _compare(self, before: PrefixHashes, hashes: PrefixHashes, messages: list[Message]) -> None:
         kept = before.common(hashes)
         if kept < len(before):
+            self.is_rewritten = True
             self.sink.signal(HistoryRewritten(self.name, kept))
         elif self._fingerprints is not None and len(messages) > kept and messages[kept].get("role") == "assistant":
             self.message_format = self._fingerprints.learn(messages[kept], self.message_format)
@@ -195,6 +209,7 @@ class ProxySession:
             return
         self._fingerprints = fingerprints_of(answer.text, answer.reasoning, answer.calls)
         self.pending = pending_tool_calls(answer.text, answer.calls)
+        self.has_called = self.has_called or bool(self.pending)
         if self.pending or self.task_id is not None:
             prompt = (*messages, self.message_format.message(answer.text, answer.reasoning, answer.calls))
             self.sink.signal(TurnFinished(self.name, Prompt(prompt, body, endpoint), answer.usage, answer.ttft))
@@ -249,11 +264,14 @@ MAX_MESSAGES = 20_000
 class SessionRegistry:
     """The conversations, and the observer that assigns the hub's calls to them."""
 
-    def __init__(self, hub: Hub, sink: HintSink, *, forget: Callable[[str], None]) -> None:
-        """forget: called with an affinity that no conversation uses any more."""
+    def __init__(
+        self, hub: Hub, sink: HintSink, *, forget: Callable[[str], None], ended: Callable[[str], None]
+    ) -> None:
+        """forget: called with an affinity that no conversation uses any more. ended: with an ended one's name."""
         self._hub = hub
         self._sink = sink
         self._forget = forget
+        self._ended = ended
         self._index = SessionMatcher()
         self._by_name: dict[str, ProxySession] = {}
         self._by_task: dict[str | None, set[ProxySession]] = {}
@@ -286,6 +304,11 @@ class SessionRegistry:
         self._index.note(conversation, hashes)
         self._make_room()
         return conversation
+
+    def share_of(self, conversation: ProxySession) -> FairShareKey:
+        """The run, and its weight, of the task that the conversation belongs to."""
+        keys = (task.share_key for task in self._hub.tasks if task.id == conversation.task_id)
+        return next(keys, FairShareKey())
 
     def headers_of(self, name: str) -> dict[str, str]:
         """The headers of a conversation's own requests."""
@@ -370,6 +393,7 @@ class SessionRegistry:
         if self._by_name.pop(conversation.name, None) is None:
             return
         conversation.close()
+        self._ended(conversation.name)
         self._untie(conversation)
         self._by_affinity[conversation.affinity] -= 1
         if not self._by_affinity[conversation.affinity]:

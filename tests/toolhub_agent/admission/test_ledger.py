@@ -167,6 +167,14 @@ def test_a_program_whose_next_turn_fails_keeps_its_place(ledger: TokenLedger):
     assert (ledger.state("a"), ledger.used) == (State.ACTING, 600)
 
 
+def test_a_program_that_expects_no_turn_keeps_its_age_but_no_place(ledger: TokenLedger):
+    ledger.begin_turn("old", prompt_tokens=700)
+    ledger.end_turn("old", Usage(700, 0), keeps_place=False)
+    turn(ledger, "young", 600)
+    assert ledger.begin_turn("old", prompt_tokens=710) == ("old",)
+    assert ledger.state("young") is State.PAUSED
+
+
 def test_a_second_turn_at_the_same_time_is_refused(ledger: TokenLedger):
     ledger.begin_turn("a", prompt_tokens=1)
     with pytest.raises(ValueError, match="'a' has a turn already"):

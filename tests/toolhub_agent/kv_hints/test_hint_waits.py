@@ -151,6 +151,17 @@ async def test_never_are_two_requests_under_way_for_one_session():
     assert engine.most_prefetches == 1
 
 
+async def test_a_session_that_admission_has_paused_gets_no_prefetch():
+    engine = Engine()
+    async with opened(engine, more={"may_prefetch": lambda _session: False}) as hints:
+        tools_take(hints, 12.0)
+        agent = Agent(engine, hints)
+        await agent.turn()
+        await agent.step()
+        assert hints.statistics().prefetches_skipped == {"admission has paused the conversation": 1}
+    assert engine.prefetches == []
+
+
 async def test_sessions_do_not_wait_for_each_other():
     engine = Engine()
     async with opened(engine) as hints, anyio.create_task_group() as tasks:
