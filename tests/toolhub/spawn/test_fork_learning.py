@@ -161,6 +161,18 @@ async def test_a_module_that_does_something_to_its_process_is_left_out_with_its_
     assert server.reasons == {}
 
 
+async def test_many_modules_that_cannot_be_preloaded_are_found_together(
+    forks: tuple[Spawner, ForkServer], site: Path
+) -> None:
+    culprits = {f"culprit_{number}": CULPRITS["a-file"] for number in range(12)}
+    write(site, good="", **culprits)
+    for is_ahead in (False, True):
+        told = await loaded_ahead(forks[0], site, "good", *culprits)
+        assert told.pop("good") is is_ahead and not any(told.values())
+    assert set(the_target(forks[1]).excluded) == set(culprits)
+    assert forks[1].reasons == {}
+
+
 async def test_a_module_that_reads_a_tasks_variable_is_left_out(forks: tuple[Spawner, ForkServer], site: Path) -> None:
     write(site, good="", reader="KEY = os.environ.get('KEY')")
     spec = ServerSpec(name="x", command="x", env={"KEY": "${task.id}"})

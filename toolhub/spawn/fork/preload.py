@@ -2,8 +2,9 @@
 
 All servers of the zygote share what is loaded here. Sharing is safe for code. It is unsafe when an import changes the
 process or reads something from it: a thread does not exist in the forks, an open file would be shared by all of them,
-and a task's variable would have the value of another task. When the zygote detects such a module, it reports it to the
-hub and ends. The hub starts another zygote that excludes it.
+and a task's variable would have the value of another task. When the zygote has detected such modules, it reports them
+to the hub and ends. The hub starts another zygote that excludes them. That one may find more: modules that import an
+excluded one, and changed nothing while another had loaded it before.
 """
 
 from __future__ import annotations
@@ -23,13 +24,8 @@ _STDLIB = os.path.dirname(os.__file__)
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-class UnsafeImport(BaseException):
-    """An import did something that forks must not share. No Exception, so that `except Exception` does not hide it."""
-
-    def __init__(self, modules: list[str], reason: str) -> None:
-        super().__init__(reason)
-        self.modules = modules
-        self.reason = reason
+Unsafe = tuple[list[str], str]
+"""Modules, the outermost first, whose import did something that forks must not share; and what it did."""
 
 
 def preload(order: dict[str, Any], hub: socket.socket) -> bool:
@@ -44,18 +40,14 @@ def preload(order: dict[str, Any], hub: socket.socket) -> bool:
         hub.sendall(json.dumps(message).encode() + b"\n")
 
     watch = _Watch(order)
-    try:
-        with watch.active():
-            _import_all(order, send, watch)
-    except UnsafeImport as unsafe:
-        send(unsafe=unsafe.reason, modules=unsafe.modules)
-        return False
-    send(ready=True)
-    return True
+    with watch.active():
+        unsafe = list(_import_all(order, send, watch))
+    send(**({"unsafe": unsafe} if unsafe else {"ready": True}))
+    return not unsafe
 
 
-def _import_all(order: dict[str, Any], send: Callable[..., None], watch: _Watch) -> None:
-    """Import the modules one after the other, and check the process after each."""
+def _import_all(order: dict[str, Any], send: Callable[..., None], watch: _Watch) -> Iterator[Unsafe]:
+    """Import the modules one after the other, check the process after each, and yield those that are unsafe."""
     for name in order["preload"] or _libraries(order):
         if name in sys.modules:
             continue
@@ -68,11 +60,11 @@ def _import_all(order: dict[str, Any], send: Callable[..., None], watch: _Watch)
         except BaseException as exc:
             if isinstance(exc, ImportError) and not is_configured:
                 continue  # it failed in the program too
-            raise UnsafeImport([name], f"it raises {type(exc).__name__} when it is imported: {exc}") from exc
+            yield [name], f"it raises {type(exc).__name__} when it is imported: {exc}"
         finally:
             if is_configured and order["folder"] in sys.path:
                 sys.path.remove(order["folder"])
-        watch.check(name)
+        yield from watch.new_changes(name)
 
 
 def _libraries(order: dict[str, Any]) -> Iterator[str]:
@@ -110,7 +102,7 @@ class _Watch:
     """Compares the process with its state before anything was loaded."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.reads: list[tuple[list[str], str]] = []
+        self._reads: list[Unsafe] = []
         self._order = order
         self._output = -1
         self._before: dict[str, Any] = {}
@@ -133,14 +125,14 @@ class _Watch:
             for fd in (*stdio, self._output):
                 os.close(fd)
 
-    def check(self, name: str) -> None:
-        """Raise UnsafeImport if importing the module `name` has changed the process."""
-        if self.reads:
-            raise UnsafeImport(*self.reads[0])
+    def new_changes(self, name: str) -> Iterator[Unsafe]:
+        """Yield what importing the module `name` has read that differs from fork to fork, or changed in the process."""
         now = self._state()
-        for change, value in now.items():
-            if value != self._before[change]:
-                raise UnsafeImport([name], f"it {change} when it is imported")
+        changes = [change for change, value in now.items() if value != self._before[change]]
+        reads, self._reads, self._before = self._reads, [], now
+        yield from reads
+        if changes:
+            yield [name], f"it {changes[0]} when it is imported"
 
     def _state(self) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
@@ -186,7 +178,7 @@ class _Watch:
         return undo
 
     def _record(self, reason: str) -> None:
-        self.reads.append((_importing(), reason))
+        self._reads.append((_importing(), reason))
 
 
 def _importing() -> list[str]:

@@ -31,7 +31,7 @@ IDLE_S = 300.0
 _IDLE_EMPTY_S = 5.0
 # After this time a failed target is tried again: the machine may have been busy, or the cause may be repaired.
 COOLDOWN_S = 120.0
-# Each attempt excludes at least one more module. A program with more unsafe modules than this is executed.
+# Each attempt excludes more modules: those that the one before found, and then those that import them.
 _MOST_ATTEMPTS = 8
 _RECORD_BYTES, _MOST_NAMES = 1 << 20, 4000
 
@@ -188,16 +188,16 @@ class ForkTarget:
             try:
                 return await hold(self._tasks, opened, until=ZygoteProcess.wait_gone, name="zygote")
             except PreloadError as exc:
-                if not exc.modules:
+                if not exc.unsafe:
                     raise
-                last = f"{exc.modules[-1]}: {exc.reason}"
                 if self.fork_key.preload:
-                    raise PreloadError(f"{last}; remove it from `preload`") from exc
-                logger.info("%s: %s is not preloaded: %s", self.fork_key.program.name, ", ".join(exc.modules), last)
-                self.excluded.update(dict.fromkeys(exc.modules, last))
+                    raise PreloadError(f"{next(iter(exc.unsafe.values()))}; remove it from `preload`") from exc
+                for module, reason in exc.unsafe.items():
+                    logger.info("%s: %s is not preloaded: %s", self.fork_key.program.name, module, reason)
+                self.excluded.update(exc.unsafe)
         raise PreloadError(
-            f"too many of the modules that it imports cannot be preloaded; the last one: {last}. "
-            "With `preload` only the modules listed there are loaded"
+            f"too many of the modules that it imports cannot be preloaded: {', '.join(self.excluded)} (the last one: "
+            f"{list(self.excluded.values())[-1]}). List others in `preload`; then only those are loaded"
         )
 
     def _open(self, modules: Iterable[str], idle_s: float) -> Any:

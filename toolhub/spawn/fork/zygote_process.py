@@ -32,12 +32,14 @@ class Spawn(Protocol):
 
 
 class PreloadError(Exception):
-    """A zygote ended while it loaded modules. `modules`: those that caused it; empty if that is not known."""
+    """A zygote ended while it loaded modules.
 
-    def __init__(self, reason: str, modules: Sequence[str] = ()) -> None:
+    unsafe: the modules that caused it, each with the reason; empty if that is not known.
+    """
+
+    def __init__(self, reason: str, unsafe: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.modules = list(modules)
+        self.unsafe = dict(unsafe or {})
 
 
 class ZygoteProcess:
@@ -116,18 +118,22 @@ async def _wait_ready(requests: socket.socket, child: Child, tail: StderrTail) -
             if "ready" in message:
                 return
             if "unsafe" in message:
-                raise PreloadError(str(message["unsafe"]), list(map(str, message["modules"])))
+                raise _unsafe(message["unsafe"])
             importing = str(message.get("importing", ""))
         await child.exited.wait()
         last = f" ({tail.lines()[-1]})" if tail.lines() else ""
-        raise PreloadError(
-            f"the zygote ended with exit code {child.exit_code} while it loaded modules{last}", _suspects(importing)
-        )
-    raise PreloadError(f"loading took more than {PRELOAD_S:g} s", _suspects(importing))
+        raise _failed(f"the zygote ended with exit code {child.exit_code} while it loaded modules{last}", importing)
+    raise _failed(f"loading took more than {PRELOAD_S:g} s", importing)
 
 
-def _suspects(importing: str) -> list[str]:
-    return [importing] if importing else []
+def _unsafe(found: Sequence[tuple[Sequence[str], str]]) -> PreloadError:
+    """found: see `preload.Unsafe`."""
+    reasons = {str(name): f"{modules[-1]}: {reason}" for modules, reason in found for name in modules}
+    return PreloadError(next(iter(reasons.values())), reasons)
+
+
+def _failed(reason: str, importing: str) -> PreloadError:
+    return PreloadError(reason, {importing: f"{importing}: {reason}"} if importing else None)
 
 
 def _explain(error: tuple[int, str, str | None], request: Request) -> str:
