@@ -110,7 +110,7 @@ async def _open_command(
             tasks.start_soon(_watch, child, watching)
             tasks.start_soon(_end_of_process, child, stdout)
             try:
-                peer = Peer(stdout, StdinStream(child, tasks))
+                peer = Peer(stdout, StdinStream(child, tasks, stdout.fail))
                 async with conversation(spec, peer, evidence, profile) as channel:
                     channel.pid = child.pid
                     child.on_ready()

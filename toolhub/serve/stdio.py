@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from toolhub.model import Era, Json
 from toolhub.serve.mcp.client import INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object, version_of
 from toolhub.task import HubTask
+
+logger = logging.getLogger(__name__)
 
 # The longest message of the client.
 _LONGEST_BYTES = 1 << 26
@@ -129,8 +132,11 @@ async def serve_stdio(task: HubTask, settings: HubSettings) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.set_blocking(streams.stdout, False)
     async with anyio.create_task_group() as tasks:
-        sink = StdinStream(streams, tasks)
+        source = StdoutStream(streams, limit=_LONGEST_BYTES)
+        sink = StdinStream(streams, tasks, source.fail)
         connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks)
-        await StdoutStream(streams, limit=_LONGEST_BYTES).receive_loop(connection.take)
+        await source.receive_loop(connection.take)
+        if source.failure:
+            logger.error("the connection to the client was ended: %s", source.failure)
         sink.close()
         tasks.cancel_scope.cancel()

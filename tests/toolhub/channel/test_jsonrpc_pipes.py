@@ -15,6 +15,7 @@ import pytest
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
+from toolhub.channel.jsonrpc import pipes as pipes_module
 from toolhub.channel.jsonrpc.peer import Peer
 from toolhub.channel.jsonrpc.pipes import INLINE_BYTES, StdinStream, StdoutStream
 
@@ -82,7 +83,7 @@ async def server() -> AsyncIterator[Server]:
     try:
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
-                far = Server(Peer(stdout, StdinStream(pipes, tasks)), stdout, pipes)
+                far = Server(Peer(stdout, StdinStream(pipes, tasks, stdout.fail)), stdout, pipes)
                 far.peer.on_raw_notification = lambda method, params: far.heard.append(method)
                 await tasks.start(far.peer.run, unasked, untold)
                 yield far
@@ -225,6 +226,29 @@ async def test_who_waits_for_a_deaf_server_is_freed_when_the_conversation_ends()
                 await anyio.wait_all_tasks_blocked()
                 far.stdout.end()
     assert codes == [CONNECTION_CLOSED] * 4
+
+
+async def test_a_server_that_asks_and_never_reads_the_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes_module, "_MOST_OVERDUE_BYTES", 1 << 20)
+    questions = [{"id": number, "method": "q" * 10_000} for number in range(1000)]
+    async with server() as far, anyio.create_task_group() as saying:
+        saying.start_soon(far.say, *questions)
+        await far.peer.ended.wait()
+        assert "does not read its messages: more than 1048576 bytes" in far.stdout.failure
+        saying.cancel_scope.cancel()
+
+
+async def test_a_slow_server_gets_all_answers_however_many_waited_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes_module, "_MOST_OVERDUE_BYTES", 1 << 18)
+    async with server() as far:
+        for _ in range(8):  # together much more than may be overdue
+            for _ in range(24):
+                await far.peer.notify("n" * 50_000, None)
+            heard = b""
+            while heard.count(b"\n") < 24:
+                await anyio.wait_readable(far.pipes.from_hub)
+                heard += os.read(far.pipes.from_hub, 1 << 20)
+        assert far.stdout.failure == ""
 
 
 async def test_a_request_that_was_cancelled_before_it_left_is_never_heard_of() -> None:

@@ -13,7 +13,10 @@ from mcp_clients import RawClient
 from real_processes import FIXTURES
 from served_hub import eventually, served, write_config
 
+from toolhub.serve.mcp.client import MOST_SUBSCRIPTIONS
+
 WATCHED = "test://watched-resource"
+REFERENCE = {"command": sys.executable, "args": [str(FIXTURES / "reference_server.py")]}
 
 
 def subscriptions(client: RawClient) -> Any:
@@ -23,8 +26,7 @@ def subscriptions(client: RawClient) -> Any:
 
 
 def test_a_server_that_is_started_again_gets_the_subscriptions_of_its_clients(tmp_path: Path) -> None:
-    server = {"command": sys.executable, "args": [str(FIXTURES / "reference_server.py")]}
-    with served(write_config(tmp_path, servers={"reference": server})) as hub, hub.client(timeout=60) as http:
+    with served(write_config(tmp_path, servers={"reference": REFERENCE})) as hub, hub.client(timeout=60) as http:
         client = RawClient(http)
         assert client.request("resources/subscribe", {"uri": WATCHED})["result"] == {}
         before = subscriptions(client)
@@ -34,3 +36,17 @@ def test_a_server_that_is_started_again_gets_the_subscriptions_of_its_clients(tm
         eventually(lambda: subscriptions(client)["subscriptions"] == [WATCHED], within=30)
         assert client.request("resources/unsubscribe", {"uri": WATCHED})["result"] == {}
         assert subscriptions(client)["subscriptions"] == []
+
+
+def test_the_subscriptions_of_a_client_are_bounded(tmp_path: Path) -> None:
+    with served(write_config(tmp_path, servers={"reference": REFERENCE})) as hub, hub.client(timeout=60) as http:
+        client = RawClient(http)
+        for number in range(MOST_SUBSCRIPTIONS):
+            assert client.request("resources/subscribe", {"uri": f"test://{number}"})["result"] == {}
+        refused = client.request("resources/subscribe", {"uri": WATCHED})["error"]
+        assert "may subscribe to 1000 resources" in refused["message"]
+        assert client.request("resources/subscribe", {"uri": "test://0"})["result"] == {}
+        assert client.request("resources/unsubscribe", {"uri": "test://0"})["result"] == {}
+        assert client.request("resources/subscribe", {"uri": WATCHED})["result"] == {}
+        too_long = client.request("resources/subscribe", {"uri": "test://" + "x" * 10_000})["error"]
+        assert "may have 8192 characters" in too_long["message"]

@@ -34,6 +34,8 @@ _LINES_PER_ROUND = 64
 _NOISE_PER_ROUND = 1024
 # Requests wait while this much is unsent, so that a server that stops reading does not fill the hub's memory.
 _HIGH_WATER_BYTES = 1 << 20
+# Answers and notices do not wait. The other side is given up when so much of them is unsent beyond the high water.
+_MOST_OVERDUE_BYTES = 1 << 26
 NOISE_KEPT, NOISE_CHARS = 20, 200
 
 # Below this, decoding takes about a millisecond and a thread hop would cost more than it saves.
@@ -72,6 +74,11 @@ class StdoutStream:
         self._ended = True
         if not self._lines and self._halt is not None and not self._halt.done():
             self._halt.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        """Make the stream end now, for this reason."""
+        self.failure = reason
+        self.end()
 
     async def receive_loop(self, take: Callable[[Any], bool]) -> None:
         """See `transport.MessageSource`; returns at EOF, on `end()`, or after a line over the limit."""
@@ -150,12 +157,18 @@ def _decoded(line: bytes) -> Any:
 
 
 class StdinStream:
-    """Messages to a server. Each is written whole, also when its sender is cancelled."""
+    """Messages to a server. Each is written whole, also when its sender is cancelled.
 
-    def __init__(self, child: Pipes, flushers: anyio.abc.TaskGroup) -> None:
+    give_up: called with the reason when the server has left more unread than the hub keeps for it.
+    """
+
+    def __init__(self, child: Pipes, flushers: anyio.abc.TaskGroup, give_up: Callable[[str], None]) -> None:
         self._child = child
         self._flushers = flushers
+        self._give_up = give_up
         self._pending = bytearray()
+        self._overdue = 0
+        """Bytes that were sent although the stream was full."""
         self._room = anyio.Event()
         self._is_closed = False
 
@@ -172,6 +185,12 @@ class StdinStream:
             raise anyio.BrokenResourceError
         data = to_json(message, inf_nan_mode="null") + b"\n"
         if self._pending:
+            self._overdue = self._overdue + len(data) if self.is_full else 0
+            if self._overdue > _MOST_OVERDUE_BYTES:
+                self._pending.clear()
+                self.close()
+                self._give_up(f"it does not read its messages: more than {_MOST_OVERDUE_BYTES} bytes wait for it")
+                raise anyio.BrokenResourceError
             self._pending += data
             return
         written = self._write(data)

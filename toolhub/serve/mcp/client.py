@@ -21,6 +21,8 @@ from toolhub.task import HubTask
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 CLIENT_GONE = -32000
+# What a client has subscribed to is kept, for servers that are started again.
+MOST_SUBSCRIPTIONS, _LONGEST_URI = 1000, 8192
 
 
 class Output(Protocol):
@@ -55,6 +57,16 @@ class McpClient:
     def introduce(self, hello: Json) -> None:
         """Take what the client says about itself in `initialize`."""
         self.profile = ClientProfile.of("handshake", hello)
+
+    def check_subscription(self, uri: str) -> None:
+        """Refuse one subscription too many, or one to a URI too long. Raises Refused."""
+        if len(uri) > _LONGEST_URI:
+            raise Refused(INVALID_PARAMS, f"the URI of a subscription may have {_LONGEST_URI} characters")
+        if uri not in self.subscriptions and len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
+            raise Refused(
+                INVALID_REQUEST,
+                f"a client may subscribe to {MOST_SUBSCRIPTIONS} resources at a time; unsubscribe from some",
+            )
 
     def notify(self, method: str, params: Json | None) -> None:
         self.output.send(notification(method, params))

@@ -101,6 +101,9 @@ class Gateway:
         return await self._relay(request)
 
     async def _relay(self, request: ClientRequest) -> Json:
+        uri = (request.params or {}).get("uri")
+        if request.client is not None and request.method == "resources/subscribe" and isinstance(uri, str):
+            request.client.check_subscription(uri)
         # In search mode the gateway knows the names of a single server too: a wrong one leads to near ones.
         is_searched = self._search is not None and request.method == "tools/call"
         server = None if is_searched else self._only_server(request.task)

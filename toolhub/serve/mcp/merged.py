@@ -19,7 +19,7 @@ from toolhub.channel.mcp import with_subscription_id
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json
 from toolhub.serve.mcp.checks import check_headers
-from toolhub.serve.mcp.client import INVALID_PARAMS, METHOD_NOT_FOUND, ClientRequest
+from toolhub.serve.mcp.client import INVALID_PARAMS, METHOD_NOT_FOUND, MOST_SUBSCRIPTIONS, ClientRequest
 from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.names import (
     Owned,
@@ -281,6 +281,8 @@ class MergedServers:
     async def listen(self, request: ClientRequest) -> None:
         """Listen to every server at once, until cancelled. The client's stream begins with one acknowledgement."""
         subscription = Subscription(request)
+        if len(subscription.subscriptions) > MOST_SUBSCRIPTIONS:
+            raise Refused(INVALID_PARAMS, f"a client may subscribe to {MOST_SUBSCRIPTIONS} resources at a time")
         subscription.acknowledge()
 
         async def listen(server: str) -> None:
