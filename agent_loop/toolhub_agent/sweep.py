@@ -35,7 +35,7 @@ from toolhub_agent.agent import (
     system_prompt_for,
     with_api_version,
 )
-from toolhub_agent.events import AgentCallbacks
+from toolhub_agent.events import AgentCallbacks, NoCallbacks
 from toolhub_agent.kv_hints.hinter import Hinter
 from toolhub_agent.llm import LlmClient
 from toolhub_agent.llm.client import group_by_prefix
@@ -44,7 +44,7 @@ from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.prompts import MAIN_OBJECTIVE
 from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, logs_of_task, read_log
 from toolhub_agent.tools import HubTask, HubTools
-from toolhub_agent.types import Json, Task, TaskResult
+from toolhub_agent.types import Delta, Json, Task, TaskResult
 
 # --- What all tasks use -----------------------------------------------------------------------------------------------
 
@@ -355,6 +355,11 @@ def summary(rows: Iterable[ResultRow]) -> Json:
 
 logger = logging.getLogger(__name__)
 
+# Tasks at once, if the command names no number: without admission, and with it, which then decides.
+DEFAULT_CONCURRENCY, AUTO_CONCURRENCY = 8, 256
+# Tasks that wait for their first answer. While so many do, no other one is begun: it would only hold tools.
+MAX_UNANSWERED = 8
+
 
 @dataclass(frozen=True)
 class SweepPlan:
@@ -377,6 +382,21 @@ class SweepPlan:
 OnDone = Callable[[ResultRow], None]
 
 
+class FirstAnswer(NoCallbacks):
+    """Calls `came` once: when the model has written the first piece for a task, or when the task has ended."""
+
+    def __init__(self, came: Callable[[], None]) -> None:
+        self._came: Callable[[], None] | None = came
+
+    def wrote(self, agent: str, delta: Delta) -> None:
+        self.note()
+
+    def note(self) -> None:
+        came, self._came = self._came, None
+        if came is not None:
+            came()
+
+
 class Sweep:
     """Runs a plan. started, resumed: how many tasks so far."""
 
@@ -387,6 +407,8 @@ class Sweep:
         self._plan = plan
         self._results = results
         self._places = anyio.Semaphore(plan.concurrency)
+        is_admitted = session.llm.pool.admission.is_on
+        self._unanswered = anyio.Semaphore(MAX_UNANSWERED if is_admitted else plan.concurrency)
 
     def left(self) -> list[tuple[int, Task]]:
         """The tasks that have not finished yet."""
@@ -402,6 +424,7 @@ class Sweep:
             for run, task in left:
                 # Acquire before starting the task: otherwise a thousand waiting tasks would be a thousand coroutines.
                 await self._places.acquire()
+                await self._unanswered.acquire()
                 tasks.start_soon(self._run_one, run, task, on_done)
 
     async def _prefetch_shared_prefix(self) -> None:
@@ -412,18 +435,20 @@ class Sweep:
 
     async def _run_one(self, run: int, task: Task, on_done: OnDone) -> None:
         self.started += 1
+        first = FirstAnswer(self._unanswered.release)
         try:
-            row = row_of(run, await self._result(run, task))
+            row = row_of(run, await self._result(run, task, first))
             self._results.add(row)
             on_done(row)
         finally:
+            first.note()
             self._places.release()
 
-    async def _result(self, run: int, task: Task) -> TaskResult:
+    async def _result(self, run: int, task: Task, first: FirstAnswer) -> TaskResult:
         log, record = self._log(run, task)
         try:
             async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
-                return await self._session.agent(tools).run(task, log=log, resume_from=record)
+                return await self._session.agent(tools, first).run(task, log=log, resume_from=record)
         except Exception as exc:  # one failed task must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)
             return failed_result(task, str(exc) or repr(exc), log.path)

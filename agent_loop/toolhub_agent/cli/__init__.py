@@ -43,7 +43,12 @@ def run(
     tasks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON lines with id, question and, if known, ground_truth.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Tasks at once.")] = 8,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Tasks at once. Default: 8; with llm.admission as many as the model server holds."
+        ),
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, metavar="N", help="How often each task is run.")] = 1,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Logs and results. A sweep with the same folder continues.")

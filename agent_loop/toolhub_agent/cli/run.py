@@ -17,6 +17,8 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings
 from toolhub.errors import ConfigError
 from toolhub_agent.sweep import (
+    AUTO_CONCURRENCY,
+    DEFAULT_CONCURRENCY,
     ResultFile,
     Sweep,
     SweepPlan,
@@ -39,7 +41,7 @@ def run(
     llm: str | None,
     model: str | None,
     tasks: Path | None,
-    concurrency: int,
+    concurrency: int | None,
     runs: int,
     out: Path,
     hub: str | None,
@@ -55,7 +57,8 @@ def run(
     log_to_stderr("error")
     reach = _Reach(loaded, settings, hub, token)
     progress = console(stderr=True)
-    plan = SweepPlan(tuple(read_tasks(tasks)), out, runs, concurrency) if tasks is not None else None
+    at_once = concurrency or (AUTO_CONCURRENCY if settings.admission.enabled else DEFAULT_CONCURRENCY)
+    plan = SweepPlan(tuple(read_tasks(tasks)), out, runs, at_once) if tasks is not None else None
     for problem in run_async(functools.partial(check_model_servers, settings)):
         progress.print(f"[yellow]{escape(problem)}[/]", soft_wrap=True)
     if plan is not None:
@@ -127,7 +130,7 @@ async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, progre
         total, left = len(plan.pairs()), len(sweep.left())
         done = total - left
         progress.print(
-            f"{total} tasks, {plan.concurrency} at once, model at {reach.endpoints}"
+            f"{total} tasks, at most {plan.concurrency} at once, model at {reach.endpoints}"
             + (f"; {done} of them already finished" if done else ""),
             soft_wrap=True,
         )
