@@ -128,11 +128,40 @@ def delivery() -> Picture:
     return p
 
 
+def program_admission() -> Picture:
+    """Which programs have a place in the cache."""
+    p = Picture(900, 260, "Programs in the KV cache, and programs that wait")
+    p.text(20, 24, "The engine's KV cache", bold=True)
+    p.box(20, 40, 70, 70, "shared\nprefix", fill="grey")
+    for x, width, text, fill in (
+        (90, 170, "program 1\nin a turn", "green"),
+        (260, 140, "program 2\nits tools run", "blue"),
+        (400, 120, "program 3\nin a turn", "green"),
+        (520, 110, "program 4\ntools run", "blue"),
+    ):
+        p.box(x, 40, width, 70, text, fill=fill)
+    p.line((20, 126), (700, 126), width=1)
+    p.line((650, 32), (650, 134), width=2)
+    p.line((700, 32), (700, 134), width=2)
+    p.text(650, 24, "limit", anchor="middle")
+    p.text(706, 130, "capacity")
+    p.text(20, 176, "Outside the engine", bold=True)
+    p.box(260, 190, 140, 50, "program 5\nnext turn waits", fill="amber")
+    p.box(410, 190, 140, 50, "program 6\nnew, waits", fill="amber")
+    p.arrow((330, 188), (330, 150), (600, 150), (600, 128))
+    p.text(608, 152, "the oldest one that waits is next,")
+    p.text(608, 169, "as soon as it fits")
+    p.arrow((575, 112), (575, 215), (552, 215), dashed=True)
+    p.text(590, 219, "on overflow the youngest is paused")
+    return p
+
+
 PICTURES = {
     "architecture": architecture,
     "lease": lease,
     "share": share,
     "delivery": delivery,
+    "program_admission": program_admission,
 }
 
 
