@@ -195,6 +195,7 @@ class _Zygote:
         self._hub = hub
         self._settings = settings
         self._spawned_receiver, self._spawned_sender = socket.socketpair(type=socket.SOCK_DGRAM)
+        self._spawned_receiver.setblocking(False)
         self._watch = ResourceWatch(
             settings.memory_bytes,
             self._notify,
@@ -265,12 +266,17 @@ class _Zygote:
         os._exit(0)
 
     def _note_spawned(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._spawned_receiver, 256, len(isolation.FILE_SYSTEMS))
-        name, _, pid = data.decode().partition(" ")
-        if pid:
-            self._agents[int(pid)] = name
-        else:
-            self._watch.file_systems[name] = descriptors
+        """Read all that new sandboxes have sent."""
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._spawned_receiver, 256, len(isolation.FILE_SYSTEMS))
+            except BlockingIOError:
+                return
+            name, _, pid = data.decode().partition(" ")
+            if pid:
+                self._agents[int(pid)] = name
+            else:
+                self._watch.file_systems[name] = descriptors
 
     def _reap(self) -> None:
         while True:
@@ -280,6 +286,7 @@ class _Zygote:
                 break
             if pid == 0:
                 break
+            self._note_spawned()  # a sandbox that ended at once: its messages must not be read after its end
             if (name := self._agents.pop(pid, None)) is not None:
                 self._watch.forget(name)
         if self._settings.isolation == "none":
