@@ -70,6 +70,5 @@ async def another_hub(
         popen.wait()
         popen.stdout.close()  # type: ignore[union-attr]  # it is a pipe
         for process in [*hub.alive, *([hub.fork] if hub.fork else [])] if hub else []:
-            if process.is_alive:
-                process.kill()
+            process.kill_if_alive()
         sweep(state_dir / "journal")  # of the cgroup: whoever would have removed it was killed as well

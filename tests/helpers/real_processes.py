@@ -38,9 +38,26 @@ class Process:
     def is_alive(self) -> bool:
         return self.started is not None and start_time(self.pid) == self.started
 
+    @property
+    def name(self) -> str:
+        """The kernel's name for it; empty after its end."""
+        try:
+            return Path(f"/proc/{self.pid}/comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        assert self.is_alive
-        os.kill(self.pid, number)
+        assert self.kill_if_alive(number), f"{self} has ended"
+
+    def kill_if_alive(self, number: signal.Signals = signal.SIGKILL) -> bool:
+        """Return whether it was still there: others may end it, or it may end by itself."""
+        if not self.is_alive:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 def below(pid: int) -> list[Process]:

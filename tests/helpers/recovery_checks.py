@@ -22,7 +22,7 @@ async def stands_a_task_and_a_kill(hubs: HubFactory, spec: ServerSpec, tools: se
                 await use(task)
                 killed = tree_of(task, spec.name)
                 for process in reversed(killed):
-                    process.kill()
+                    process.kill_if_alive()  # npx and its shell end when their child has ended
                 await eventually(lambda: not any(process.is_alive for process in killed))
                 await eventually(lambda: task.statistics().slots[0].deaths == 1)
                 await use(task)

@@ -79,7 +79,7 @@ async def test_30_servers_start_at_once(hubs: HubFactory) -> None:
 
 
 async def test_nothing_accumulates_over_50_servers(hubs: HubFactory) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         async with hubs(fixture("echo")) as hub:
 
             async def round_trip(name: str) -> None:
@@ -98,7 +98,14 @@ async def test_nothing_accumulates_over_50_servers(hubs: HubFactory) -> None:
 
 def zombies_of(pid: int) -> list[str]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [child for child in children if ") Z " in Path(f"/proc/{child}/stat").read_text()]
+    return [child for child in children if is_zombie(child)]
+
+
+def is_zombie(pid: str) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # reaped since it was listed
+        return False
 
 
 async def test_a_server_gets_no_descriptor_but_its_stdio(hubs: HubFactory) -> None:

@@ -108,8 +108,7 @@ async def hub_process(
         popen.wait()
         popen.stdout.close()  # type: ignore[union-attr]  # it is a pipe
         for process in [*hub.alive, *([hub.fork] if hub.fork else [])] if hub else []:
-            if process.is_alive:
-                process.kill()
+            process.kill_if_alive()
 
 
 if __name__ == "__main__":

@@ -88,6 +88,12 @@ def launcher_and_zygote(before: set[Process]) -> tuple[Process, Process]:
     return launcher, zygote
 
 
+def agent_below(zygote: Process) -> Process:
+    """The agent of the zygote's only sandbox, whether or not what forked it has ended yet."""
+    (agent,) = (each for each in below(zygote.pid) if each.name == "sbx-agent")
+    return agent
+
+
 def parent_of(process: Process) -> int:
     return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -146,7 +152,7 @@ async def test_a_killed_agent_ends_only_its_own_sandbox(neighbour: Sandbox) -> N
         async with Sandboxes(settings()) as sandboxes:
             first = await sandboxes.for_owner("t").create()
             _, zygote = launcher_and_zygote(before)
-            (agent,) = (each for each in processes() - before if parent_of(each) == zygote.pid)
+            agent = agent_below(zygote)
             second = await sandboxes.for_owner("t").create()
             agent.kill()
             await first.wait_closed()

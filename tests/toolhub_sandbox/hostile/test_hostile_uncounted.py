@@ -227,10 +227,15 @@ async def test_a_sandbox_that_is_gone_leaves_the_zygote_no_descriptors(
     """The zygote has one for each file system of each sandbox; after hundreds it could open no more."""
     launcher = zygote_of(uncounted).pid
     (zygote,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+
+    def watched() -> int:
+        links = (os.readlink(f"/proc/{zygote}/fd/{number}") for number in os.listdir(f"/proc/{zygote}/fd"))
+        return sum(link in FILE_SYSTEMS for link in links)
+
     with patience():
-        before = len(os.listdir(f"/proc/{zygote}/fd"))
+        await eventually(lambda: watched() == len(FILE_SYSTEMS))  # those of `box`, and no more of earlier tests
         others = [await scope.create() for _ in range(3)]
-        await eventually(lambda: len(os.listdir(f"/proc/{zygote}/fd")) == before + 3 * len(FILE_SYSTEMS))
+        await eventually(lambda: watched() == 4 * len(FILE_SYSTEMS))
         for other in others:
             await other.kill()
-        await eventually(lambda: len(os.listdir(f"/proc/{zygote}/fd")) == before)
+        await eventually(lambda: watched() == len(FILE_SYSTEMS))
