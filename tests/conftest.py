@@ -14,15 +14,19 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# Folders whose every test is slow: a Chromium, environments with the wheel in them, and code that attacks its sandbox.
-SLOW_FOLDERS = frozenset({"browser", "packaging", "hostile"})
+# Folders whose every test is slow: a Chromium, environments with the wheel in them, code that attacks its sandbox, and
+# other people's servers.
+SLOW_FOLDERS = frozenset({"browser", "packaging", "hostile", "thirdparty"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that none of them is still running when all others have ended."""
     home = Path(__file__).parent
     for item in items:
         if not SLOW_FOLDERS.isdisjoint(item.path.relative_to(home).parts):
             item.add_marker(pytest.mark.slow)
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture

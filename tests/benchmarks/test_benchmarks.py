@@ -93,6 +93,7 @@ def test_every_question_has_a_tiny_run() -> None:
     assert set(TINY) == set(runner.BENCHMARKS)
 
 
+@pytest.mark.slow
 def test_overhead_measures_every_variant_that_is_installed_and_names_the_others() -> None:
     outcome = tiny("overhead")
     (table,) = outcome.tables
@@ -107,6 +108,7 @@ def test_overhead_measures_every_variant_that_is_installed_and_names_the_others(
     assert all(target.value is not None for target in outcome.targets)
 
 
+@pytest.mark.slow
 def test_gateway_measures_both_generations_over_both_transports_and_a_start() -> None:
     outcome = tiny("gateway")
     calls, starts = outcome.tables
@@ -123,12 +125,14 @@ def test_gateway_measures_both_generations_over_both_transports_and_a_start() ->
     assert all(target.value is not None for target in outcome.targets if "fastmcp" not in target.claim)
 
 
+@pytest.mark.slow
 def test_init_gets_every_task_ready_in_every_variant() -> None:
     (table,) = tiny("init").tables
     assert [row["way"] for row in table.rows] == list(init.LABELS.values())
     assert [(row["ready"], row["failures"], row["left_behind"]) for row in table.rows] == [(2, 0, 0)] * 4
 
 
+@pytest.mark.slow
 def test_recover_tells_every_caller_executes_nothing_twice_and_leaves_nothing_behind() -> None:
     outcome = tiny("recover")
     counts = {target.claim: target.value for target in outcome.targets if "÷" not in target.claim}
@@ -143,6 +147,7 @@ def test_idle_counts_the_sessions_it_holds() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local backend needs Linux")
+@pytest.mark.slow
 def test_sandbox_asks_everybody_and_leaves_nothing_behind() -> None:
     outcome = tiny("sandbox")
     first, call, memory, storm = outcome.tables
@@ -156,6 +161,7 @@ def test_sandbox_asks_everybody_and_leaves_nothing_behind() -> None:
     assert measured["processes left behind"] == 0
 
 
+@pytest.mark.slow
 def test_servers_measures_what_it_names() -> None:
     outcome = tiny("servers")
     searches, ready, *pages = outcome.tables
@@ -168,6 +174,7 @@ def test_servers_measures_what_it_names() -> None:
     assert all("browser" in claim for claim in unknown) and bool(unknown) == bool(left_out)
 
 
+@pytest.mark.slow
 def test_mirothinker_without_the_agent_plays_its_calls_in_every_variant_and_says_so() -> None:
     outcome = tiny("mirothinker")
     (table,) = outcome.tables
@@ -193,6 +200,7 @@ def test_a_checkout_without_an_environment_is_named_with_the_command_that_makes_
         mirothinker.run(scale)
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_make_every_call_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirothinker, "wanted", lambda turns: Counter(search=turns + 1))
     with pytest.raises(WorkerFailed, match="a process per call: ended with 0"):

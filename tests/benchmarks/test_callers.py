@@ -50,6 +50,7 @@ def is_missing(variant: Variant) -> bool:
 
 
 @each_variant
+@pytest.mark.slow
 def test_a_variant_answers_or_is_named_with_what_installs_it(variant: Variant, workers: Started) -> None:
     found, notes, _ = workers
     if is_missing(variant):
@@ -60,6 +61,7 @@ def test_a_variant_answers_or_is_named_with_what_installs_it(variant: Variant, w
     assert found[variant].ask({"calls": 4, "in_flight": 2})["calls"] == 4
 
 
+@pytest.mark.slow
 def test_every_variant_is_a_process_group_of_its_own(workers: Started) -> None:
     found, _, _ = workers
     groups = {os.getpgid(worker.pid) for worker in found.values()}
@@ -67,6 +69,7 @@ def test_every_variant_is_a_process_group_of_its_own(workers: Started) -> None:
 
 
 @each_variant
+@pytest.mark.slow
 def test_a_variant_starts_a_server_for_every_call_only_if_its_row_says_so(variant: Variant, workers: Started) -> None:
     found, _, starts = workers
     if is_missing(variant):
@@ -79,6 +82,7 @@ def test_a_variant_starts_a_server_for_every_call_only_if_its_row_says_so(varian
 
 # One for each way of looking at an answer.
 @pytest.mark.parametrize("opener", ["floor", "sdk", "embedded", "langchain_session"])
+@pytest.mark.slow
 def test_a_wrong_answer_ends_the_run(opener: str) -> None:
     (variant,) = (variant for variant in VARIANTS if variant.opener == opener)
     if is_missing(variant):
@@ -91,6 +95,7 @@ def test_a_wrong_answer_ends_the_run(opener: str) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_over_http_toolhub_gives_each_session_a_server_and_fastmcps_proxy_shares_one(tmp_path: Path) -> None:
     server = noted(tmp_path / "ours").to_json()
     with HttpHub({"echo": hub_entry(server)}) as hub:

@@ -41,6 +41,7 @@ def loop_outcome() -> Outcome:
     return loop.run(TINY_LOOP)
 
 
+@pytest.mark.slow
 def test_fillers_push_a_prompt_out_of_the_cache_and_without_them_it_stays(kv_outcome: Outcome) -> None:
     trials = kv_outcome.raw["waits"]["trials"]
     (kept,), (lost,) = trials[kv_results.REFERENCE], trials[kv_results.NOTHING]
@@ -49,12 +50,14 @@ def test_fillers_push_a_prompt_out_of_the_cache_and_without_them_it_stays(kv_out
     assert abs(kept["prompt"] - lost["prompt"]) < 0.1 * kept["prompt"]
 
 
+@pytest.mark.slow
 def test_every_variant_to_wait_was_measured_or_says_why_not(kv_outcome: Outcome) -> None:
     variants = set(kv_outcome.raw["waits"]["trials"]) | set(kv_outcome.raw["pinned"]["trials"])
     left_out = [note for note in kv_outcome.notes if note.startswith("Left out")]
     assert variants | ({kv_results.LLM_PROXY} if left_out else set()) == set(kv_tables.VARIANTS)
 
 
+@pytest.mark.slow
 def test_strides_have_less_computed_than_exact_keeping_for_the_same_turns(kv_outcome: Outcome) -> None:
     told = kv_outcome.raw["keep"]
     (exact,), (stride,) = told[EXACT.name], told[STRIDE.name]
@@ -62,6 +65,7 @@ def test_strides_have_less_computed_than_exact_keeping_for_the_same_turns(kv_out
     assert computed_of(stride) < computed_of(exact)
 
 
+@pytest.mark.slow
 def test_a_mix_does_the_same_work_with_hints_and_without(kv_outcome: Outcome) -> None:
     rounds = kv_outcome.raw["mix"]["rounds"]
     (off,), (on,) = rounds["off"], rounds["on"]
@@ -69,24 +73,28 @@ def test_a_mix_does_the_same_work_with_hints_and_without(kv_outcome: Outcome) ->
     assert abs(off["prompt"] - on["prompt"]) < 0.1 * off["prompt"]
 
 
+@pytest.mark.slow
 def test_calls_that_are_dispatched_after_the_turn_never_start_before_its_end(loop_outcome: Outcome) -> None:
     (variants,) = loop_outcome.raw["dispatch"].values()
     assert set(variants) == {"one by one", "together", "streaming"}
     assert [variants[variant][0]["early"] for variant in ("one by one", "together")] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_hub_asks_the_search_service_once_for_equal_queries(loop_outcome: Outcome) -> None:
     ((case, loops),) = loop_outcome.raw["agents"].items()
     assert loops[PLAIN][0]["executions"] == 3, case
     assert loops[OURS][0]["executions"] == 2, case
 
 
+@pytest.mark.slow
 def test_a_long_task_calls_a_real_tool_in_every_turn_but_the_last(loop_outcome: Outcome) -> None:
     (told,) = loop_outcome.raw["task"]
     assert (told["turns"], told["tool_calls"]) == (4, 3)
     assert told["cached_share"] > 0.5
 
 
+@pytest.mark.slow
 def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_rest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def without_nan(outcome: Outcome) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_overload_asks_both_variants_in_every_table() -> None:
     outcome = without_nan(overload.run(TINY_OVERLOAD))
     everybody, by_load, runs, quiet = outcome.tables
@@ -151,6 +152,7 @@ def test_a_check_compares_equal_loads_and_each_with_no_backpressure_at_the_same_
     }
 
 
+@pytest.mark.slow
 def test_a_small_sweep_answers_every_call_and_leaves_nothing_behind() -> None:
     outcome = without_nan(sweep.run(TINY_SWEEP))
     calls, hub, growth = outcome.tables

@@ -203,6 +203,7 @@ def verdicts(outcome: Outcome) -> dict[str, float | None]:
     return {target.claim: target.value for target in outcome.targets}
 
 
+@pytest.mark.slow
 def test_a_short_soak_with_faults_loses_nothing_doubles_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     """The second run goes on from where the first stopped."""
     state = tmp_path / "soak.json"
@@ -243,6 +244,7 @@ def endless_soak(state: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> None:
     state = tmp_path / "soak.json"
     with endless_soak(state) as process:
@@ -272,6 +274,7 @@ def test_what_faults_left_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (there.cgroups, there.mounts) == (1, 2)
 
 
+@pytest.mark.slow
 def test_the_next_soak_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     with endless_soak(tmp_path / "soak.json") as process:
         below = psutil.Process(process.pid).children(recursive=True)
@@ -284,6 +287,7 @@ def test_the_next_soak_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     assert not any(mount.parent.exists() for mount in left.mounts)
 
 
+@pytest.mark.slow
 def test_all_measures_a_short_soak_and_does_not_keep_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

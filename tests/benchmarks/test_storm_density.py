@@ -42,6 +42,7 @@ def tiny_storm() -> Outcome:
     return storm.run(TINY_STORM)
 
 
+@pytest.mark.slow
 def test_storm_gets_every_pair_ready_in_every_variant_and_leaves_nothing_behind(tiny_storm: Outcome) -> None:
     (table,) = tiny_storm.tables
     assert [row["way"] for row in table.rows] == [variant.label for variant in storm.VARIANTS.values()]
@@ -50,6 +51,7 @@ def test_storm_gets_every_pair_ready_in_every_variant_and_leaves_nothing_behind(
     assert by_claim(tiny_storm.targets, "not ready") == by_claim(tiny_storm.targets, "left behind") == 0
 
 
+@pytest.mark.slow
 def test_storm_counts_the_processes_of_the_supervisor_with_those_of_the_servers(tiny_storm: Outcome) -> None:
     processes = {name: tiny_storm.raw[f"{name}/2"]["processes"] for name in storm.VARIANTS}
     assert processes["gather"] == 4
@@ -57,12 +59,14 @@ def test_storm_counts_the_processes_of_the_supervisor_with_those_of_the_servers(
     assert processes["builtin"] == 0
 
 
+@pytest.mark.slow
 def test_storm_compares_with_the_first_row(tiny_storm: Outcome) -> None:
     first, *others = tiny_storm.tables[0].rows
     assert (first["faster"], first["percent"]) == (1, 100)
     assert [row["faster"] for row in others] == [first["seconds"] / row["seconds"] for row in others]
 
 
+@pytest.mark.slow
 def test_storm_judges_no_ratio_of_fewer_tasks_than_the_target_names(tiny_storm: Outcome) -> None:
     rows = {name: {"ready": 1, "wanted": 1, "faster": 7.0, "percent": 30.0} for name in storm.VARIANTS}
     ratios = [target for target in tiny_storm.targets if f"{storm.TASKS} tasks" in target.claim]
@@ -71,6 +75,7 @@ def test_storm_judges_no_ratio_of_fewer_tasks_than_the_target_names(tiny_storm: 
     assert [target.value for target in judged if target.claim in {t.claim for t in ratios}] == [7, 30, 7, 7]
 
 
+@pytest.mark.slow
 def test_storm_survives_a_server_that_does_not_start() -> None:
     variants = {name: storm.VARIANTS[name] for name in ("gather", "exec")}
     outcome = storm.run(storm.StormScale(tasks=2, deadline_s=20, servers=(fixture_echo(), BROKEN), variants=variants))
@@ -82,6 +87,7 @@ def test_storm_survives_a_server_that_does_not_start() -> None:
     assert any(note.startswith(f"{storm.VARIANTS['exec'].label}, 2 tasks: failed 2 times") for note in outcome.notes)
 
 
+@pytest.mark.slow
 def test_storm_leaves_out_what_the_memory_is_not_enough_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm, "room_bytes", lambda: 0)
     variants = {name: storm.VARIANTS[name] for name in ("gather", "shared")}
@@ -93,6 +99,7 @@ def test_storm_leaves_out_what_the_memory_is_not_enough_for(monkeypatch: pytest.
 # --- density ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_density_opens_every_task_in_every_variant_and_leaves_nothing_behind() -> None:
     outcome = density.run(TINY_DENSITY)
     each, many = outcome.tables
@@ -113,6 +120,7 @@ def test_density_says_nothing_about_tasks_that_it_has_not_seen() -> None:
     assert density._total("none", {"tasks": 0}, OPEN_TASKS, 1).value is None
 
 
+@pytest.mark.slow
 def test_density_survives_a_server_that_does_not_start() -> None:
     broken = Builtin("missing", {}, {}, is_shared=False)
     outcome = density.run(replace(TINY_DENSITY, servers=(broken,)))
@@ -122,12 +130,14 @@ def test_density_survives_a_server_that_does_not_start() -> None:
     assert len([note for note in outcome.notes if "stopped early" in note]) == 5
 
 
+@pytest.mark.slow
 def test_a_stage_opens_nothing_that_there_is_no_room_for() -> None:
     packed = capacity.measure_capacity(density_case(task_bytes=2**60))
     assert [size.tasks for size in packed.sizes] == [0]
     assert packed.stopped is not None and "too much" in packed.stopped
 
 
+@pytest.mark.slow
 def test_a_stage_stops_when_it_takes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "room_bytes", iter(range(2**50, 0, -(2**40))).__next__)
     packed = capacity.measure_capacity(density_case(budget_bytes=1))
@@ -135,6 +145,7 @@ def test_a_stage_stops_when_it_takes_more_than_its_budget(monkeypatch: pytest.Mo
     assert packed.stopped is not None and packed.stopped.startswith("it took")
 
 
+@pytest.mark.slow
 def test_a_stage_stops_when_its_time_is_over_and_closes_what_is_not_ready() -> None:
     silent = {"silent": {"command": sys.executable, "args": ["-S", "-c", "import sys; sys.stdin.read()"]}}
     packed = capacity.measure_capacity(density_case(entries=silent, budget_s=0.5))

@@ -43,6 +43,7 @@ def test_a_script_says_and_answers_what_the_trace_holds() -> None:
     assert asked == [len(turn.calls) for turn in trace.turns]
 
 
+@pytest.mark.slow
 def test_every_variant_plays_the_same_task_to_its_end(rounds: dict[str, list[Round]]) -> None:
     (trace,) = TINY_REPLAY.traces(0)
     for variant in (SPAWN, DROP_IN, TOOLHUB):
@@ -54,11 +55,13 @@ def test_every_variant_plays_the_same_task_to_its_end(rounds: dict[str, list[Rou
         assert one.cpu_s > 0
 
 
+@pytest.mark.slow
 def test_the_pattern_starts_a_server_for_each_definition_and_call(rounds: dict[str, list[Round]]) -> None:
     (spawning,) = rounds[SPAWN]
     assert spawning.starts == len(TOOLS) + len(spawning.times[0].calls)
 
 
+@pytest.mark.slow
 def test_the_outcome_has_every_case_and_a_verdict(outcome: Outcome) -> None:
     real, model, calibration, case, sensitivity, tried = outcome.tables
     assert [row["way"] for row in real.rows] == list(LABELS.values()) == [row["way"] for row in model.rows]

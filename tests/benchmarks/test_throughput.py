@@ -24,6 +24,7 @@ def outcome() -> Outcome:
     return throughput.run(TINY)
 
 
+@pytest.mark.slow
 def test_every_variant_has_a_row_in_both_tables(outcome: Outcome) -> None:
     lean, clock = ([row["way"] for row in table.rows] for table in outcome.tables)
     left_out = [note for note in outcome.notes if note.startswith("Left out")]
@@ -34,6 +35,7 @@ def test_every_variant_has_a_row_in_both_tables(outcome: Outcome) -> None:
     assert len(builtin) == 2
 
 
+@pytest.mark.slow
 def test_every_cell_that_can_be_measured_is(outcome: Outcome) -> None:
     rows = [row for table in outcome.tables for row in table.rows]
     assert not any(isinstance(value, float) and math.isnan(value) for row in rows for value in row.values())
@@ -41,6 +43,7 @@ def test_every_cell_that_can_be_measured_is(outcome: Outcome) -> None:
     assert [row["hub_cpu_us"] is not None for row in rows] == ["unix socket" in row["way"] for row in rows]
 
 
+@pytest.mark.slow
 def test_every_target_about_speed_and_cpu_has_its_number(outcome: Outcome) -> None:
     measured = {target.claim: target.value for target in outcome.targets if "lag" not in target.claim}
     assert len(measured) == 4

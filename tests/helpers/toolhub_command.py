@@ -5,41 +5,48 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from in_process import Done, run_main
 from served_hub import TOOLHUB, environment
 
-Done = subprocess.CompletedProcess[str]
+from toolhub.cli import main
 
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in `folder`. hub: the address of a hub that all of them use."""
+    """Runs commands in `folder`. hub: the address of a hub that all of them use.
+
+    A command runs in this process, because a process of its own spends two seconds with imports. own_process: for tests
+    of what only a process has, and for tests whose event loop runs already.
+    """
 
     folder: Path
     hub: str = ""
+    own_process: bool = False
 
     def __call__(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
         own = {"XDG_STATE_HOME": str(self.folder / "state")} | ({"TOOLHUB_URL": self.hub} if self.hub else {})
-        done = subprocess.run(
-            [*TOOLHUB, *arguments],
-            cwd=self.folder,
-            env=environment(own | dict(env or {})),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        env = environment(own | dict(env or {}))
+        if self.own_process:
+            done = subprocess.run(
+                [*TOOLHUB, *arguments],
+                cwd=self.folder,
+                env=env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        else:
+            done = run_main(main, ["toolhub", *arguments], folder=self.folder, env=env, stdin=stdin)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
     def together(self, *commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Done]:
-        """Run commands side by side; each spends its time with imports."""
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(lambda command: self(*command, env=env), commands))
+        return [self(*command, env=env) for command in commands]
 
     def json(self, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """What a command prints with --json."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from roster import ALL, make
@@ -68,20 +68,15 @@ async def test_a_server_lists_its_tools_and_answers_over_stdio(
             assert told in await answer(client, tool, **arguments)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_server_explains_itself_and_its_options(name: str) -> None:
-    done = run("toolhub_servers", name, "--help")
+    done = run_server(name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
     assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
 
 
 def test_an_unusable_option_ends_the_program_with_one_sentence() -> None:
-    done = run("toolhub_servers", "files", "--root", "/no/such/place")
+    done = run_server("files", "--root", "/no/such/place")
     assert (done.returncode, done.stdout) == (2, "")
     assert "root '/no/such/place' is not a directory" in done.stderr

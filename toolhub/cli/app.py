@@ -5,6 +5,7 @@ With the base install only the client's commands work. The others say which extr
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import platform
@@ -81,8 +82,9 @@ def _extension(name: str, feature: str) -> Any:
     return found
 
 
+@functools.cache
 def add_installed_commands() -> None:
-    """Add the commands of installed packages. They import their work when it runs, as this module does."""
+    """Add the commands of installed packages, once. They import their work when it runs, as this module does."""
     for add_commands in find_extensions("commands"):
         add_commands(app)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from toolhub_command import Shell
 
 
-def test_the_demo_runs_to_its_end_with_two_kills_and_no_leftovers(shell: Shell) -> None:
-    told = shell.json("demo", "--agents", "2")
+def test_the_demo_runs_to_its_end_with_two_kills_and_no_leftovers(tmp_path: Path) -> None:
+    told = Shell(tmp_path, own_process=True).json("demo", "--agents", "2")
     assert sorted(told["kills"]) == ["sqlite of agent-2", "time of agent-1"]
     assert told["leftovers"] == 0 and told["deaths"] == 2
     assert [agent["last"] for agent in told["agents"]] == ["done", "done"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from in_process import Done
 from served_hub import stub
-from toolhub_command import Done, Shell
+from toolhub_command import Shell
 
 from toolhub.cli.init import EXAMPLE_SERVERS, OPTIONAL
 from toolhub.config import Config, load_config, parse_config

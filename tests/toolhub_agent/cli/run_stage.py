@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from in_process import Done, run_main
 from llm_stand_in.answers import said
 from llm_stand_in.model_server import Seen
+
+from toolhub.cli import main
 
 CLOCK = {"clock": {"builtin": "clock", "share": "hub"}}
 
@@ -23,17 +26,19 @@ def write_config(folder: Path, **sections: Any) -> Path:
     return path
 
 
-def start_toolhub(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+def environment(folder: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TOOLHUB_")}
-    environ = kept | {"XDG_STATE_HOME": str(cwd / "state"), "COLUMNS": "120"}
+    return kept | {"XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "120"}
+
+
+def start_toolhub(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "toolhub", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=cwd, env=environment(cwd), text=True, **pipes)
 
 
-def toolhub(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    process = start_toolhub(*arguments, cwd=cwd)
-    out, err = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def toolhub(*arguments: str | Path, cwd: Path) -> Done:
+    return run_main(main, ["toolhub", *map(str, arguments)], folder=cwd, env=environment(cwd))
 
 
 def use_clock() -> str:

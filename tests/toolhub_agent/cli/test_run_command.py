@@ -1,4 +1,4 @@
-"""`toolhub run` with real tools, as a process."""
+"""`toolhub run` with real tools."""
 
 from __future__ import annotations
 

@@ -99,9 +99,10 @@ async def test_files_in_memory_cannot_hold_more_than_the_memory_limit(box: Sandb
 
 
 async def test_files_in_memory_count_together_with_processes(box: Sandbox) -> None:
+    """40 MiB of files are well below the limit, and so are 70 MiB of memory."""
     with patience():
-        await tried(box, FILL + "None")
-        done = await box.exec_code("import time\nmine = b'x' * (40 << 20)\ntime.sleep(20)")
+        assert await value(box, "open('/home/user/big', 'wb').write(bytes(40 << 20))") == 40 * MIB
+        done = await box.exec_code("import time\nmine = b'x' * (70 << 20)\ntime.sleep(20)")
     assert was_killed_for_memory(done), done
 
 

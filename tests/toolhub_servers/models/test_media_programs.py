@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from media_standins import KEY, PATIENCE_S, Service, answer, png, wav
@@ -111,14 +111,9 @@ def test_by_default_a_call_ends_by_itself_before_a_hub_would_end_it() -> None:
         assert thinking.timeout_s < given
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "toolhub_servers", name, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_explains_itself_its_options_and_its_variables(name: str) -> None:
-    done = run(name, "--help")
+    done = run_server(name, "--help")
     assert done.returncode == 0, done.stderr
     help_text = " ".join(done.stdout.split())
     assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
@@ -127,7 +122,7 @@ def test_a_server_explains_itself_its_options_and_its_variables(name: str) -> No
 
 
 def test_an_unusable_option_ends_the_program_with_a_sentence() -> None:
-    done = run("vqa_os", "--base-url", "models.example/v1")
+    done = run_server("vqa_os", "--base-url", "models.example/v1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "base_url (VISION_BASE_URL) is not the http(s) URL of a service" in done.stderr
     assert "Traceback" not in done.stderr

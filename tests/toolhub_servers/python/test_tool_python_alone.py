@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from server_calls import answer, created
@@ -115,14 +115,9 @@ async def test_the_stateless_tool_has_the_schema_that_the_models_know() -> None:
     assert tool.description and "print" in tool.description and "    code: " in tool.description
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
-
-
 @pytest.mark.parametrize("name", ["python", "stateless_python"])
 def test_a_program_explains_itself_and_its_options(name: str) -> None:
-    done = run("toolhub_servers", name, "--help")
+    done = run_server(name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
     assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
@@ -138,7 +133,7 @@ def test_a_program_explains_itself_and_its_options(name: str) -> None:
     ],
 )
 def test_an_unusable_option_ends_the_program_with_one_sentence(options: list[str], reason: str) -> None:
-    done = run("toolhub_servers", "python", *options)
+    done = run_server("python", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert "Traceback" not in done.stderr

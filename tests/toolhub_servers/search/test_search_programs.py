@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import anyio
 import pytest
+from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from search_stage import told, told_json
@@ -74,17 +74,15 @@ async def test_with_the_keys_of_tencent_alone_google_is_not_available() -> None:
     assert answer["error"] == "SERPER_API_KEY environment variable not set"
 
 
-def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SERPER", "TENCENT", "EXA"))}
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, env={**clean, **env}
-    )
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SERPER", "TENCENT", "EXA"))]:
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_explains_itself_its_options_and_its_environment(name: str) -> None:
-    done = run("toolhub_servers", name, "--help")
+    done = run_server(name, "--help")
     assert done.returncode == 0
     help_text = " ".join(done.stdout.split())
     assert f"python -m toolhub_servers {name}" in help_text and "MCP over stdio" in help_text
@@ -100,7 +98,7 @@ def test_a_program_explains_itself_its_options_and_its_environment(name: str) ->
     ],
 )
 def test_an_unusable_option_ends_the_program_with_one_sentence(arguments: list[str], reason: str) -> None:
-    done = run("toolhub_servers", "google_search", *arguments)
+    done = run_server("google_search", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
