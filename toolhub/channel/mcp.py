@@ -64,6 +64,7 @@ from toolhub import __version__
 from toolhub.channel import bridge
 from toolhub.channel.base import ChannelClosed, EraRefused, ExitInfo, OpenFailed, Refused
 from toolhub.channel.jsonrpc.peer import UNSENT, RawNotified
+from toolhub.channel.pages import all_pages
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
 from toolhub.model import (
@@ -85,7 +86,6 @@ SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
 # within milliseconds of their start, which this time includes.
 _DISCOVER_S = 5.0
 _DISCOVER_HEADERS = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
-_MAX_PAGES = 1000
 # How often a server may answer that it needs more from the client. The specification's own limit.
 _MAX_ROUNDS = 10
 TASK_METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
@@ -203,21 +203,12 @@ class McpChannel:
 
     async def list_tools(self) -> list[Json]:
         self._hear_changes()
-        tools: list[Json] = []
-        cursor: str | None = None
-        for _ in range(_MAX_PAGES):
-            page = await self.request("tools/list", {"cursor": cursor} if cursor else None)
-            listed = page.get("tools")
-            if not isinstance(listed, list):
-                raise ProtocolViolation(f"server {self._server!r} answered tools/list without a list of tools")
-            tools += [tool for tool in listed if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
-            cursor = page.get("nextCursor")
-            if not cursor:
-                self._header_maps = {tool["name"]: header_map(tool) for tool in tools}
-                return tools
-        raise ProtocolViolation(
-            f"tools/list of server {self._server!r} has more than {_MAX_PAGES} pages; its cursor never ends"
+        listed = await all_pages(
+            self._server, "tools/list", "tools", lambda at: self.request("tools/list", {"cursor": at} if at else None)
         )
+        tools = [tool for tool in listed if isinstance(tool.get("name"), str)]
+        self._header_maps = {tool["name"]: header_map(tool) for tool in tools}
+        return tools
 
     async def call_tool(
         self,

@@ -16,6 +16,7 @@ import anyio
 
 from toolhub.channel.base import Refused
 from toolhub.channel.mcp import with_subscription_id
+from toolhub.channel.pages import all_pages
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json
 from toolhub.serve.mcp.checks import check_headers
@@ -31,7 +32,6 @@ from toolhub.serve.mcp.names import (
 from toolhub.task import HubTask
 from toolhub.tool_names import Prefix, exposed_names
 
-_MAX_PAGES = 100
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 # Tasks of servers whose server is remembered, for each session.
 MOST_TASKS = 10_000
@@ -167,17 +167,13 @@ class MergedServers:
             info = await request.task.describe(server, request.relayed(), saved=True)
             if _CAPABILITY[method] not in info.capabilities:
                 return []
-            found: list[Json] = []
-            cursor: str | None = None
-            for _ in range(_MAX_PAGES):
-                page = await request.task.relay(
-                    server, request.relayed(_with_cursor(request.params, cursor), method=method)
-                )
-                found += [one for one in page.get(key) or () if isinstance(one.get(named[key]), str)]
-                cursor = page.get("nextCursor")
-                if not cursor:
-                    break
-            return found
+            listed = await all_pages(
+                server,
+                method,
+                key,
+                lambda at: request.task.relay(server, request.relayed(_with_cursor(request.params, at), method=method)),
+            )
+            return [one for one in listed if isinstance(one.get(named[key]), str)]
 
         return await _gather(request, ask)
 
