@@ -40,7 +40,7 @@ HERE = ROOT / "benchmarks"
 Asking = Callable[[Benchmark[Any]], Json]
 # Wider than any table, note or provenance.
 _UNWRAPPED = 4000
-# What a question needs is not installed here; the message says how it would be.
+# Packages that a question needs are missing; the message says how to install them.
 _NOT_INSTALLED = (EngineSetupError, SetupError, MissingExtra)
 
 
@@ -98,7 +98,7 @@ def _ask_all(names: Sequence[str], summary: Summary, *, ask: Asking, as_json: bo
 
 
 def _ask(name: str, summary: Summary, *, ask: Asking, use: Callable[[Json], None]) -> None:
-    """Measure, and hand over the result. What goes wrong with one question changes nothing for the others."""
+    """Measure and hand over the result. A failure of one question does not affect the others."""
     try:
         summary.answered[name] = ask(BENCHMARKS[name])
         use(summary.answered[name])
@@ -107,7 +107,7 @@ def _ask(name: str, summary: Summary, *, ask: Asking, use: Callable[[Json], None
         _say(f"{name} is left out: {problem}")
     except Exception as problem:
         if summary.is_interrupted:
-            # Ctrl-C reaches every process of the terminal: what failed here is one that it ended.
+            # Ctrl-C reaches every process of the terminal, so a worker that failed here was ended by it.
             raise KeyboardInterrupt from problem
         summary.failed[name] = f"{type(problem).__name__}: {problem}"
         traceback.print_exc()
@@ -140,12 +140,12 @@ def _is_quiet() -> bool:
 
 
 def _say(line: str) -> None:
-    """To people; results alone go to stdout."""
+    """Write a line to stderr; only results go to stdout."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _console() -> Console:
-    """A file or a pipe has no width, so there no line is wrapped."""
+    """Return a console that wraps no lines in files and pipes."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_UNWRAPPED)
 
@@ -159,7 +159,7 @@ def measure(
 ) -> Json:
     """Answer one question and return the result with everything that is needed to judge it.
 
-    is_in_all: as part of `all`, where what would take hours is only looked at. options: changes of its scale.
+    is_in_all: as a part of `all`, which takes a short look instead of hours. options: changes of its scale.
     """
     began = datetime.now(UTC)
     is_look = is_in_all and not quick and question.in_all is not None
@@ -195,7 +195,7 @@ def save(result: Json, out: Path) -> Path:
     path.write_text(json.dumps(result, indent=1) + "\n")
     picture = path.with_suffix(".png")
     if not plots.plot(result, picture):
-        # What is there shows an earlier result of the same day.
+        # An earlier result of the same day may be there.
         picture.unlink(missing_ok=True)
     _write_alone(result, path)
     write_readme(out)
@@ -242,7 +242,7 @@ def _check_now(names: Sequence[str], summary: Summary) -> bool:
         _ask(name, summary, ask=partial(measure, quick=True), use=say_gaps)
         return summary.answered.get(name)
 
-    # Each line at once: who has limited the time sees what was found until then.
+    # Print each line at once, so that a run that is cut off shows what it found.
     has_held = check.check(names, HERE / "results", measure_quickly, partial(print, flush=True))
     what = "no ratio moved" if has_held else "some ratios moved, see above"
     print(f"{len(summary.answered)} of {len(names)} questions measured; {what}")

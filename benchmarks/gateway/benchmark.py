@@ -37,7 +37,7 @@ MOST_START_MS = 150
 
 @dataclass(frozen=True)
 class GatewayScale:
-    """calls: of each variant, per round and number in flight. starts: of `toolhub stdio`, after one that warms up."""
+    """calls: per variant, round and number in flight. starts: how often `toolhub stdio` starts after a warm-up."""
 
     rounds: int
     calls: int

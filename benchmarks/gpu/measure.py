@@ -66,7 +66,7 @@ _CACHE = 96 * 128
 
 @dataclass(frozen=True)
 class Machine:
-    """What is measured. extra: more arguments of the engine, last. longest: of a prompt, tokens."""
+    """What is measured. extra: more arguments for the engine. longest: tokens of the longest prompt."""
 
     kind: EngineKind
     program: str
@@ -82,7 +82,7 @@ class Machine:
         return _CACHE * self.scale
 
     def command(self, port: int, *, cache: int | None = None, pins: bool = False) -> list[str]:
-        """cache: tokens of the KV cache; None: as much as there is memory for."""
+        """Return the engine's command. cache: tokens of the KV cache; None: all that fit into memory."""
         make = self._sglang if self.kind == "sglang" else self._vllm
         return [*make(port, cache, pins), *self.extra]
 
@@ -240,7 +240,7 @@ def _has_ended(process: subprocess.Popen[bytes], number: int = 0) -> bool:
 
 
 def _gpus() -> str:
-    """Names and driver, "" without NVIDIA's tool."""
+    """Return names and driver of the GPUs; "" without NVIDIA's tool."""
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -27,7 +27,7 @@ from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
 from toolhub.config import HintSettings
 
 OFF = HintSettings(mode="off")
-# Never switched off, so that every wait shows what one prefill-ahead does.
+# Hints are never switched off, so every wait shows what a prefill-ahead does.
 ON = HintSettings(mode="on")
 
 # --- engines ------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ async def _cpu_engine(**options: Any) -> AsyncIterator[Served]:
 
 
 def cpu_engines() -> KvEngines:
-    """97 blocks of 128 tokens hold one conversation, or two fillers. Raises EngineSetupError without `make engine`."""
+    """Return the engines: 97 blocks of 128 tokens hold one conversation or two fillers. Raises EngineSetupError."""
     installed()
     pins = {"scheduler_cls": "toolhub_agent.vllm_plugin.PinScheduler", "python_path": [ROOT / "agent_loop"]}
     return KvEngines(

@@ -1,4 +1,4 @@
-"""What the history's policy costs the engine: a long conversation whose old tool results are left out of the prompt.
+"""What each policy of leaving old tool results out of the prompt costs the engine, in a long conversation.
 
 The history and the view of it are the loop's own. Each turn is one request for one token, so that it shows the prefill
 alone; what the model would have written is put into the history.
@@ -36,7 +36,7 @@ EXACT, STRIDE, APPEND = HistoryPolicy("exact", 5), HistoryPolicy("stride", 5, 5)
 
 @dataclass(frozen=True)
 class Talk:
-    """Tokens. longest: of a prompt; where the next one would be longer the conversation ends, however few its turns."""
+    """A conversation, in tokens. longest: of a prompt. The conversation ends when the next prompt would be longer."""
 
     turns: int = 50
     system: int = 800
@@ -45,7 +45,7 @@ class Talk:
 
 
 async def measure_keep(served: Served, talk: Talk, rounds: int) -> dict[str, list[Json]]:
-    """Rounds of exact and stride in turns, and one of append-only; see `_converse` for what each tells."""
+    """Measure rounds of exact and stride in turns, and one of append-only. See `_converse` for the results."""
     found: dict[str, list[Json]] = {}
     async with (
         httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http,
@@ -63,7 +63,7 @@ async def _converse(
 ) -> Json:
     """``{"turns", "sent", "computed", "uncached", "total_s", "turn_s", "longest"}``.
 
-    computed: prefill tokens by the engine's own count, None where it has none; uncached: sent less cached.
+    computed: prefill tokens as the engine counts them, None if it does not; uncached: sent minus cached.
     """
     history = History(writer.fresh(talk.system))
     history.append_user("What is it?")

@@ -33,7 +33,7 @@ def missing() -> str | None:
 
 @asynccontextmanager
 async def open_frontend(served: Served, sizes: Sizes) -> AsyncIterator[Trial]:
-    """A trial that runs through the proxy; the hub's hints are never switched off and know the tool's durations."""
+    """Yield a trial through the proxy. The hub's hints are never switched off and know the tool's durations."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))
         writer = await open_writer(http, served)

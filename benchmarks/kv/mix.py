@@ -1,4 +1,4 @@
-"""What hints cost other users: many tasks at once on a cache that is too small for them, with hints and without."""
+"""What hints cost other users: many tasks at once on a cache that is too small, with hints and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAST_WORD = "That is all."
 
 @dataclass(frozen=True)
 class TaskMix:
-    """Tokens and seconds: each task takes one of `prompts` and of `tools_s`, the same in every round."""
+    """Tasks at once. Each has one of `prompts` (tokens) and of `tools_s` (seconds), the same in every round."""
 
     tasks: int = 8
     turns: int = 3
@@ -45,7 +45,7 @@ class Throughput:
 
 
 async def measure_mix(served: Served, mix: TaskMix, rounds: int) -> Throughput:
-    """The same tasks, in turns with hints as they are by default and with none; what hints cost to learn is counted."""
+    """Run the same tasks in turns with the default hints and with none. What the hints cost to learn is counted."""
     found = Throughput()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))

@@ -18,7 +18,7 @@ REFERENCE, NOTHING, AHEAD, PIN, LLM_PROXY = "reference", "nothing", "ahead", "pi
 
 @dataclass(frozen=True)
 class KvEngines:
-    """What opens an engine for each part. small_cache: of cache_tokens, which the fillers fill. pinning: the same with
+    """Opens an engine for each part. small_cache: has `cache_tokens`, which the fillers fill. pinning: the same with
     toolhub's scheduler; None leaves that part out. about: the engine and its model, as the first words of a sentence.
     """
 
@@ -31,8 +31,9 @@ class KvEngines:
 
 @dataclass(frozen=True)
 class KvScale:
-    """rounds: of each variant. calm_rounds: of the waits without eviction. Hints switch themselves off after eight
-    waits or more: a wait whose prefill-ahead failed does not count.
+    """How much is measured. rounds: of each variant. calm_rounds: of the waits without eviction.
+
+    Hints switch themselves off after eight waits or more. A wait whose prefill-ahead failed does not count.
     """
 
     rounds: int
@@ -49,7 +50,7 @@ class KvScale:
 
 @dataclass
 class KvResults:
-    """calm: nothing evicted. pinned: on an engine with toolhub's scheduler.
+    """The results. calm: waits without eviction. pinned: waits on an engine with toolhub's scheduler.
 
     proxy_missing: why the LLM proxy was not measured.
     """

@@ -41,9 +41,9 @@ LAST_WORD = "That is all."
 
 @dataclass(frozen=True)
 class Sizes:
-    """Tokens, and the tool's seconds. fillers: others' prompts while the tool runs, one after another.
+    """Sizes of a trial. fillers: tokens of others' prompts, sent one after another while the tool runs.
 
-    Together they fill the cache. One of them fits beside the pinned prompt: for one that does not, pins yield.
+    Together the fillers fill the cache. Each fits beside the pinned prompt, because otherwise the pin would yield.
     """
 
     prompt: int = 6600
@@ -56,7 +56,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class HintVariant:
-    """One variant of the wait. side: whose client. evicted: others' requests come. first: more of turn 1."""
+    """One variant of the wait. side: whose client. evicted: others send requests. first: more fields of turn 1."""
 
     name: str
     side: str
@@ -80,7 +80,7 @@ class Others:
 
 
 async def trial(side: Side, tools: ToolSource, variant: HintVariant, others: Others, task: str | None = None) -> Json:
-    """Run one task; what its second turn was like. is_off: had the hints switched themselves off?"""
+    """Run one task and describe its second turn. is_off: whether the hints had switched themselves off."""
     writer, sizes = others.writer, others.sizes
     task = task or f"wait{uuid.uuid4().hex[:8]}"
     during: ToolSource = Meanwhile(tools, others) if variant.evicted else tools
@@ -142,7 +142,7 @@ async def measure_waits(
 async def _open_sides(
     served: Served, modes: Mapping[str, HintSettings], tool_s: float
 ) -> AsyncIterator[dict[str, Side]]:
-    """All sides, with the tool's durations known to their hints."""
+    """Open all sides. Their hints know the tool's durations."""
     async with AsyncExitStack() as stack:
         sides = {name: await stack.enter_async_context(open_side(served, mode)) for name, mode in modes.items()}
         for side in sides.values():

@@ -1,4 +1,4 @@
-"""A model as a plain agent asks it: the openai SDK, streaming, what the model says prescribed (see `scripted`)."""
+"""Asks a model as a plain agent does: with the openai SDK, streaming. The answers are prescribed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.llm.scripted_agent import Served
 
 @dataclass(frozen=True)
 class PlainAnswer:
-    """first_s: until the first piece of text; seconds: until the last. usage: the engine's, in the SDK's shape."""
+    """first_s: seconds to the first piece of text. seconds: to the last. usage: the engine's, as the SDK gives it."""
 
     text: str
     first_s: float
@@ -35,7 +35,7 @@ class PlainModel:
         self._client = client
 
     async def ask(self, messages: list[Any], answer: str) -> PlainAnswer:
-        """answer: the only one that the engine allows."""
+        """Ask the model. answer: the only text that the engine may write."""
         began = time.perf_counter()
         first_s = 0.0
         stream = await self._client.chat.completions.create(

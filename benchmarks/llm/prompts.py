@@ -1,4 +1,4 @@
-"""Texts of a wanted number of tokens, each beginning with something of its own, so that no cache knows it."""
+"""Makes texts of a given number of tokens. Each begins with other words, so no cache has it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _SAMPLE = 800
 
 @dataclass
 class Writer:
-    """per_word: tokens of a word, measured at the server."""
+    """Writes texts. per_word: tokens of a word, measured at the server."""
 
     per_word: float
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def fresh(self, tokens: int) -> str:
-        """A new text of about so many tokens, unlike any other from its first words on."""
+        """Return a new text of about so many tokens. It shares no beginning with any other."""
         seed = f"{uuid.uuid4().hex[:8]} {next(self._numbers)}"
         return f"{seed}: {self.text(tokens, seed=seed)}"
 
     def text(self, tokens: int, *, seed: str = "the same") -> str:
-        """The same text for the same seed."""
+        """Return the text of a seed."""
         return words(max(1, round(tokens / self.per_word)), seed)
 
 

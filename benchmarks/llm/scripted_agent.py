@@ -1,4 +1,4 @@
-"""The loop's real agent with a script: what the model writes is prescribed, the engine's and the loop's work is real.
+"""The real agent loop and engine with prescribed answers.
 
 A random model calls no tools by itself. So every request carries the text of its answer as the only one allowed
 (structured outputs); the engine prefills and decodes as ever. The script comes in where hints do, at `engine_fields`.
@@ -51,7 +51,7 @@ class Served:
         return self.url.removesuffix("/v1")
 
     def settings(self, hints: HintSettings | None = None, **more: Any) -> LlmSettings:
-        """Of a client that does not try again: what fails must not count as slow."""
+        """Settings of a client that does not try again: a failure must not count as slow."""
         return LlmSettings.model_validate(
             {
                 "endpoints": [self.url],
@@ -112,7 +112,7 @@ class ScriptedHints:
 
 
 class TimedTools:
-    """A read-only search that takes a fixed time. begun: called with the query when a call begins."""
+    """A read-only search that takes a fixed time. begun: is called with the query when a call begins."""
 
     def __init__(self, seconds: float, text: str) -> None:
         self.seconds = seconds
@@ -131,7 +131,7 @@ class TimedTools:
 
 
 class Meanwhile:
-    """Tools during whose calls something else happens as well, such as others' requests."""
+    """Wraps tools: something else happens during their calls, such as others' requests."""
 
     def __init__(self, tools: ToolSource, happens: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tools = tools
@@ -166,7 +166,7 @@ class Side:
 
 @asynccontextmanager
 async def open_side(served: Served, hints: HintSettings | None = None, **more: Any) -> AsyncIterator[Side]:
-    """more: of `LlmSettings`."""
+    """Open a client with its hints. more: fields of `LlmSettings`."""
     settings = served.settings(hints, **more)
     async with AsyncExitStack() as stack:
         llm = await stack.enter_async_context(open_llm(settings))
@@ -196,7 +196,7 @@ class Play:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """More of `AgentSettings`."""
     folder: Path | None = None
-    """Where its log goes; None: it goes away."""
+    """The folder of its log; None: a temporary one."""
 
 
 async def play(side: Side, piece: Play) -> TaskResult:

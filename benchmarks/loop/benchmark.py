@@ -29,7 +29,7 @@ _LOOPS = {PLAIN: "plain, keeps its slot while it searches", OURS: "toolhub's loo
 
 @dataclass(frozen=True)
 class LoopEngines:
-    """What opens an engine: for many agents and the long task, and one that writes as slowly as a large model does.
+    """Opens engines: one for many agents and the long task, one that writes as slowly as a large model.
 
     about: the engine and its model, as the first words of a sentence.
     """

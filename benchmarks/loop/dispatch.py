@@ -1,4 +1,4 @@
-"""A turn's wall time by when its calls start: while the model still writes, or after. On an engine's own stream."""
+"""The wall time of a turn whose calls start while the model writes, or after it. With an engine's own stream."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TURNS = (
 async def measure_dispatch(
     served: Served, turns: Sequence[WrittenTurn], rounds: int
 ) -> dict[str, dict[str, list[Json]]]:
-    """For each turn and variant its rounds: ``{"wall_s", "stream_s", "early"}``; in turns."""
+    """Take turns through the variants. Return the rounds by turn and variant: ``{"wall_s", "stream_s", "early"}``."""
     found: dict[str, dict[str, list[Json]]] = {}
     async with open_side(served) as side:
         catalog = ToolCatalog.of(await TimedTools(0, "").get_all_tool_definitions())
@@ -59,7 +59,7 @@ async def measure_dispatch(
 
 
 async def _take(side: Side, catalog: ToolCatalog, turn: WrittenTurn, variant: Starts) -> Json:
-    """One turn. Raises RuntimeError if the calls were not those of the script."""
+    """Take one turn. Raises RuntimeError if the calls were not those of the script."""
     early: list[ToolCall] = []
 
     async def execute(call: ToolCall) -> str:

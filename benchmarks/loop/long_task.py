@@ -29,7 +29,7 @@ PYTHON, CLOCK = "tool-python", "clock"
 
 @dataclass(frozen=True)
 class LongTask:
-    """system: tokens of its own prompt, beside the description of the tools. answer_s: of the search service."""
+    """One task. system: tokens of its prompt without the tools' descriptions. answer_s: seconds of each search."""
 
     turns: int = 15
     system: int = 1500
@@ -39,7 +39,7 @@ class LongTask:
 
 
 def script(turns: int) -> list[str]:
-    """A search, some code, the time, and so on; then the last word."""
+    """Return the answers: a search, some code, the time, and so on; then the last word."""
     kinds = (
         lambda at: called(SERVER, TOOL, {"q": f"question {at}"}),
         lambda at: called(PYTHON, "run_python_code", {"code_block": f"print(sum(range({at} * 1000)))"}),
@@ -49,7 +49,7 @@ def script(turns: int) -> list[str]:
 
 
 async def measure_task(served: Served, task: LongTask, rounds: int) -> list[Json]:
-    """Each round: its turns' TTFT and seconds (medians), tokens, and how long the tools took in all."""
+    """Run the task in rounds. Return for each the medians of TTFT and seconds, the tokens, and the tools' time."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False))
         writer = await open_writer(http, served)
@@ -87,7 +87,7 @@ def _servers(search_url: str) -> dict[str, Json]:
 
 
 def summary(turns: Sequence[Completion]) -> Json:
-    """Of one conversation. cached_share: of all prompt tokens but the first turn's, which no cache can have."""
+    """Sum up one conversation. cached_share: of the prompt tokens of all turns but the first, which no cache has."""
     later = turns[1:]
     sent = sum(turn.usage.prompt_tokens for turn in later)
     engine_s = sum(turn.seconds for turn in turns)

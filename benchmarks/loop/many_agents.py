@@ -43,7 +43,7 @@ PLAIN, OURS = "plain", "ours"
 
 @dataclass(frozen=True)
 class ManyAgents:
-    """agents: of two turns each. slots: requests (or agents of the plain loop) at once. queries: distinct ones."""
+    """agents: of two turns each. slots: how many requests (or plain agents) run at once. queries: different ones."""
 
     name: str
     agents: int
@@ -66,7 +66,7 @@ class LoopSetup:
 
 
 async def measure_many_agents(served: Served, case: ManyAgents, rounds: int) -> dict[str, list[Json]]:
-    """Both loops in turns. All prompts are new in each round, so that none is a warm-up.
+    """Run both loops in turns. All prompts are new in each round, so no round warms up another.
 
     A round is ``{"wall_s", "executions", "prompt", "cached", "written", "cpu_s", "prefix_s"}``: executions are those
     that the search service counts; cpu_s is that of this process, agents and hub; prefix_s is what computing the
@@ -90,7 +90,7 @@ async def measure_many_agents(served: Served, case: ManyAgents, rounds: int) -> 
 
 
 def _queries(case: ManyAgents) -> list[str]:
-    """One for each agent; new ones in each round, or the service would not be asked."""
+    """Return a query for each agent. They are new in each round; otherwise the hub would answer from its cache."""
     nonce = uuid.uuid4().hex[:4]
     return [f"{nonce} {number % case.queries}" for number in range(case.agents)]
 
@@ -144,7 +144,7 @@ def _system(definitions: list[Json], settings: AgentSettings) -> str:
 
 @asynccontextmanager
 async def _open_hub(search_url: str) -> AsyncIterator[Hub]:
-    """The search server as configs/mirothinker_1.7.yaml has it: one for all tasks."""
+    """Open a hub with one search server for all tasks, as in configs/mirothinker_1.7.yaml."""
     server = {
         "builtin": BUILTIN,
         "share": "hub",
@@ -161,7 +161,7 @@ async def _open_hub(search_url: str) -> AsyncIterator[Hub]:
 
 
 async def _run_plain(setup: LoopSetup) -> Json:
-    """The SDK's client, one kept HTTP client for the search, a semaphore around each agent."""
+    """Run the plain loop: the SDK's client, one HTTP client for the search, a semaphore around each agent."""
     case = setup.case
     objective, queries = setup.writer.fresh(case.shared), _queries(case)
     async with AsyncExitStack() as stack:

@@ -37,7 +37,7 @@ _RUN_S = 600.0
 
 @dataclass(frozen=True)
 class ManagerVariant:
-    """manager: whose ToolManager. hub: whether one runs before; its config may have servers of its own."""
+    """manager: whose ToolManager. hub: the hub that runs before, if any."""
 
     label: str
     manager: str
@@ -158,7 +158,7 @@ def _play(variant: ManagerVariant, services: Services, python: str | None) -> Js
 
 @contextmanager
 def _hub(variant: ManagerVariant, services: Services) -> Iterator[dict[str, str]]:
-    """Give the variables of the agent's environment that say which hub it uses."""
+    """Open the hub, if any. Yield the variables that tell the agent which hub to use."""
     if variant.manager == "mirothinker":
         yield {}
         return

@@ -1,4 +1,4 @@
-"""Stand-ins for what MiroThinker asks over HTTP. Each answers at once, so what a run takes is the agent and its tools.
+"""Stand-ins for MiroThinker's HTTP services. Each answers at once, so a run measures the agent and its tools.
 
 They are its model, Serper, Jina's reader and the model that sums pages up.
 """
@@ -31,7 +31,7 @@ _CALL = """I need turn {turn}.
 
 @dataclass(frozen=True)
 class ScriptedCall:
-    """What the model wants in one turn."""
+    """The call that the model makes in one turn."""
 
     server: str
     tool: str
@@ -39,7 +39,7 @@ class ScriptedCall:
 
 
 def scripted_call(turn: int) -> ScriptedCall:
-    """A search and a page in turns; no two are equal."""
+    """Return a search and a page in turns. No two are equal."""
     if turn % 2 == 0:
         return ScriptedCall(SEARCH, "google_search", {"q": f"fact number {turn}"})
     arguments = {"url": f"https://example.org/{turn}", "info_to_extract": f"fact number {turn}"}

@@ -1,4 +1,4 @@
-"""The blocks of an engine's KV cache: which conversation has them, and which loses them first."""
+"""The blocks of an engine's KV cache: which conversation uses them, and which loses them first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BlockCache:
         return self.total - self.used - sum(self._idle[name] for name in self._pins if name != conversation)
 
     def take(self, blocks: int) -> None:
-        """Raises ValueError if even with all idle blocks there are not so many."""
+        """Take blocks, idle ones if need be. Raises ValueError if there are too few."""
         if blocks > self.total - self.used:
             raise ValueError(f"{blocks} blocks wanted of {self!r}")
         missing = blocks - self.free
@@ -86,7 +86,7 @@ class BlockCache:
         return True
 
     def _evict(self, wanted: int) -> int:
-        """From the end of the conversation that was used longest ago."""
+        """Evict blocks from the end of the least recently used conversation."""
         name = next((name for name in self._idle if name not in self._pins), None)
         if name is None:
             self.yield_pin()

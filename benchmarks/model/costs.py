@@ -35,15 +35,15 @@ class EngineCosts:
         return steps * each + self.context_s * sequences * steps * (steps - 1) / 2
 
     def request_s(self, start: int, tokens: int, budget: int) -> float:
-        """To the first token of a request that is alone."""
+        """Seconds to the first token of a request that runs alone."""
         return self.arrival_s + math.ceil(tokens / budget) * self.step_s + self.chunk_s(start, tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A measurement: `batch` equal requests at once. seconds: from sending them until the last is answered.
+    """A measurement of `batch` equal requests at once. seconds: from sending them to the last answer.
 
-    prefill: tokens of each prompt that had to be computed, cached: those that had not. decode: tokens of each answer.
+    prefill: tokens of each prompt that were computed. cached: the others. decode: tokens of each answer.
     """
 
     prefill: int
@@ -76,7 +76,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """error: mean of the distance between predicted and measured over the measured, of the samples."""
+    """The costs that were found. error: mean relative distance between prediction and sample."""
 
     costs: EngineCosts
     error: float

@@ -43,7 +43,7 @@ class Clock:
 
 @dataclass(slots=True, eq=False)
 class EngineRequest:
-    """One of a conversation. ahead: computes a prompt before its answer is wanted. Times are of the clock.
+    """A request of a conversation. ahead: it computes a prompt before the answer is wanted. Times are the clock's.
 
     reusable: tokens the prompt has in common with the conversation's last request and its answer.
     """
@@ -94,7 +94,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class _Span:
-    """Steps under way. chunks: tokens of prompts in the one step of a prefill; empty: `steps` that only decode."""
+    """Steps that are computed now. chunks: prompt tokens in a step of prefill; if empty, all `steps` only decode."""
 
     began: float
     steps: int
@@ -145,9 +145,9 @@ class Engine:
         done: Callable[[EngineRequest], None] | None = None,
         pin_s: float = 0.0,
     ) -> EngineRequest:
-        """A turn; `done` is called as an event when its last token is there. A prefill-ahead still at work is dropped.
+        """Begin a turn. Its last token is an event that calls `done`. A prefill-ahead that still runs is dropped.
 
-        After a prefill-ahead `reusable` is not used: what that computed is a beginning of this prompt.
+        `reusable` does not count after a prefill-ahead, which computed a beginning of this prompt.
         """
         self._drop_ahead(conversation)
         return self._submit(EngineRequest(conversation, prompt, reusable, decode, done, pin_s, False, self.clock.now))
@@ -287,7 +287,7 @@ class Engine:
         shared = self._shared_blocks
         needed = blocks_of(request.target, self._block) - shared
         while needed + shared * (not self._has_shared) > self.cache.spare(now, request.conversation):
-            # With nothing running no block comes back by itself.
+            # While nothing runs, no block becomes free.
             if self._running or not self.cache.yield_pin():
                 return False
         self._waiting.popleft()
@@ -322,7 +322,7 @@ class Engine:
             request.reusable = request.computed
             self._waiting.appendleft(request)
             self.statistics.preempted += 1
-        # Taken now, or an admitted sequence would get them.
+        # Taken now; otherwise an admitted sequence would get them.
         for request in self._running:
             if request.is_decoding:
                 self._grow(request, 1)
@@ -346,7 +346,7 @@ class Engine:
         request.blocks += more
 
     def _leave(self, request: EngineRequest) -> None:
-        """Its full blocks stay until another sequence needs them."""
+        """End a request. Its full blocks stay until another sequence needs them."""
         self._running.remove(request)
         worth = max(request.computed // self._block - self._shared_blocks, 0)
         self.cache.give(request.conversation, request.blocks, worth)

@@ -20,13 +20,13 @@ from benchmarks.model.engine import Clock, Engine, EngineRequest, Statistics
 from benchmarks.model.traces import TOOLS, TaskTrace, TraceCall, prompts
 
 _THINKING = 0.6
-"""Share of a turn's tokens before its first call begins; the calls share the rest evenly (assumed)."""
+"""The share of a turn's tokens before its first call. The calls share the rest evenly (assumed)."""
 _WORTH_TOKENS = 512
 """A prefill-ahead that saves fewer tokens is not sent."""
 _KNOWN = 0.98
-"""Of what could be reused, the share from which on nothing counts as evicted."""
+"""If this share of the reusable tokens is cached, nothing counts as evicted."""
 _MARGIN_S = 0.2
-"""So long before the expected result a prefill-ahead should be through."""
+"""A prefill-ahead should end this long before the expected result."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RuntimePolicy:
 
 
 START_CPU_S = (0.33, 0.9)
-"""Of a server in Python, measured: importing an SDK is nearly all of it."""
+"""CPU seconds of starting a server in Python, measured. Nearly all of it is the import of an SDK."""
 MIROFLOW = RuntimePolicy("miroflow", start_cpu_s=START_CPU_S, keeps_sessions=False)
 """A new server for each call; calls one after another; keep-5 at each turn."""
 DROP_IN = RuntimePolicy("drop-in", start_cpu_s=START_CPU_S, call_s=0.002)
@@ -70,7 +70,7 @@ TOOLHUB = RuntimePolicy(
 
 @dataclass(frozen=True)
 class Site:
-    """engines: each with so many blocks. cores: of the machine that starts the tool servers of all tasks."""
+    """Engines with `blocks` each, and `cores` of the machine that starts the tool servers of all tasks."""
 
     engines: int = 8
     blocks: int = 16_000
@@ -82,7 +82,7 @@ class Site:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """Seconds, whose sum is wall_s: llm_s is queue_s (until admitted) with prefill_s and decode_s.
+    """Where a task's time goes, in seconds. wall_s is the sum; llm_s is queue_s, prefill_s and decode_s.
 
     tools_s and start_s: waited for after the last token, on the way of the call that ends last. ttft_s: of each turn
     after a wait for tools. cached: of the prompt tokens.
@@ -158,19 +158,19 @@ def play(traces: Sequence[TaskTrace], policy: RuntimePolicy, site: Site | None =
 
 
 def _begin_next(line: deque[Player]) -> None:
-    """Begin the first of an engine's line, whose end begins the next."""
+    """Begin the first task of an engine's queue. Its end begins the next one."""
     if line:
         line.popleft().begin(lambda: _begin_next(line))
 
 
 class Cores:
-    """Cores that start processes, first come first served: a process that starts has one core to itself."""
+    """Cores that start processes, first come, first served. A starting process has a core to itself."""
 
     def __init__(self, count: int) -> None:
         self._free_at = [0.0] * count
 
     def take(self, now: float, cpu_s: float) -> float:
-        """When it has started. To be asked in the order of time."""
+        """Return when the process has started. Call it in the order of time."""
         done = max(heapq.heappop(self._free_at), now) + cpu_s
         heapq.heappush(self._free_at, done)
         return done
@@ -216,7 +216,7 @@ class Player:
             self._open(self._policy.servers)
 
     def _open(self, servers: int) -> None:
-        """One after another; each is gone again when it has told its tools."""
+        """Start servers one after another. Each ends when it has listed its tools."""
         if servers == 0:
             self.ask()
         else:
@@ -291,11 +291,11 @@ class Player:
         self._clock.at(resumed, self.ask)
 
     def _started(self, now: float) -> float:
-        """When a server is there for a call."""
+        """Return when a server is ready for a call."""
         return now if self._policy.keeps_sessions else self._start(now)
 
     def _start(self, now: float) -> float:
-        """When a server that is started now is ready."""
+        """Return when a server that is started now is ready."""
         assert self._policy.start_cpu_s is not None
         return self._cores.take(now, self._pick.uniform(*self._policy.start_cpu_s))
 
@@ -320,7 +320,7 @@ class Player:
             self._engine.warm(self._name, known, reusable=reusable, pin_s=self._policy.pin_s)
 
     def _add(self, **more: float) -> None:
-        """To the report's numbers."""
+        """Add to the report's numbers."""
         self._report = replace(
             self._report, **{name: getattr(self._report, name) + each for name, each in more.items()}
         )

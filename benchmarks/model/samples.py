@@ -28,8 +28,8 @@ from benchmarks.model.costs import Calibration, EngineCosts, Sample, calibrate
 from benchmarks.model.engine import Clock, Engine, EngineRequest
 
 BUDGET = 2048
-"""Tokens of a step: vLLM's max_num_batched_tokens on CPUs, as /server_info of 0.32 says; 8192 on most accelerators."""
-# Ids that every vocabulary has and that are text: special ones are below or far above.
+"""Tokens of a step: vLLM's max_num_batched_tokens on CPUs (/server_info of 0.32). Most accelerators have 8192."""
+# Ids of text in every vocabulary. Special tokens have lower or far higher ids.
 _IDS = range(300, 4000)
 # The longest prefill takes some seconds.
 _PATIENCE_S = 300.0
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a `Sample`: `batch` requests at once, each of cached + prefill tokens, answered with `decode`."""
+    """The shape of a `Sample`: `batch` requests at once, each with cached + prefill tokens and `decode` answered."""
 
     prefill: int
     cached: int
@@ -49,7 +49,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTurn:
-    """prompt: tokens, of which `reusable` were the last turn's. pause_s: after the answer."""
+    """A turn. prompt: tokens, of which the last turn had `reusable`. pause_s: after the answer."""
 
     prompt: int
     reusable: int
@@ -59,10 +59,10 @@ class MeasuredTurn:
 
 @dataclass(frozen=True, slots=True)
 class ConversationMix:
-    """Conversations that begin together. A turn's prompt is the last one's and more.
+    """Conversations that begin together. Each prompt extends the last one.
 
-    first: tokens of the first prompts, grows: of what each turn adds; drawn from these multiples of 128. decode: at
-    least and at most.
+    first: tokens of the first prompts. grows: tokens that a turn adds. Both are drawn from these multiples of 128.
+    decode: the least and the most.
     """
 
     name: str
@@ -89,7 +89,7 @@ class ConversationMix:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """repeats: of each sample, whose median counts, and of each mix."""
+    """What is measured. repeats: of each sample and each mix; the median counts."""
 
     shapes: Sequence[Shape]
     mixes: Sequence[ConversationMix]
@@ -112,7 +112,7 @@ PLAN = SamplingPlan(
         ConversationMix("1 conversation", 1, 4, (3072,), (384, 768), (40, 120)),
     ],
 )
-"""Contexts of up to 8,000 tokens, as far as four at once."""
+"""Contexts of up to 8,000 tokens, and up to four at once."""
 QUICK_PLAN = SamplingPlan(
     [Shape(*each) for each in ((100, 0, 1), (1500, 0, 1), (5000, 0, 1), (300, 0, 1, 3), (200, 2048, 1))]
     + [Shape(*each) for each in ((100, 0, 40), (100, 0, 40, 3), (100, 2048, 30), (100, 2048, 30, 3))],
@@ -124,7 +124,7 @@ QUICK_PLAN = SamplingPlan(
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Seconds of a mix, which the fit has not seen: of the mean request from sending it to its answer."""
+    """A mix that the fit has not seen: mean seconds of a request, predicted and measured."""
 
     name: str
     measured_s: float
@@ -132,13 +132,13 @@ class HeldOut:
 
     @property
     def error(self) -> float:
-        """The distance over the measured."""
+        """The relative distance between prediction and measurement."""
         return abs(self.predicted_s - self.measured_s) / self.measured_s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What `measure_costs` found. budget: what both the fit and the predictions took for the engine's."""
+    """What `measure_costs` found. budget: tokens per step, as the fit and the predictions assume."""
 
     calibration: Calibration
     budget: int
@@ -160,8 +160,8 @@ async def measure_costs(
 ) -> Measured:
     """Calibrate by the plan's samples, and compare the plan's mixes with what the simulator then predicts.
 
-    Samples are what the engine says they were: cached is what its usage says, and the rest prefill. Samples and mixes
-    take turns, so that a machine that is slower for a while is so for both. budget: the engine's tokens per step. The
+    The engine's usage says how many tokens were cached; the rest is prefill. Samples and mixes take turns, so a machine
+    that is slow for a while affects both. budget: the engine's tokens per step. The
     engine must have nothing else to do. Raises RuntimeError if the engine does not say that a beginning sent before was
     cached, or writes fewer tokens than asked for; httpx2.HTTPError if it refuses.
     """
@@ -194,7 +194,7 @@ class _Sampler:
             wanted = max(shape.batch for shape in shapes if shape.cached == cached)
             beginnings[cached] = [_fresh(cached) for _ in range(wanted)]
             for beginning in beginnings[cached] if cached else ():
-                # With one token more: the last one of a prompt is computed each time.
+                # One token more, because the last token of a prompt is always computed.
                 await asker.ask(beginning + _fresh(1), 1)
         return cls(asker, shapes, beginnings)
 
@@ -246,7 +246,7 @@ async def _talk(asker: _Asker, turns: Sequence[MeasuredTurn]) -> list[float]:
 
 
 def predicted_s(mix: ConversationMix, costs: EngineCosts, budget: int) -> float:
-    """Seconds of the mean request of a mix at a modelled engine whose cache holds all of it."""
+    """Predict the mean seconds of a mix's requests at a modelled engine whose cache holds everything."""
     clock, talks = Clock(), mix.talks()
     engine = Engine(
         clock, costs, blocks=sum(blocks_of(talk[-1].prompt + mix.decode[1]) for talk in talks), budget=budget
@@ -289,7 +289,7 @@ class _Asker:
         await self._http.aclose()
 
     async def ask(self, prompt: list[int], decode: int) -> int:
-        """Tokens of the prompt that were cached. The answer has exactly `decode` tokens."""
+        """Send a prompt. Return how many of its tokens were cached. The answer has exactly `decode` tokens."""
         length = {"max_tokens": decode, "min_tokens": decode, "ignore_eos": True}
         body = {"model": self._served.model, "prompt": prompt, "temperature": 0, "stream": False, **length}
         answer = await self._http.post(f"{self._served.url}/completions", json=body)

@@ -17,17 +17,17 @@ from typing import TypeVar
 Key = TypeVar("Key")
 
 ERROR_TOKENS = 60
-"""Of a failed call's text (assumed; the tools cut error texts to 4,000 characters)."""
+"""Tokens of a failed call's text (assumed; the tools cut error texts to 4,000 characters)."""
 OMITTED_TOKENS = 12
-"""Of a result that is no longer shown: a fixed sentence of eight words and the message round it."""
+"""Tokens of an omitted result: a fixed sentence of eight words and its message."""
 FRAME_TOKENS = 8
-"""Of the message round a turn's results (chat templates with role markers; assumed)."""
+"""Tokens of the message around a turn's results (role markers of chat templates; assumed)."""
 LEAST_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A log-normal distribution. sigma: of the logarithm. most: what is above counts as this much."""
+    """A log-normal distribution. sigma: of the logarithm. most: larger values are cut to this."""
 
     median: float
     sigma: float
@@ -35,7 +35,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """Without the cut at `most`."""
+        """The mean without the cut at `most`."""
         return self.median * math.exp(self.sigma**2 / 2)
 
     def draw(self, pick: random.Random) -> float:
@@ -77,12 +77,12 @@ DECODE_TOKENS = Spread(75, 0.7, 4096)
 SYSTEM_TOKENS = 3000
 """Prompt and descriptions of three tool servers (assumed)."""
 TASK_TOKENS = Spread(150, 0.4, 1000)
-"""Of the question (assumed)."""
+"""Tokens of the question (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """seconds: of the tool itself. result_tokens: of what it answers, an error's text if it failed."""
+    """One call. seconds: of the tool alone. result_tokens: of its answer, or of the error's text."""
 
     kind: str
     seconds: float
@@ -92,7 +92,7 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class TraceTurn:
-    """new_tokens: what the prompt has more than the turn before and its answer. decode: tokens of the answer."""
+    """One turn. new_tokens: what the prompt adds to the turn before and its answer. decode: tokens of the answer."""
 
     new_tokens: int
     decode: int
@@ -101,7 +101,7 @@ class TraceTurn:
 
 @dataclass(frozen=True, slots=True)
 class TaskTrace:
-    """The last turn is the answer and calls nothing."""
+    """One task. Its last turn is the answer and calls nothing."""
 
     seed: int
     turns: tuple[TraceTurn, ...]
@@ -111,7 +111,7 @@ class TaskTrace:
         return [call for turn in self.turns for call in turn.calls]
 
     def with_tools(self, factor: float) -> TaskTrace:
-        """The same with so many times the tools' seconds."""
+        """Return the same task with the tools' seconds multiplied by `factor`."""
         turns = [
             replace(turn, calls=tuple(replace(call, seconds=factor * call.seconds) for call in turn.calls))
             for turn in self.turns
@@ -121,23 +121,23 @@ class TaskTrace:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """reusable: how many of its first tokens are those of the prompt before with its answer."""
+    """One prompt. reusable: how many tokens from its start equal the prompt before and its answer."""
 
     tokens: int
     reusable: int
 
 
 def make_task(seed: int, scale: float = 1.0, turns: int | None = None) -> TaskTrace:
-    """One task. scale: about what its context is of a full task's, up to 1.0, for engines that are slow or small.
+    """Make a task. scale: the size of its context, 1.0 being a full task; smaller for slow or small engines.
 
-    The number of turns and the tokens of each shrink with the root of it. The mix of tools, calls per turn, error rates
-    and seconds stay as they are. turns: so many instead.
+    The number of turns and the tokens of a turn shrink with the square root of the scale. The mix of tools, calls per
+    turn, error rates and seconds stay. turns: how many, instead of the drawn number.
     """
     if not 0 < scale <= 1:
         raise ValueError(f"scale must be above 0 and at most 1, not {scale}")
     pick = random.Random(f"task {seed}")
     root = math.sqrt(scale)
-    # Drawn in any case, so that the rest is the same.
+    # Drawn in any case, so that all later draws stay the same.
     drawn = round(TURNS.draw(pick) * root)
     count = max(LEAST_TURNS, turns or drawn)
     new_tokens = _tokens(SYSTEM_TOKENS + TASK_TOKENS.draw(pick), root)
@@ -155,10 +155,10 @@ def make_tasks(tasks: int, seed: int = 0, scale: float = 1.0) -> list[TaskTrace]
 
 
 def prompts(trace: TaskTrace, keep: int = 5, stride: int = 0) -> list[Prompt]:
-    """What the engine is sent at each turn, if only the last `keep` turns' results are shown.
+    """Return the prompt of each turn if only the last `keep` turns' results are shown; -1: all.
 
-    stride: the prompt grows by so many more turns before it is cut back; 0 cuts at every turn. keep -1 shows all.
-    Answers stay, and are taken to be rendered with the tokens that the model wrote.
+    stride: how many more turns the prompt grows before it is cut; 0 cuts it at every turn. Answers stay, with the
+    tokens that the model wrote.
     """
     if keep < -1 or keep == 0 or stride < 0:
         raise ValueError(f"keep must be -1 or at least 1 and stride at least 0, not {keep} and {stride}")
@@ -190,7 +190,7 @@ def longest(found: Sequence[Prompt]) -> int:
 
 
 def _omitted(turns: int, keep: int, stride: int) -> int:
-    """Of so many turns with results; it depends on nothing else, so that the next prompt's cut is known beforehand."""
+    """How many results are omitted. It depends on the number of turns alone, so the next cut is known beforehand."""
     if keep == -1:
         return 0
     step = stride + 1

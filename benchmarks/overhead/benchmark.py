@@ -43,7 +43,7 @@ class OverheadScale:
     in_flight: tuple[int, ...] = (8, 64)
     variants: tuple[Variant, ...] = VARIANTS
     servers: tuple[ServerCommand, ...] = (sdk_echo(), lean_echo())
-    """A table each; the first is what targets are about."""
+    """Each has a table. The targets are about the first."""
 
 
 @dataclass
@@ -56,10 +56,10 @@ class OverheadSamples:
     client_cpu_s: float = 0.0
     hub_cpu_s: float = 0.0
     all_cpu_s: float = 0.0
-    """Of every process, for all_calls."""
+    """CPU seconds of all processes, for `all_calls` calls."""
     all_calls: int = 0
     pss: int = 0
-    """Bytes of every process that is kept between calls."""
+    """PSS in bytes of all processes that live on between calls."""
 
     def add(self, in_flight: int, answer: Json, all_cpu_s: float) -> None:
         self.per_s[in_flight].append(answer["calls"] / answer["seconds"])

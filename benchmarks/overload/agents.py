@@ -23,12 +23,12 @@ from toolhub import CallTimeout, Overloaded
 
 SERVER, TOOL = "slow", "work"
 ATTEMPTS = 5
-# For a refusal that names no pause. A whole second is a short one for something scaled down by a hundred.
+# The pause after a refusal that names none.
 _PAUSE_S = 1.0
-# Of that pause at most so much more, or all refused callers would come back together.
+# At most this share is added to the pause; otherwise all refused callers come back together.
 _JITTER = 0.25
 
-# Of a burst: longer than any window.
+# The deadline of a burst's calls: longer than any window.
 _PATIENCE_S = 600.0
 
 
@@ -57,8 +57,8 @@ class Habits:
 class RunOutcomes:
     """What became of the calls of one run.
 
-    answered: of each task, in its deadline. late: sent, and answered too late or never. expired: still waiting then.
-    refusals: of attempts; given_up: calls that ended with one.
+    answered: per task, within the deadline. late: sent, but answered too late or never. expired: still waiting at the
+    deadline. refusals: of attempts. given_up: calls that ended with a refusal.
     """
 
     answered: list[int]
@@ -73,8 +73,8 @@ class RunOutcomes:
 async def open_agents() -> AsyncIterator[Act]:
     """Answers ``{"address", "run", "tasks", "window_s", "seed", "habits"}`` with a `RunOutcomes`, after window_s.
 
-    With ``"burst": n`` each task asks n times at once instead, and is patient. What is in flight at the end counts for
-    nothing.
+    With ``"burst": n`` each task instead asks n times at once and waits as long as it takes. Calls in flight at the end
+    do not count.
     """
 
     async def act(request: Json) -> Json:
@@ -95,7 +95,7 @@ async def open_agents() -> AsyncIterator[Act]:
 
 
 async def _live(task: Any, number: int, request: Json, tally: RunOutcomes) -> None:
-    """One agent, until it is cancelled."""
+    """Run one agent until it is cancelled."""
     source = random.Random(f"{request['seed']} {request['run']} {number}")
     jitter = random.Random(number)
     habits = Habits(**request["habits"])
@@ -119,7 +119,7 @@ async def _live(task: Any, number: int, request: Json, tally: RunOutcomes) -> No
 async def _insist(
     task: Any, number: int, work_s: float, deadline: float, jitter: random.Random, tally: RunOutcomes
 ) -> None:
-    """Make one call, with what attempts it takes."""
+    """Make one call, with retries."""
     began = anyio.current_time()
     for _ in range(ATTEMPTS):
         left = deadline - anyio.current_time()

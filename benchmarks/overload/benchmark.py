@@ -1,7 +1,7 @@
-"""What does too much cost? Two runs of 60 tasks ask one service that gets slower with everybody who asks it.
+"""What does overload cost? Two runs of 60 tasks call one service that gets slower with each call in flight.
 
-The service takes 0.33 s alone and 6.31 s with 120 at once. How one load is put on it, and what the variants are, is
-`overload_load`'s. Here: the most that is asked for, less of it, other services, and a quiet task beside a loud one.
+The service takes 0.33 s alone and 6.31 s with 120 at once. `load` applies one load to the variants.
+Here: the highest load, lower ones, other services, and a quiet task beside a loud one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.overload.load import (
 )
 from benchmarks.questions import QUESTIONS
 
-# A hand-set limit well below the best of the curve, so that who waits for one place waits a fraction of a call.
+# A limit set by hand, well below the best one, so that a caller waits for a fraction of a call.
 _BINDING = 12
 _QUIET = Habits(think_s=0.2, deadline_s=60.0, deadline_sigma=0.0)
 
@@ -74,7 +74,7 @@ def run(scale: OverloadScale) -> Outcome:
 def _overload(
     workers: WorkersByVariant, scale: OverloadScale, case: OverloadCase, outcome: Outcome
 ) -> dict[str, LoadResult]:
-    """Nothing is warm: a limit is found, or not, within the window. All begin by asking, as a sweep does."""
+    """Measure the highest load on new hubs, which must find their limit within the window."""
     rounds = []
     for number in range(scale.rounds):
         with open_hubs(case) as hubs:
@@ -116,9 +116,9 @@ def _by_load(
     most: Mapping[str, LoadResult],
     outcome: Outcome,
 ) -> None:
-    """The load rises while the hubs stay: a limit knows what the last step taught it, and steps need not be long.
+    """Raise the load step by step on the same hubs. They know the limit of the step before, so steps can be short.
 
-    The last step is the main case, at new hubs: that one still includes finding the limit.
+    The last step is the main case on new hubs, which includes finding the limit.
     """
     found: dict[int, Mapping[str, LoadResult]] = {}
     with open_hubs(main) as hubs:
@@ -158,13 +158,13 @@ def _load_row(variant: str, found: Mapping[str, LoadResult]) -> Json:
 
 
 def _beside(workers: WorkersByVariant, case: OverloadCase, window_s: float) -> dict[str, LoadResult]:
-    """Both at new hubs with new services, at the same time."""
+    """Measure both variants at the same time, on new hubs with new services."""
     with open_hubs(case) as hubs:
         return side_by_side(workers, hubs, case, window_s)
 
 
 def _runs(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
-    """One run with three times the tasks of the other."""
+    """Measure fairness: one run has three times the tasks of the other."""
     many = scale.tasks * 3 // 2
     case = replace(main, name=f"{many} tasks beside {2 * scale.tasks - many}", tasks=(many, 2 * scale.tasks - many))
     found = _beside(workers, case, scale.others_s)
@@ -178,7 +178,7 @@ def _runs(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, o
 
 
 def _variants(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
-    """What is open in the model, each the other way round; and a limit that has to be found for few."""
+    """Measure each open assumption of the service's model the other way round, and a small load."""
     few = scale.tasks // 5
     cases = [
         replace(main, name="calls have 6 s, not 10", habits=replace(main.habits, deadline_s=6.0)),
@@ -199,7 +199,7 @@ def _variants(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCas
 
 
 def _quiet(workers: WorkersByVariant, scale: OverloadScale, main: OverloadCase, outcome: Outcome) -> None:
-    """Same run, two tasks. The quiet one asks for the same in all three rows: only its company differs."""
+    """Measure a quiet task: alone, and beside a noisy one. It makes the same calls in all three rows."""
     bound = server(main, hub_concurrency=_BINDING, concurrency=_BINDING)
     rows = []
     for name, hub, burst in (

@@ -35,7 +35,7 @@ WorkersByVariant = Mapping[str, Sequence[Worker]]
 
 @dataclass(frozen=True)
 class OverloadCase:
-    """One service and those who ask it. tasks: of each run."""
+    """One service and its callers. tasks: of each run."""
 
     name: str
     tasks: tuple[int, int]
@@ -46,7 +46,7 @@ class OverloadCase:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Windows of one variant, window_s in all. tallies: of each window's runs, as `agents.RunOutcomes`."""
+    """The windows of one variant. window_s: of all together. tallies: per window and run, as `agents.RunOutcomes`."""
 
     window_s: float
     tallies: Sequence[Json]
@@ -72,7 +72,7 @@ class LoadResult:
 
     @property
     def refused(self) -> float | None:
-        """Which share of the calls that ended was given up after refusals; None when none ended."""
+        """The share of ended calls that were given up after refusals; None when none ended."""
         ended = len(self.latencies) + sum(map(self.total, ("late", "expired", "given_up")))
         return self.total("given_up") / ended if ended else None
 
@@ -96,7 +96,7 @@ def server(case: OverloadCase, **fields: object) -> Json:
 
 
 def open_hub(variant: str, case: OverloadCase) -> ServedHub:
-    """The same for every number of tasks: a hub does not know how many will come."""
+    """Open a hub. Its config does not depend on the number of tasks."""
     if variant == OPEN:
         servers = {SERVER: server(case, concurrency=ENOUGH)}
         return ServedHub(servers, concurrency=ENOUGH, task_concurrency=ENOUGH, queue=ENOUGH)
@@ -105,7 +105,7 @@ def open_hub(variant: str, case: OverloadCase) -> ServedHub:
 
 @contextmanager
 def open_workers() -> Iterator[WorkersByVariant]:
-    """A process for each run of each variant."""
+    """Open a process for each run of each variant."""
     with ExitStack() as stack:
         yield {
             variant: [stack.enter_context(Worker("benchmarks.overload.agents:open_agents", {})) for _ in RUNS]
@@ -115,7 +115,7 @@ def open_workers() -> Iterator[WorkersByVariant]:
 
 @contextmanager
 def open_hubs(case: OverloadCase) -> Iterator[Mapping[str, ServedHub]]:
-    """A new hub with a new service for each variant; one that gets no requests costs nothing."""
+    """Open a new hub with a new service for each variant."""
     with ExitStack() as stack:
         yield {variant: stack.enter_context(open_hub(variant, case)) for variant in VARIANTS}
 
@@ -123,7 +123,7 @@ def open_hubs(case: OverloadCase) -> Iterator[Mapping[str, ServedHub]]:
 def in_turns(
     workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: OverloadCase, window_s: float, seed: int = 0
 ) -> dict[str, LoadResult]:
-    """One variant after the other. seed: of the agents' habits, the same for both."""
+    """Measure one variant after the other. seed: of the agents' habits, the same for both."""
     return {
         variant: LoadResult(window_s, ask(_requests(workers[variant], hubs[variant], case, window_s, seed)))
         for variant in VARIANTS
@@ -144,7 +144,7 @@ def pooled(rounds: Sequence[Mapping[str, LoadResult]]) -> dict[str, LoadResult]:
 def side_by_side(
     workers: WorkersByVariant, hubs: Mapping[str, ServedHub], case: OverloadCase, window_s: float
 ) -> dict[str, LoadResult]:
-    """Both at the same time, in half the time. The service waits rather than works, so they hardly feel each other."""
+    """Measure both variants at once. The service sleeps instead of working, so they barely disturb each other."""
     tallies = ask(
         [request for variant in VARIANTS for request in _requests(workers[variant], hubs[variant], case, window_s)]
     )
@@ -166,7 +166,7 @@ def _requests(
 
 
 def ask(requests: Sequence[tuple[Worker, Json]]) -> list[Json]:
-    """Each worker its request, all at the same time."""
+    """Send each worker its request, all at the same time."""
     with ThreadPoolExecutor(len(requests)) as threads:
         asked = [
             threads.submit(worker.ask, request, within=request["window_s"] + _ASK_S) for worker, request in requests

@@ -24,11 +24,11 @@ from benchmarks.common.server_commands import ServerCommand, fixture_echo, sdk_e
 from benchmarks.questions import QUESTIONS
 from toolhub import Hub, HubTask, SessionLost
 
-# Far longer than a round: a caller that gets an error gets it because of the kill.
+# Far longer than a round, so that every error of a caller comes from the kill.
 _LEDGER_DELAY_S = 120
 # Every wait of a round; a server of the SDK starts in half a second on a quiet machine.
 _ROUND_S = 60.0
-# Deaths are to be isolated ones: no pause between starts that would grow with the rounds.
+# Each death counts as the first one, so that no backoff grows with the rounds.
 _ISOLATED_DEATHS = {"max_deaths": 1_000_000, "backoff_s": 0, "max_backoff_s": 0}
 _TITLES = {"echo": "A server on the standard library alone", "sdk": "A server written with the SDK"}
 _SHORT = {"echo": "lean server", "sdk": "SDK server"}

@@ -20,7 +20,7 @@ from benchmarks.report.pages import newest_results, verdict
 
 # Chosen so that their quick runs take less than five minutes together, and have ratios that full runs have, too.
 FAST = ("overhead", "throughput", "init", "idle")
-# Of a result that does not say how far its rounds are apart.
+# The noise of a result that does not tell how far apart its rounds are.
 DEFAULT_NOISE = 0.25
 # Rounds may agree by chance, above all when there are three.
 LEAST_NOISE = 0.1
@@ -34,7 +34,7 @@ _MEASURES = re.compile(r"(?<!\w)(s|ms|µs|MiB|MB|KiB|GiB|%)(?!\w)|/s\b|÷|×|tim
 
 @dataclass(frozen=True)
 class Ratio:
-    """One number that is compared. noise: relative, 0.1 for 10 %. target: None for a cell of a table."""
+    """A number that is compared. noise: relative, 0.1 for 10 %. target: None for a cell of a table."""
 
     name: str
     value: float
@@ -45,7 +45,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Moved:
-    """old: committed. new: measured now. noise: what both together may differ by, relative."""
+    """A ratio that changed. old: committed. new: measured now. noise: how much both may differ, relative."""
 
     old: Ratio
     new: Ratio
@@ -67,7 +67,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """compared: ratios in both results. alone: in one only."""
+    """compared: the number of ratios in both results. alone: in one only."""
 
     question: str
     compared: int
@@ -150,12 +150,12 @@ def _of_tables(result: Json) -> Iterator[Ratio]:
 
 
 def _of_row(table: Json, row: Json) -> Iterator[Ratio]:
-    """Ratios with the name of their column."""
+    """Return the row's ratios with the names of their columns."""
     comparing = [column for column in table["columns"][1:] if _COMPARES.search(column["label"])]
     for column in comparing:
         value = row.get(column["key"])
         unit = "%" if "%" in column["label"] else ""
-        # What everything else is divided by is 1 in every run, or 100 %.
+        # The base of a comparison is 1 (or 100 %) in every run.
         if value is not None and value != (100 if unit else 1):
             yield Ratio(column["label"], value, unit, DEFAULT_NOISE)
     first = table["rows"][0]
@@ -178,7 +178,7 @@ def _first_measure(table: Json) -> list[str]:
 
 
 def own_noise(raw: Any) -> float:
-    """How far apart the rounds are, relative to their median: half of what lies between the 10th and 90th percentile.
+    """How far apart the rounds are: half the distance from the 10th to the 90th percentile, divided by the median.
 
     The median over all series of rounds in `raw`, which are the lists of three or more numbers under keys that end in
     `_by_round`. At least LEAST_NOISE; DEFAULT_NOISE where there are none.
@@ -200,7 +200,7 @@ def _rounds(raw: Any, *, is_series: bool = False) -> Iterator[list[float]]:
 
 
 def _below(raw: Any, label: str) -> Json:
-    """What stands under this key, with the keys that lead there: what was found of one row."""
+    """Return everything under this key, with the keys that lead to it: the raw data of one row."""
     if not isinstance(raw, Mapping):
         return {}
     deeper = {key: found for key, value in raw.items() if key != label and (found := _below(value, label))}

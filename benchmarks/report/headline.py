@@ -40,7 +40,7 @@ class HeadlineRow:
 
     @property
     def is_worse(self) -> bool:
-        """As it is shown: less than half a percent is no difference."""
+        """Whether ours is shown as worse. Less than half a percent is no difference."""
         return round(self.gain, 2) < 1
 
 
@@ -69,7 +69,7 @@ def find(claim: Claim, results: Mapping[str, Json]) -> HeadlineRow | None:
 
 
 def _value(table: Json, cell: Cell) -> tuple[str, float] | None:
-    """The label and the number; what is not above zero has no ratio."""
+    """Return the label and the number; None for the number if it is not above zero."""
     for row in table["rows"]:
         label = str(row.get(table["columns"][0]["key"])).replace("`", "")
         value = row.get(cell.key)
@@ -119,7 +119,7 @@ def _loses(rows: Sequence[HeadlineRow], results: Mapping[str, Json]) -> str:
 
 
 def summary(results: Mapping[str, Json]) -> str:
-    """Every comparison, then what was lost and every target that was missed."""
+    """List every comparison, then those that toolhub loses and every target that was missed."""
     rows = _rows(results)
     measured, modelled = ([row for row in rows if row.claim.is_modelled is kind] for kind in (False, True))
     lines: list[str] = []
@@ -173,7 +173,7 @@ def _comparison(rows: Sequence[HeadlineRow]) -> Iterator[str]:
 
 
 def _measured(rows: Sequence[HeadlineRow]) -> str:
-    """Where and when."""
+    """Where and when it was measured."""
     results = [row.result for row in rows]
     places = {
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB"

@@ -18,7 +18,7 @@ from benchmarks.report.claims import CLAIMS
 from benchmarks.report.headline import HeadlineRow, find
 from benchmarks.report.pages import quantity
 
-# Ours in one strong blue and all others in grey: readers who do not see colours, and printers, tell them apart.
+# Ours is strong blue and all others are grey, so that they differ without colours, too.
 _OURS, _OTHERS, _FAINT = "#0072B2", "#9A9A9A", "#666666"
 # From ColorBrewer's PuOr: purple for what the model takes, orange for what the tools take.
 _PARTS = {
@@ -29,14 +29,14 @@ _PARTS = {
     "start_s": ("starting tools", "#B35806"),
 }
 _LEAST_GAIN = 1.1
-"""What is less better than this is not worth a picture."""
+"""A smaller gain gets no picture."""
 _STYLE = {"font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False}
 _WIDTH_IN, _DPI = 8.0, 150
 
 
 @dataclass(frozen=True)
 class ChartBar:
-    """parts: seconds of its parts by their key, for a stacked bar."""
+    """One bar. parts: seconds by key, for a stacked bar."""
 
     label: str
     value: float
@@ -46,7 +46,7 @@ class ChartBar:
 
 @dataclass(frozen=True)
 class Chart:
-    """statement: the title. about: what was measured. unit: of the bars' values."""
+    """One picture. statement: the title. about: what was measured. unit: of the bars' values."""
 
     statement: str
     about: str
@@ -74,7 +74,7 @@ def chart(result: Json) -> Chart | None:
 
 
 def _bars(row: HeadlineRow) -> list[ChartBar]:
-    """The worst first."""
+    """Return the bars, the worst first."""
     claim = row.claim
     if not claim.rows:
         label = "toolhub" if claim.today.who else row.ours_label
@@ -91,7 +91,7 @@ def _bars(row: HeadlineRow) -> list[ChartBar]:
 
 
 def foot(result: Json) -> str:
-    """When, where and how good, shorter than in the page."""
+    """Return when and where it was measured, and with what result, shorter than on the page."""
     machine, noise, git = result["machine"], result["noise"], result["git"]
     parts = [
         f"{result['command']}, {result['date'][:10]}",

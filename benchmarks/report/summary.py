@@ -1,4 +1,4 @@
-"""What became of the questions of one run, and how that is said at its end."""
+"""The results of one run of benchmarks, and the lines printed at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 @dataclass
 class Summary:
-    """What became of the questions of one run. left_out and failed: why, by name."""
+    """The results of one run. left_out and failed: the reason by name."""
 
     began: float = field(default_factory=time.monotonic)
     answered: dict[str, Json] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Summary:
     is_interrupted: bool = False
 
     def exit_code(self) -> int:
-        """What is left out is a failure only where nothing else was asked."""
+        """Return the exit status. A question that was left out is a failure only if it was the only one."""
         if self.is_interrupted:
             return INTERRUPTED
         return int(bool(self.failed) or bool(self.left_out) and not self.answered)
 
     def lines(self, asked: int, page: Path | None) -> Iterator[str]:
-        """asked: how many questions. page: where what was answered is shown."""
+        """Return the last lines of a run. asked: how many questions. page: shows the results."""
         wall = duration(time.monotonic() - self.began)
         yield f"{'Interrupted: ' * self.is_interrupted}{len(self.answered)} of {asked} questions answered in {wall}."
         yield from (f"Left out: {name} ({why})." for name, why in self.left_out.items())

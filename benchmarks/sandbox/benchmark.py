@@ -47,7 +47,7 @@ class SandboxScale:
     asked: int = 60
     warm_up_s: float = 3.0
     pauses_s: tuple[float, ...] = (0.0, 0.1)
-    """A storm each: how long those that are there wait between calls."""
+    """One storm for each: how long existing sandboxes wait between calls."""
     data: bool = importlib.util.find_spec("pandas") is not None and importlib.util.find_spec("matplotlib") is not None
     ipykernel: bool = ipykernel.is_installed()
 
@@ -174,7 +174,7 @@ def _p50(times: Times, variant: str) -> float | None:
 
 
 def _per_gib(found: Json) -> float | None:
-    """How many fit, by the larger of the two figures: others may have given back memory meanwhile."""
+    """Return how many fit, by the larger of the two figures: other programs may have freed memory meanwhile."""
     each = max(found["available_bytes"], found["pss_bytes"] or 0.0)
     return GIB / each if each > 0 else None
 

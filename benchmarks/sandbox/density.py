@@ -27,7 +27,7 @@ _USE = "len(str(list(range(1000))))"
 
 @dataclass
 class Storm:
-    """Milliseconds: calls of those that were there, before the storm and during it; first results of the new ones."""
+    """Milliseconds: calls in existing sandboxes, before and during the storm; first results of new sandboxes."""
 
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Storm:
 async def measure_memory(profile: str, count: int, left: Orphans) -> Json:
     """Return bytes per live, used sandbox: what the machine lost (all of it), and PSS (pages of processes only)."""
     async with open_scope(profile, 0) as (_, scope):
-        await _use(scope, 1)  # the zygote, and what the first one makes this process load
+        await _use(scope, 1)  # starts the zygote, and loads modules into this process
         available, pss = _available_bytes(), _pss_below()
         await _use(scope, count)
         result = {
@@ -57,7 +57,7 @@ async def measure_memory(profile: str, count: int, left: Orphans) -> Json:
 
 async def measure_kernels(count: int) -> Json:
     async with ipykernel.open_kernel():
-        pass  # the first one makes this process load modules
+        pass  # the first sandbox loads modules into this process
     available = _available_bytes()
     async with anyio.create_task_group() as tasks:
         running: list[ipykernel.Kernel] = []
@@ -98,7 +98,7 @@ def _pss_below() -> list[int]:
 
 
 def _per(before: list[int], after: list[int], count: int) -> float | None:
-    """What each added; None where the kernel does not show every process's pages (to anyone but root)."""
+    """Return what each added; None if the kernel does not show all processes' pages (only root sees them)."""
     return (sum(after) - sum(before)) / count if all(after) else None
 
 
@@ -127,7 +127,7 @@ async def measure_storm(there: int, asked: int, warm_up_s: float, think_s: float
 
 
 async def _run_on(sandbox: Sandbox, think_s: float, phase: float, storm: Storm) -> None:
-    """Call until the storm is over; a call that it met, at its begin or end, is one during it."""
+    """Call until the storm is over. A call that overlaps the storm counts as one during it."""
     await anyio.sleep(think_s * phase)  # not in step with the others
     while not storm.is_over:
         began = time.perf_counter()

@@ -1,7 +1,4 @@
-"""What sandboxes leave behind:
-
-orphan processes, of which there should be none, and CPU time that no parent is told of.
-"""
+"""What sandboxes leave behind: orphan processes, of which there should be none, and CPU time that no parent counts."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _AGENT = "sbx-agent"
 
 @dataclass
 class Orphans:
-    """`look()` before sandboxes end: what it saw is looked for at the end."""
+    """Counts orphans. Call `look()` before sandboxes end; at the end it looks for the same processes."""
 
     seen: set[psutil.Process] = field(default_factory=set)
     count: int = 0
@@ -36,7 +33,7 @@ class Orphans:
 
 @contextmanager
 def watch_orphans() -> Iterator[Orphans]:
-    """Count what is left of all that was started inside."""
+    """Count the processes that are left of those started inside."""
     before = set(tree(os.getpid()))
     left = Orphans()
     yield left
@@ -52,7 +49,7 @@ def _is_agent(process: psutil.Process) -> bool:
 
 
 def _cpu_s(process: psutil.Process, agents: set[int]) -> float:
-    """Of a child of an agent; the agents themselves are waited for."""
+    """Return the CPU time of a child of an agent; the agents themselves are waited for."""
     try:
         if process.ppid() not in agents:
             return 0.0

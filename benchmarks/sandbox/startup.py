@@ -21,7 +21,7 @@ from toolhub import Hub
 from toolhub.config import SandboxSettings
 
 POOL = 4
-# More than any question here asks for; the limits are not what is measured.
+# More than any benchmark here needs: these limits are not what is measured.
 MANY = 1000
 # A machine under load refills slowly; far longer than that.
 _REFILL_S = 60.0
@@ -31,7 +31,7 @@ Times = dict[str, list[float]]
 
 @dataclass
 class StartupTimes:
-    """Milliseconds: until the first result and until the end, by variant; then of each call, by kind."""
+    """Milliseconds to the first result and to the end, by variant, and of each call, by kind."""
 
     first: Times = field(default_factory=lambda: defaultdict(list))
     end: Times = field(default_factory=lambda: defaultdict(list))
@@ -49,7 +49,7 @@ class StartupRounds:
 
 
 def settings(profile: str, pool: int) -> SandboxSettings:
-    """One profile, as it comes but for the pool, and no limits that a benchmark meets."""
+    """Return settings with one profile, this pool size and limits that no benchmark reaches."""
     plain = SandboxSettings().profiles[profile].model_dump(exclude_unset=True)
     profiles = {profile: plain | {"pool": pool}}
     return SandboxSettings.model_validate(

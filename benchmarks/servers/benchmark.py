@@ -37,7 +37,7 @@ _BROWSERS = {
 
 @dataclass(frozen=True)
 class ServersScale:
-    """tasks: of the hub, and spawned: of the processes, where memory allows. browsing: tasks with a page each."""
+    """tasks: with the hub. spawned: with processes, if memory allows. browsing: tasks with a page each."""
 
     searches: int
     search_rounds: int
@@ -61,7 +61,7 @@ class ServersResults:
     has_tls: bool
 
     def median(self, part: str, variant: str, key: str) -> float | None:
-        """Of the rounds; a list counts by its sum."""
+        """The median of the rounds. A list counts by its sum."""
         rounds = getattr(self, part).get(variant, [])
         return median([sum(r[key]) if isinstance(r[key], list) else r[key] for r in rounds]) if rounds else None
 

@@ -27,12 +27,12 @@ VARIANTS = ("shared", "one_driver", "own")
 TITLE = "An article"
 # Starting five of them at once on two busy cores.
 _START_S = 120.0
-# When the page is there Chromium is still at work; a second later its size is within 1 % of that after six seconds.
+# Chromium works on after the page has come. A second later its size is within 1 % of that after six seconds.
 SETTLE_S = 1.0
 
 
 def missing() -> str | None:
-    """Return what there is none of here, with the way to get it; None where a browser can run."""
+    """Return what is missing here and how to get it; None if a browser can run."""
     from toolhub_servers.browser import create_server
 
     try:
@@ -46,14 +46,14 @@ def missing() -> str | None:
 
 
 Browse = Callable[[int], Awaitable[str]]
-"""Opens the page for each of so many tasks; gives Chromium's version if it knows."""
+"""Opens the page for so many tasks. Returns Chromium's version, if known."""
 
 
 @asynccontextmanager
 async def open_pages(variant: str, host: str) -> AsyncIterator[Act]:
     """Answers ``{"tasks": n}`` with ``{"seconds", "version"}`` once every task has the page. A worker role.
 
-    host: with the port, of an endpoint whose every page is the one.
+    host: host and port of an endpoint that answers every path with the page.
     """
     async with _VARIANTS[variant](host) as browse:
 
@@ -69,7 +69,7 @@ async def open_pages(variant: str, host: str) -> AsyncIterator[Act]:
 
 @asynccontextmanager
 async def _shared(host: str) -> AsyncIterator[Browse]:
-    """The builtin server, a session per task."""
+    """Use the builtin server, with a session per task."""
     options = {"allow_private": [host], "snapshots": "none"}
     server = {"builtin": "browser", "options": options}
     with tempfile.TemporaryDirectory() as state:
@@ -149,7 +149,7 @@ _VARIANTS: dict[str, Callable[[str], AbstractAsyncContextManager[Browse]]] = {
 
 
 def measure_browsers(tasks: int, rounds: int, *, settle_s: float = SETTLE_S) -> tuple[dict[str, list[Json]], float]:
-    """Return what each round of each variant came to, and the CPU seconds of processes that were not waited for.
+    """Return the results of each round and variant, and the CPU seconds of processes that were not waited for.
 
     A round has seconds, processes, left_behind, and bytes: PSS of everything that came with the first page.
     """

@@ -1,4 +1,4 @@
-"""What connections cost one task that searches hundreds of times: kept by the hub, or a new client for every call."""
+"""What connections cost a task with hundreds of searches: the hub keeps them, or every call has a new client."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.common.subprocess_worker import Worker
 from benchmarks.common.worker_main import Act
 from toolhub import Hub
 
-# What a handshake with a server some 10 ms away costs: two round trips.
+# The cost of a handshake with a server 10 ms away: two round trips.
 HANDSHAKE_S = 0.02
 SERVER = "search_and_scrape_webpage"
 VARIANTS = ("hub", "kept", "each")
 _KEY = "none is needed here"
-# Of one variant in one round; a search takes some 50 ms where each has a client of its own.
+# For one variant in one round. A search takes some 50 ms if each has a client of its own.
 _PATIENCE_S = 300.0
 
 Search = Callable[[str], Awaitable[None]]
@@ -54,7 +54,7 @@ async def open_searcher(variant: str, url: str, certificate: str | None) -> Asyn
 
 
 def _trust(certificate: str | None, *, trust_env: bool = False) -> ssl.SSLContext:
-    """Takes the place of `httpx2.create_ssl_context`."""
+    """Replaces `httpx2.create_ssl_context`."""
     context = _trust_of_system(trust_env=trust_env)
     if certificate is not None:
         context.load_verify_locations(certificate)
@@ -66,7 +66,7 @@ Trust = Callable[[], ssl.SSLContext]
 
 @asynccontextmanager
 async def _through_hub(url: str, trust: Trust) -> AsyncIterator[Search]:
-    """The builtin server of a task, with the options that it comes with."""
+    """Search through the builtin server of a task, with default options."""
     server = {
         "builtin": SERVER,
         "options": {"serper": {"api_key": _KEY, "base_url": url}},
@@ -84,14 +84,14 @@ async def _through_hub(url: str, trust: Trust) -> AsyncIterator[Search]:
 
 @asynccontextmanager
 async def _with_one_client(url: str, trust: Trust) -> AsyncIterator[Search]:
-    """One client for all calls, and nothing else: no server, no hub."""
+    """Search with one client for all calls, without a server or a hub."""
     async with httpx2.AsyncClient(verify=trust()) as client:
         yield partial(_ask, client, url)
 
 
 @asynccontextmanager
 async def _with_a_client_each(url: str, trust: Trust) -> AsyncIterator[Search]:
-    """As MiroFlow's server does it, without that server."""
+    """Search with a new client for each call, as MiroFlow's server does."""
 
     async def search(query: str) -> None:
         async with httpx2.AsyncClient(verify=trust()) as client:
@@ -118,7 +118,7 @@ _OPENERS = {"hub": _through_hub, "kept": _with_one_client, "each": _with_a_clien
 
 
 def measure_searches(searches: int, rounds: int) -> tuple[dict[str, list[Json]], bool]:
-    """Return what each round of each variant came to, and whether its connections had TLS.
+    """Return the results of each round and variant, and whether connections had TLS.
 
     A round has wall_s and cpu_s of the client, connections and setup_s (of each) of the endpoint.
     """
@@ -135,7 +135,7 @@ def measure_searches(searches: int, rounds: int) -> tuple[dict[str, list[Json]],
             }
             try:
                 for number, variant in interleaved(VARIANTS, rounds):
-                    # The warm-up need not be long; what it searches for is not asked for again.
+                    # The warm-up is short. Its queries are not used again.
                     request = {"searches": searches if number else 2, "topic": f"round {number} {variant}"}
                     told = workers[variant].ask(request, within=_PATIENCE_S)
                     noted = endpoint.ask({})

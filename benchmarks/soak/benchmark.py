@@ -1,9 +1,9 @@
-"""Does a hub survive everything at once? See the package's text.
+"""Does a hub survive everything at once? See `benchmarks/soak/__init__.py`.
 
     toolhub bench soak [--calls N] [--minutes M] [--seed S]
 
-Ends after so many calls or minutes, whichever is first. Ctrl-C ends it in order and keeps what there is; the same
-command then goes on from there, with the faults that come next.
+It ends after so many calls or minutes, whichever is first. Ctrl-C ends it in order and keeps its state. The same
+command then continues with the next faults.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.soak.ledger import CallCounts, Ledger
 from toolhub.config.models import HubSettings
 
 _SOCKET_PROCESSES = 2
-# Of the tasks; a call over /mcp costs its client and the hub several times as much.
+# A share of the tasks: a call over /mcp costs the client and the hub several times as much.
 _MCP_SHARE = 1 / 30
 _SAMPLE_S, _PROGRESS_S, _LOOK_S = 2.0, 5.0, 0.25
 _FIRST_FAULT_S = 2.0
@@ -60,12 +60,12 @@ class SoakScale:
     state: Path | None = None
     kinds: frozenset[str] = frozenset(KINDS)
     pause_s: tuple[float, float] = (0.5, 4.0)
-    """Between the end of one fault and the next; some fall together with what is left of the one before."""
+    """Between the end of one fault and the next. Some faults occur while the hub recovers from the last one."""
 
 
 @dataclass
 class SoakSample:
-    """life: which start of the hub. calls: of this life."""
+    """One look at the hub. life: how often it has started. calls: since that start."""
 
     at_s: float
     life: int
@@ -76,11 +76,11 @@ class SoakSample:
 
 @dataclass
 class SoakFindings:
-    """All that a run has found, and a later one may go on from."""
+    """The results of a run. A later run may continue from them."""
 
     seed: int
     revisions: list[str] = field(default_factory=list)
-    """Of each part."""
+    """One for each part."""
     counts: CallCounts = field(default_factory=CallCounts)
     faults: list[Json] = field(default_factory=list)
     samples: list[SoakSample] = field(default_factory=list)
@@ -90,7 +90,7 @@ class SoakFindings:
     lives: int = 0
     parts: int = 0
     dealt: int = 0
-    """How many faults the seed has chosen so far, with those that found nothing to strike."""
+    """How many faults the seed has chosen so far, with those that found no target."""
 
     def to_json(self) -> Json:
         samples = [asdict(sample) for sample in self.samples]
@@ -147,7 +147,7 @@ def _keep(scale: SoakScale, found: SoakFindings) -> None:
 
 
 class _Part:
-    """From the start of a hub to its end, or to Ctrl-C."""
+    """One part of a run: from the start of a hub to its end, or to Ctrl-C."""
 
     def __init__(self, scale: SoakScale, found: SoakFindings, folder: Path) -> None:
         self._scale = scale

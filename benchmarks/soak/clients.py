@@ -1,4 +1,4 @@
-"""Clients that do what clients should not.
+"""Clients that misbehave.
 
     python -m benchmarks.soak.clients vanish|fork ADDRESS KEY
 

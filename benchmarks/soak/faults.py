@@ -1,6 +1,6 @@
-"""What goes wrong: one function per kind of fault. Each strikes something that the load is using.
+"""One function per kind of fault. Each harms something that the load uses.
 
-A fault says what it did, and whose next call shows that all is well again: a server of a task of the load, or a new
+A fault returns what it did, and which call shows that the hub has recovered: of a task of the load, or of a new
 task. Faults that last (a stopped process, a full disk) last `HELD_S`. Times to recover count from the end of the fault
 where the hub has to wait for it, such as SIGCONT; otherwise from its beginning.
 """
@@ -35,7 +35,7 @@ from benchmarks.soak.leftovers import fault_cgroup, own_cgroup
 from benchmarks.soak.upstream import PAGE
 
 HELD_S = 2.0
-# After that long without an answer a fault counts as one that the hub did not recover from.
+# Without an answer for this long, the hub has not recovered from the fault.
 RECOVERED_WITHIN_S = 120.0
 # On a machine that is busy with others, a new session over HTTP and its first call take 15 s.
 _PROBE_S, _PROBE_TIMEOUT_S = 0.05, 60.0
@@ -49,7 +49,7 @@ _SILENT_CONNECTIONS, _HEADER_BYTES = 200, 1 << 20
 
 @dataclass(frozen=True)
 class Struck:
-    """what: for people. task: of the load, empty for a new one. since: when the time to recover begins."""
+    """What a fault did. what: for people. task: of the load, "" for a new one. since: when the recovery begins."""
 
     what: str
     server: str = "exec"
@@ -63,7 +63,7 @@ class NothingToStrike(Exception):
 
 @dataclass
 class FaultTargets:
-    """What faults may use."""
+    """What faults can harm, and the means to do it."""
 
     hub: SoakHub
     upstream: Worker
@@ -137,7 +137,7 @@ def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 async def _stop(pid: int) -> None:
-    """SIGSTOP, and SIGCONT after a while."""
+    """Send SIGSTOP, and SIGCONT after a while."""
     _kill(pid, signal.SIGSTOP)
     try:
         await anyio.sleep(HELD_S)
@@ -437,7 +437,7 @@ def _upstream(how: str) -> Fault:
 
 @asynccontextmanager
 async def _client(targets: FaultTargets, what: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """A client in a process of its own, which has said that it is ready."""
+    """Run a client in a process of its own, and wait until it is ready."""
     address = f"unix://{targets.hub.socket}"
     process = subprocess.Popen([*_CLIENT, what, address, targets.key()], cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -552,14 +552,14 @@ KINDS: dict[str, Fault] = {
     "headers without end": _headers_without_end,
     "silent connections": _silent_connections,
 }
-# They begin a new life of the hub, in which growth must be measured anew.
+# These faults restart the hub; its growth is then measured anew.
 ENDS_THE_HUB = frozenset({"hub killed", "hub restarted"})
-# So many faults strike before, while the load gets going.
+# How many faults come before them, while the load begins.
 _BEFORE_THE_HUB_ENDS = 5
 
 
 def deck(seed: int, *, start: int = 0) -> Iterator[str]:
-    """Kinds in an order that the seed decides: each once before any comes again. start: how many were dealt before.
+    """Yield kinds in the seed's order: each once before any comes again. start: how many came before.
 
     The first round ends the hub early, because later the hub is to have one long life.
     """
@@ -578,7 +578,7 @@ def deck(seed: int, *, start: int = 0) -> Iterator[str]:
 
 
 async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: str, page: str = "") -> bool | None:
-    """Make one call; whether it was answered, None when the task has ended by itself.
+    """Make one call. Return whether it was answered; None if the task has ended by itself.
 
     task: empty for a new one. page: the address that a browser opens.
     """
@@ -609,7 +609,7 @@ async def answered_by(client: httpx2.AsyncClient, key: str, server: str, task: s
 
 
 async def strike(targets: FaultTargets, kind: str) -> Json:
-    """Let one fault happen, and wait until the next call of whom it struck is answered."""
+    """Cause one fault. Wait until the next call to its target is answered."""
     began = time.monotonic()
     entry: Json = {"kind": kind, "what": "", "recovered_ms": None, "problem": ""}
     try:

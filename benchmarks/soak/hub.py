@@ -1,6 +1,6 @@
-"""The hub under test: a process that can be killed and started again at the same addresses, and what it leaves behind.
+"""The hub under test: a process that can be killed and restarted at the same addresses, and its leftovers.
 
-Run as a program it is `toolhub` with a wall clock that can be set: `time.time` adds what stands in a file.
+As a program it is `toolhub` with a wall clock that can be set: `time.time` adds the number in a file.
 
     python -m benchmarks.soak.hub CLOCK serve --config ...
 """
@@ -32,7 +32,7 @@ from benchmarks.common.subprocess_worker import WorkerFailed
 from benchmarks.soak import leftovers
 
 _TOOLS = Path(__file__).with_name("tools.py")
-# Deaths are the subject here: a server is not given up for them, so that each one is followed by a start.
+# Deaths are the subject here, so no server is given up: each death is followed by a start.
 _RESTART = {"max_deaths": 1_000_000, "backoff_s": 0.05, "max_backoff_s": 1}
 _READ_ONLY = {"policy": {"look": {"read_only": True}}}
 
@@ -77,7 +77,7 @@ def _browser(upstream_port: int) -> dict[str, Json]:
 
 
 SECTIONS: dict[str, Json] = {
-    # A client that vanishes is noticed by its lease.
+    # The hub notices by the lease that a client has vanished.
     "limits": {"concurrency": 512, "task_lease_s": 120, "max_tasks": 2000},
     "sandbox": {"profiles": {"bare": {"pool": 4, "memory_bytes": 256 << 20}}},
 }
@@ -95,7 +95,7 @@ _LAST_WORDS = 1000
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a hub holds, or what is left of it. cgroups and mounts: those of the soak's faults too."""
+    """What a hub holds, or leaves behind. cgroups, mounts: with those of the faults."""
 
     processes: int = 0
     descriptors: int = 0
@@ -194,7 +194,7 @@ class SoakHub:
         return (self.folder / "hub.log").read_text(errors="replace")[-_LAST_WORDS:]
 
     def set_clock(self, seconds: float) -> None:
-        """How far the hub's wall clock is from the machine's."""
+        """Set the hub's wall clock to the machine's plus `seconds`."""
         with self._clock.open("r+b") as file:
             file.write(_CLOCK.pack(seconds))
 
@@ -212,7 +212,7 @@ class SoakHub:
         self.orphans += _outliving(below)
 
     def continue_stopped(self) -> None:
-        """SIGCONT to all of it: a fault that was cut short may have left something stopped."""
+        """Send SIGCONT to all its processes: a fault that was cut short may have left one stopped."""
         for process in tree(self.pid):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
@@ -225,7 +225,7 @@ class SoakHub:
         leftovers.remove_cgroups(os.getpid())
 
     def inventory(self) -> Inventory:
-        """What it holds now; after its end, what is left."""
+        """Return what the hub holds now; after its end, what is left."""
         names = _descriptors(self.pid) if self.is_up else []
         left = leftovers.find(os.getpid())
         return Inventory(

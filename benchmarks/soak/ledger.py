@@ -1,4 +1,4 @@
-"""What was asked, what was executed, what callers were told; and the rules that must hold between the three.
+"""What was called, what was executed and what callers were told, and the rules that must hold between them.
 
 Every call has a key of its own, such as `2-1047`: the load process and the number of the call. A tool appends the key
 to one file before it answers. A load process appends a record to a file of its own for each thing it learns about a
@@ -54,7 +54,7 @@ class Told(IntEnum):
     WRONG = 2
     """An answer that is not this call's."""
     UNSENT = 3
-    """An error with `sent` = "no": the call may be made again."""
+    """An error with `sent` = "no": the call may be repeated."""
     MAYBE = 4
     """An error with `sent` = "maybe"."""
     GAVE_UP = 5
@@ -122,7 +122,7 @@ def append(path: str | Path, data: bytes) -> None:
 
 @dataclass
 class CallCounts:
-    """What the soak publishes about calls. Addable: a run that was interrupted goes on with a new ledger."""
+    """What the soak publishes about calls. Counts can be added: an interrupted run continues with a new ledger."""
 
     calls: int = 0
     answered: int = 0
@@ -208,7 +208,7 @@ class ProcessLedger:
         marks[number] |= bit
 
     def close(self) -> CallCounts:
-        """Judge every call. Everybody has stopped: what has no outcome now will never have one."""
+        """Judge every call. All clients have stopped, so a call without an outcome will never have one."""
         counts = self.counts
         for number, told in enumerate(self._told):
             if not told & 1 << Told.ASKED:
@@ -229,7 +229,7 @@ class ProcessLedger:
 
 
 class Ledger:
-    """All books of one run, read from its folder."""
+    """The ledgers of all load processes of one run, read from its folder."""
 
     def __init__(self, folder: Path, books: int) -> None:
         self.executed_path = folder / "executed"
@@ -255,7 +255,7 @@ class Ledger:
         return self._sum()
 
     def close(self) -> CallCounts:
-        """The verdict; to be asked for once, when every client and every tool has stopped."""
+        """Return the verdict. Call it once, when every client and every tool has stopped."""
         self.read()
         for book in self._books:
             book.close()

@@ -1,6 +1,6 @@
-"""What a soak makes outside its folder, by its pid: cgroups `toolhub-soak-PID`, and mounts of that name.
+"""What a soak makes outside its folder: cgroups `toolhub-soak-PID`, and mounts of that name. PID is the soak's.
 
-A soak removes its own at its end. One that was killed cannot; the next one removes what that left.
+A soak removes its own at its end. If it was killed, the next soak removes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psutil
 
 CGROUPS = Path("/sys/fs/cgroup")
 FOLDER_PREFIX = "soak-"
-"""Of a soak's temporary folder."""
+"""The beginning of the name of a soak's temporary folder."""
 MOUNTS = Path("/proc/self/mounts")
 _NAME = re.compile(r"toolhub-soak-(\d+)")
 

@@ -1,7 +1,7 @@
 """The clients: one process with many tasks, each with a few calls in flight. A worker role.
 
-A task keeps to what a careful agent does. What failed with `sent` = "no" it asks again with the same key; what may have
-been executed it does not, unless the tool is read-only. When its task is gone it opens another and goes on.
+A task behaves as a careful agent. It repeats a call that failed with `sent` = "no", with the same key. It repeats a
+call that may have been executed only if the tool is read-only. When its task is gone, it opens another.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Failed(Exception):
 
 
 class SocketTask:
-    """Over the unix socket, with toolhub's client."""
+    """A task over the unix socket, with toolhub's client."""
 
     def __init__(self, task: Any) -> None:
         self._task = task
@@ -78,7 +78,7 @@ class SocketTask:
 
 
 def failure(exc: ToolhubError) -> Failed:
-    """What an error of toolhub's means for whether to ask again."""
+    """Whether a call may be repeated after this error of toolhub."""
     is_over = isinstance(exc, TaskClosed | HubClosed)
     sent = exc.sent if isinstance(exc, CallError | TaskClosed) else "no"
     if type(exc).__name__ in ("HubLost", "HubTimeout"):
@@ -87,7 +87,7 @@ def failure(exc: ToolhubError) -> Failed:
 
 
 class McpTask:
-    """Over `/mcp`, with the SDK's client. It cannot tell whether a call was sent, so all that fails may have been."""
+    """A task over `/mcp`, with the SDK's client. It cannot tell whether a failed call was sent."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -125,7 +125,7 @@ async def open_mcp_task(url: str) -> AsyncIterator[TaskCaller]:
 
 
 class CallJournal:
-    """Where this process writes down what it is told."""
+    """The file in which this process records what it learns about its calls."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._file = path.open("ab", buffering=0)
@@ -144,7 +144,7 @@ class CallJournal:
 
 
 class Sandbox:
-    """A task's sandbox, and how often code was run in it: its own count tells what was executed twice."""
+    """A task's sandbox. It counts its runs, which shows code that was executed twice."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -161,14 +161,14 @@ class Sandbox:
         code = f"n = globals().get('n', 0) + 1; print('soak {key}', n)"
         text = await task.call("python", "run_python_code", {"code_block": code, "sandbox_id": self.name})
         ran = _RAN.search(text)
-        if ran is None:  # told in a text, as the models expect it: the sandbox was lost
+        if ran is None:  # the sandbox was lost; the tool says so in a text, for models
             self.name = ""
             raise Failed("tool error", is_sent=True)
         return ran[1] if int(ran[2]) <= self._asked else "executed twice"
 
 
 class Agent:
-    """One task at a time, `calls` calls each, until told to stop."""
+    """Opens one task after another and makes `calls` calls in each, until it is stopped."""
 
     def __init__(
         self, journal: CallJournal, name: str, number: int, *, calls: int, sandboxes: bool, transport: str
@@ -186,7 +186,7 @@ class Agent:
     async def work(
         self, open_task: Callable[[str], AbstractAsyncContextManager[TaskCaller]], stop: anyio.Event
     ) -> None:
-        """open_task: takes a name. Tasks follow each other; one that is lost is followed by another at once."""
+        """Open one task after another; a lost one is replaced at once. open_task: takes a name."""
         for number in itertools.count():
             if stop.is_set():
                 return
@@ -194,7 +194,7 @@ class Agent:
                 async with open_task(f"{self._name}.{number}") as task:
                     await self._use(task, stop)
             except Exception:
-                # A hub that is being restarted refuses; what a call was told is in the book already.
+                # A hub that restarts refuses tasks. The journal has the outcome of every call already.
                 await anyio.sleep(self._source.uniform(_PAUSE_S, 4 * _PAUSE_S))
 
     async def _use(self, task: TaskCaller, stop: anyio.Event) -> None:
@@ -203,7 +203,7 @@ class Agent:
                 lanes.start_soon(self._follow, task, lane, stop)
 
     async def _follow(self, task: TaskCaller, lane: int, stop: anyio.Event) -> None:
-        """One call after the other; the first lane also uses the sandbox."""
+        """Make one call after another. The first lane also uses the sandbox."""
         sandbox = Sandbox()
         for call in range(lane, self._calls, _LANES):
             if stop.is_set():
@@ -217,7 +217,7 @@ class Agent:
                 return
 
     async def _make(self, task: TaskCaller, server: str, sandbox: Sandbox) -> bool:
-        """Make one call with what attempts it may take; True when the task is gone."""
+        """Make one call, with retries. Return True when the task is gone."""
         shown = "mcp" if self._transport == "mcp" else server
         number, key = self._journal.begin(shown)
         tool = "look" if is_repeatable(number) else "work"
@@ -253,7 +253,7 @@ class Agent:
 async def open_load(
     address: str, transport: str, folder: str, number: int, seed: str, tasks: int, calls: int, sandboxes: bool
 ) -> AsyncIterator[Act]:
-    """`tasks` agents that work from now on; answers any request when all of them have stopped.
+    """Run `tasks` agents. Any request stops them, and is answered when all have stopped.
 
     address: of the unix socket, or the URL of `/mcp`, as `transport` says. number: of this process.
     """

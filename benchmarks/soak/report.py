@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _MILLION = 1_000_000
-# Growth that is meant to be at most 2 % of the hub per million calls cannot be told from an allocator's steps in fewer.
+# The limit is a growth of 2 % per million calls. With fewer calls the allocator's steps hide it.
 ENOUGH_CALLS = 200_000
 SLOPE_PERCENT = 2.0
-# Until then sessions are opened, caches filled and the allocator's arenas made.
+# Until then the hub opens sessions, fills caches and grows the allocator's arenas.
 _WARM_UP = 0.25
 _LEFT_OUT = "left out"
 _LEFT = ("cgroups", "mounts", "temporary_files")
@@ -64,7 +64,7 @@ def targets(found: SoakFindings) -> list[Target]:
 
 
 def growth(samples: list[SoakSample]) -> Json | None:
-    """Of the hub's longest life without its first quarter; None when that has too few calls to say."""
+    """Return the growth in the hub's longest life without its first quarter; None if that has too few calls."""
     if not samples:
         return None
     longest, _ = Counter(sample.life for sample in samples).most_common(1)[0]

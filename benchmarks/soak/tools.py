@@ -36,7 +36,7 @@ def answered(message: Any, text: str) -> bytes:
 
 
 def handshake(message: Any) -> Any:
-    """The result of a request that is no call."""
+    """Return the result of a request that is not a call."""
     if message["method"] == "initialize":
         about = {"name": "soak", "version": "1"}
         return {"protocolVersion": VERSION, "capabilities": {"tools": {}}, "serverInfo": about}
@@ -44,7 +44,7 @@ def handshake(message: Any) -> Any:
 
 
 class StdioServer:
-    """One message after the other, each answered at once."""
+    """Answers one message after another."""
 
     def __init__(self, ledger: int) -> None:
         self._ledger = ledger
@@ -52,7 +52,7 @@ class StdioServer:
         self._hogged = bytearray()
 
     def answer(self, message: Any) -> bytes:
-        """What goes to stdout."""
+        """Return what goes to stdout."""
         if message["method"] != "tools/call":
             return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": handshake(message)}).encode() + b"\n"
         name, arguments = message["params"]["name"], message["params"].get("arguments") or {}

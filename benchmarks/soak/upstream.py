@@ -21,7 +21,7 @@ from benchmarks.soak.tools import answered, handshake
 
 PAGE = "A page of the soak"
 _DRIP_S = 0.02
-# One call in so many is spoiled: the others go on, as with a service that has trouble.
+# One call in so many fails, as at a service with problems.
 _SPOILED_EACH = 3
 _REASONS = {200: "OK", 202: "Accepted", 405: "Method Not Allowed", 429: "Too Many Requests", 500: "Server Error"}
 
@@ -34,7 +34,7 @@ class Upstream:
         self.spoiled = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         with suppress(asyncio.IncompleteReadError, ConnectionError, OSError):
             while await self._exchange(reader, writer):
                 pass
@@ -43,7 +43,7 @@ class Upstream:
             await writer.wait_closed()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; False ends the connection."""
+        """Serve one request. Return False to end the connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method = head[0].split(" ")[0]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}

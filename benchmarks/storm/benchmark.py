@@ -1,7 +1,7 @@
 """A sweep begins: how long until all its tasks can work, and what have they taken by then?
 
-Ready is a task's server that has answered `tools/list` itself. The hub's catalog would answer without asking anybody,
-so it is passed by: what is sent is a request of MCP.
+Ready is a task's server that has answered `tools/list` itself. The hub's catalog would answer without the server,
+so the benchmark sends the MCP request itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from testbed import third_party
 from toolhub import HubTask
 
 MIB = 2**20
-# Of one Python server with the SDK, 41 MiB measured; to stay clear of filling the machine's memory.
+# One Python server with the SDK takes 41 MiB, measured. The benchmark stops before memory is full.
 _PROCESS_BYTES = 60 * MIB
 _COLUMNS = [
     Column("way", "way"),
@@ -122,7 +122,7 @@ def run(scale: StormScale) -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as directory:
         storm = _Storm(scale, list(scale.servers or python_servers(Path(directory))), outcome)
-        # So that no variant reads the servers' files from the disk for the variants after it.
+        # Read the servers' files once, so that the first variant does not read them from the disk for all.
         storm.measure("gather", tasks=1)
         rows = {name: storm.measure(name, tasks=scale.tasks) for name in scale.variants}
     _compare(rows)
@@ -209,7 +209,7 @@ class _Storm:
 
 
 def _compare(rows: dict[str, Json]) -> None:
-    """Add to each row how it stands beside the first; only where both got everything ready."""
+    """Add to each row its ratio to the first row, if both got everything ready."""
     first = next(iter(rows.values()))
     for row in rows.values():
         if row["ready"] == row["wanted"] and first["ready"] == first["wanted"]:
@@ -218,7 +218,7 @@ def _compare(rows: dict[str, Json]) -> None:
 
 
 def _targets(rows: dict[str, Json], tasks: int) -> list[Target]:
-    """The first hub ever decides on `spawn: fork`. What is shared pays off with many tasks: fewer are not judged."""
+    """Return the targets. Sharing pays off with many tasks, so small runs have none."""
     ours = [row for name, row in rows.items() if name != "gather"]
     fork, shared, builtin = (rows.get(name, {}) if tasks >= TASKS else {} for name in ("fork", "shared", "builtin"))
     than = f"times as fast as SDK sessions, {TASKS} tasks"

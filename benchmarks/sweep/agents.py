@@ -32,7 +32,7 @@ MIX = {"clock": 0.15, "planner": 0.1, "search": 0.2, "shared": 0.35, "own": 0.2}
 
 @dataclass(frozen=True)
 class Pace:
-    """Medians and spreads of log-normal times, in real seconds, and by how much they are divided."""
+    """Medians and spreads of log-normal times in real seconds, and the number that they are divided by."""
 
     compressed: float
     think_s: float = 26.0
@@ -56,7 +56,7 @@ class Pace:
 
 @dataclass
 class SweepCounts:
-    """repeats: attempts after the first, by the error that was their reason. wrong: answers of another call."""
+    """The calls of one run. repeats: attempts after the first, by the error before. wrong: answers of another call."""
 
     made: int = 0
     answered: int = 0
@@ -82,7 +82,7 @@ async def open_agents() -> AsyncIterator[Act]:
 
 
 async def _work(hub: Any, request: Json, numbers: Iterator[int], tally: SweepCounts) -> None:
-    """One task after the other, until all of the run have been taken."""
+    """Work on one task after another until none of the run is left."""
     pace = Pace(**request["pace"])
     while (number := next(numbers)) < request["tasks"]:
         name = f"{request['run']}{request['seed']}-{number}"
@@ -96,7 +96,7 @@ async def _work(hub: Any, request: Json, numbers: Iterator[int], tally: SweepCou
 
 
 async def _insist(task: Any, server: str, text: str, tool_s: float, tally: SweepCounts) -> None:
-    """Make one call, with what attempts it takes."""
+    """Make one call, with retries."""
     tool, arguments, echoes = _request(server, text, tool_s)
     tally.made += 1
     began, pause, reason = anyio.current_time(), _PAUSE_S, ""

@@ -30,7 +30,7 @@ from benchmarks.sweep.agents import MIX, Pace
 
 RUNS = ("a", "b")
 _SCRIPT = ROOT / "benchmarks" / "overload" / "slow_service.py"
-# Deaths fall between these parts of the expected time: none before there is something to kill, none when all leave.
+# Servers are killed between these parts of the expected time: not while tasks begin or end.
 _KILLS_FROM, _KILLS_TO = 0.15, 0.85
 _ASK_S = 900.0
 # This many calls are still part of the warm-up: the allocator's arenas fill until some 60,000 calls, and over 300,000
@@ -38,7 +38,7 @@ _ASK_S = 900.0
 # A leak of one record of a call (a KiB or more each) is 10,000 KiB per 10,000 calls, some 8 % of a hub with 120 tasks.
 # A quarter of that is noticed, and the noise of an allocator is not.
 SLOPE_PERCENT = 2.0
-# With fewer the allocator's steps are all that is seen.
+# With fewer calls the allocator's steps hide a leak.
 _ENOUGH_CALLS = 10_000
 # Connections that the clients keep come and go. One descriptor lost per 1,000 calls would be some twenty.
 _FD_NOISE = 10
@@ -61,7 +61,7 @@ class SweepScale:
 class SweepResults:
     watch: HubHistory
     after: HubHistory
-    """While the short tasks come and go."""
+    """The samples while the short tasks come and go."""
     tallies: list[Json] = field(default_factory=list)
     short: list[Json] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -148,7 +148,7 @@ async def _measure(scale: SweepScale, folder: Path) -> SweepResults:
 async def _sweep(
     workers: list[Worker], hub: ServedHub, watcher: LeakWatcher, scale: SweepScale, kills: list[float]
 ) -> list[Json]:
-    """Both runs at the same time, watched; return a tally of each."""
+    """Run both at the same time and watch the hub. Return the counts of each."""
     tallies: list[Json] = []
 
     async def ask(worker: Worker, run_name: str) -> None:
@@ -265,7 +265,7 @@ def _growth_row(name: str, first_kib: float, last_kib: float, fds: float) -> Jso
 
 
 def _slope_percent(found: SweepResults) -> float:
-    """Of the hub's size when it had settled, per 10,000 calls."""
+    """Growth per 10,000 calls, in percent of the hub's size when it had settled."""
     return found.watch.slope() * 10 / found.watch.settled[0].rss_kib * 100
 
 

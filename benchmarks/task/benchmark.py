@@ -1,7 +1,7 @@
-"""How long does a whole research task take? Made-up tasks on a real engine; modelled, on many accelerators.
+"""How long does a whole research task take? Made-up tasks on a real engine, and modelled on many accelerators.
 
-MiroFlow's pattern beside toolhub, each with the same engine, the same turns, the same results and the same seconds of
-tools. The engine's model is calibrated on the real engine, and both its errors are told.
+It compares MiroFlow's pattern with toolhub. Engine, turns, results and seconds of tools are the same for both. The
+engine's model is calibrated on the real engine, and both its errors are reported.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from testbed.engine.server import BLOCK_SIZE, EngineOptions, open_engine
 
 VARIANTS = (SPAWN, DROP_IN, TOOLHUB)
 _BLOCKS = 2048
-"""Of 128 tokens: room for all that is played, as an accelerator's cache should have, and for the calibration."""
+"""Blocks of 128 tokens: room for everything that is played, and for the calibration."""
 
 
 @dataclass(frozen=True)
 class TaskEngine:
-    """about: the first words of a note. tokens: that its cache holds. measure: what its steps cost."""
+    """An engine. about: the first words of a note. tokens: what its cache holds. measure: finds what its steps cost."""
 
     about: str
     tokens: int

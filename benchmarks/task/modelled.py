@@ -41,7 +41,7 @@ def modelled(variant: str, rounds: Sequence[Round], site: Site, start_cpu_s: flo
 
 
 def start_cpu_s(spawning: Sequence[Round]) -> float:
-    """CPU seconds for each server that MiroFlow's pattern starts, its client's part included; the median round's."""
+    """Return the CPU seconds of each server start in MiroFlow's pattern, with the client's part: the median round."""
     return median([one.cpu_s / one.starts for one in spawning])
 
 
@@ -50,7 +50,7 @@ def site_of(costs: EngineCosts, blocks: int, budget: int, cores: int) -> Site:
 
 
 def _as_played(trace: TaskTrace, times: TaskTimes) -> TaskTrace:
-    """With the tokens that the engine counted where it tells them: of answers, and of the first prompt."""
+    """Return the trace with the engine's own token counts of the answers and the first prompt, if it reports them."""
     turns: list[TraceTurn] = []
     new_tokens = times.turns[0].prompt
     for turn, played in zip(trace.turns, times.turns, strict=True):
@@ -62,7 +62,7 @@ def _as_played(trace: TaskTrace, times: TaskTimes) -> TaskTrace:
 # --- large sites ----------------------------------------------------------------------------------------------------
 
 _ROOM = 8
-"""Conversations of an engine at once that the smaller cache has room for; both runtimes have an option for it."""
+"""How many conversations at once fit into the smaller cache. Both runtimes have an option for it."""
 _80_GB, _141_GB = 16_000, 44_000
 """Blocks of 16 tokens that are left beside a model of 60 GB (30 B parameters, 16 bit) and some room, with 98 kB for a
 token (48 layers, 4 heads of keys and values)."""
@@ -70,7 +70,7 @@ token (48 layers, 4 heads of keys and values)."""
 
 @dataclass(frozen=True)
 class SiteCase:
-    """tasks: begun at once."""
+    """Tasks that begin at once at a site, under several policies."""
 
     name: str
     tasks: int
@@ -118,12 +118,12 @@ TRIED = SiteCase(
         replace(TOOLHUB, name="with prefill-ahead of what was evicted", warms_evicted=True),
     ),
 )
-"""Other things that a runtime could do there."""
+"""Other policies for the first case."""
 
 
 @dataclass(frozen=True)
 class ExtrapolationSettings:
-    """scale: of the tasks; below 1 only for a first look."""
+    """What is extrapolated. scale: of the tasks; below 1 only for a first look."""
 
     cases: Sequence[SiteCase] = CASES
     sensitivity: Sequence[SiteCase] = SENSITIVITY
@@ -134,7 +134,7 @@ class ExtrapolationSettings:
 
 @dataclass(frozen=True)
 class ExtrapolationResults:
-    """By case and policy, `Played.summary()`."""
+    """`Played.summary()` by case and policy."""
 
     cases: dict[str, dict[str, Json]] = field(default_factory=dict)
     sensitivity: dict[str, dict[str, Json]] = field(default_factory=dict)

@@ -24,12 +24,12 @@ from benchmarks.task.times import TaskTimes
 
 _LAST_WORD = "That is all."
 CALL_TOKENS = 100
-"""About what a call's XML takes with the small tokenizers here; the rest of a turn's tokens are thoughts."""
+"""Tokens of a call's XML with the small tokenizers here, roughly. The rest of a turn's tokens are thoughts."""
 
 
 @dataclass(frozen=True)
 class TaskScript:
-    """answers: what the model says, turn by turn. plan: by query, what a call of it takes and gives."""
+    """One task. answers: what the model says, by turn. plan: seconds and text of each call, by query."""
 
     task: str
     objective: str
@@ -41,12 +41,12 @@ class TaskScript:
 
 
 def write(trace: TaskTrace, writer: Writer) -> TaskScript:
-    """A script of the trace, with texts that no cache knows. Its calls take the trace's seconds."""
+    """Write a script of the trace, with texts that no cache has. Its calls take the trace's seconds."""
     name = f"t{uuid.uuid4().hex[:6]}"
     answers: list[str] = []
     plan: Json = {}
     for turn in trace.turns[:-1]:
-        # No thoughts about nothing: a text of no tokens is none.
+        # A text of no tokens is empty.
         thoughts = turn.decode - CALL_TOKENS * len(turn.calls)
         parts = [writer.fresh(thoughts)] if thoughts > 0 else []
         for call in turn.calls:
@@ -59,7 +59,7 @@ def write(trace: TaskTrace, writer: Writer) -> TaskScript:
 
 _SERVER = ROOT / "benchmarks" / "common" / "mcp_servers" / "research.py"
 _PATIENCE_S = 600.0
-# Seconds that requests have waited for their turn, of all since the engine began.
+# The sum of seconds that all requests have waited, since the engine began.
 _QUEUED = "vllm:request_queue_time_seconds_sum"
 
 
@@ -77,25 +77,25 @@ class Replay:
     tools: float = 1.0
 
     def traces(self, number: int) -> list[TaskTrace]:
-        """Those of a round: other ones than in the rounds before."""
+        """Return the tasks of a round. They differ from those of other rounds."""
         made = [make_task(number * self.tasks + seed, self.scale, self.turns) for seed in range(self.tasks)]
         return [trace.with_tools(self.tools) for trace in made]
 
 
 @dataclass(frozen=True)
 class Round:
-    """queue_s: that all its requests waited at the engine. cpu_s: of the agents, the hub and the tool servers."""
+    """One round. queue_s: the sum of all requests' waits at the engine. cpu_s: of agents, hub and tool servers."""
 
     traces: list[TaskTrace]
     times: list[TaskTimes]
     queue_s: float
     cpu_s: float
     starts: int
-    """Servers started, if one is started for the definitions of each server and for each call."""
+    """How many servers start if each listing of tools and each call starts one."""
 
     @property
     def split(self) -> Json:
-        """Seconds per task, whose parts add up to task_s."""
+        """Seconds per task. The parts add up to task_s."""
         queue_s = self.queue_s / len(self.times)
         return {
             "queue_s": queue_s,
@@ -112,7 +112,7 @@ class Round:
 
 
 async def measure_replay(served: Served, replay: Replay, variants: Sequence[str]) -> dict[str, list[Round]]:
-    """All variants in turns. A round's tasks are the same in each, but for their texts, which no cache knows."""
+    """Play all variants in turns. In a round they have the same tasks with different texts, which no cache has."""
     found: dict[str, list[Round]] = {variant: [] for variant in variants}
     async with httpx2.AsyncClient(timeout=_PATIENCE_S, trust_env=False) as http:
         writer = await open_writer(http, served)
@@ -147,14 +147,14 @@ async def _play(
 
 
 async def _empty_cache(http: httpx2.AsyncClient, served: Served) -> None:
-    """Empty the cache: no variant gains from the tools' description of an earlier one. Only engines can do it."""
+    """Empty the cache, so that no variant reuses what an earlier one computed. Only real engines can."""
     answer = await http.post(f"{served.root}/reset_prefix_cache")
     if answer.status_code != httpx2.codes.NOT_FOUND:
         answer.raise_for_status()
 
 
 def _check(variant: str, script: TaskScript, times: TaskTimes) -> None:
-    """A call that failed, or a turn that went otherwise, must not count as a fast one."""
+    """Raise if a call failed or a turn differed from the script: it must not count as a fast one."""
     found, wanted = (len(times.turns), len(times.calls)), (len(script.answers), len(script.plan))
     if found != wanted:
         raise RuntimeError(f"{variant}: {script.task} had {found} turns and calls instead of {wanted}")

@@ -13,7 +13,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class TurnTimes:
-    """When the request was sent, its first piece of text came, and its last; tokens as the engine counted them."""
+    """When the request was sent, and when its first and last pieces of text came; tokens as the engine counts."""
 
     begin: float
     first: float
@@ -25,7 +25,7 @@ class TurnTimes:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """seconds: the tool's own, at the end of the call; the rest is what it takes to reach it."""
+    """One call. seconds: the tool's own, at the end of the call. The time before is spent on reaching the tool."""
 
     begin: float
     end: float
@@ -58,7 +58,7 @@ class TaskTimes:
 
     @property
     def first_s(self) -> float:
-        """At the engine until the first piece of text, waiting for its turn there included."""
+        """Seconds to the first pieces of text, with the waits at the engine."""
         return sum(turn.first - turn.begin for turn in self.turns)
 
     @property
@@ -67,17 +67,17 @@ class TaskTimes:
 
     @property
     def tools_s(self) -> float:
-        """While nothing but tools were at work: a call that runs beside the model costs nothing meanwhile."""
+        """Seconds in which only tools worked. A call beside the model's writing does not count."""
         return sum(overlap(wait, [call.own for call in self.calls]) for wait in self._waits())
 
     @property
     def start_s(self) -> float:
-        """The rest: starting servers, shaking hands, the loop itself."""
+        """The other seconds: starts of servers, handshakes, the loop itself."""
         return self.wall_s - self.first_s - self.decode_s - self.tools_s
 
     @property
     def ttft_s(self) -> list[float]:
-        """After each wait for tools."""
+        """The TTFT after each wait for tools."""
         return [turn.first - turn.begin for turn in self.turns[1:]]
 
     def _waits(self) -> Iterator[Interval]:

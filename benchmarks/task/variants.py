@@ -71,7 +71,7 @@ class TaskSetup:
 
 
 class Timed:
-    """Tools, and when their calls began and ended."""
+    """Wraps tools and notes when their calls begin and end."""
 
     def __init__(self, tools: ToolSource, setup: TaskSetup, times: TaskTimes) -> None:
         self._tools = tools
@@ -91,7 +91,7 @@ class Timed:
 
 
 class SpawnTools:
-    """As MiroFlow's ToolManager does: a new process for the definitions of each server and for every call."""
+    """Works as MiroFlow's ToolManager: a new process for the definitions of each server and for every call."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers

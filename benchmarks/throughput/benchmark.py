@@ -19,7 +19,7 @@ _EMBEDDED = Variant("embedded", "toolhub embedded")
 _SOCKET = Variant("socket", "toolhub serve, unix socket")
 _FASTMCP = Variant("fastmcp", "fastmcp Client, keep_alive", environment=FASTMCP)
 VARIANTS = (_FLOOR, _SDK, _EMBEDDED, _SOCKET, _FASTMCP)
-"""Of calling a program; a builtin has only those through a hub."""
+"""The variants for a program. A builtin has only those through a hub."""
 _HUB_VARIANTS = (_EMBEDDED, _SOCKET)
 
 LEAST_SERVED_PER_S = 1500
@@ -34,7 +34,7 @@ class ThroughputScale:
     calls: int
     in_flight: tuple[int, ...] = (1, 8, 64)
     servers: tuple[ServerCommand, ...] = (lean_echo(), own_clock(), builtin_clock())
-    """A table each, a builtin in that of the one before it; the first is what targets are about."""
+    """Each has a table; a builtin shares that of the server before it. The targets are about the first."""
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _rate(samples: ThroughputSamples | None, in_flight: int) -> float | None:
 
 
 def _compare(rows: list[Json], scale: ThroughputScale) -> None:
-    """Give each row its calls a second by those of the SDK."""
+    """Give each row the ratio of its calls per second to the SDK's."""
     base = next((row for row in rows if row["way"] == _SDK.label), {})
     for row in rows:
         for in_flight in scale.in_flight:

@@ -359,7 +359,7 @@ class McpChannel:
             self._dispatcher.ended.set()
             return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
         if exc.code == PARSE_ERROR and exc.message.startswith(_UNREADABLE):
-            return ProtocolViolation(f"server {self._server!r} sent half an answer, or one that is no JSON-RPC")
+            return ProtocolViolation(f"server {self._server!r} sent an incomplete answer, or one that is not JSON-RPC")
         return Refused(exc.code, exc.message, exc.error.data)
 
     def _modern_headers(

@@ -99,15 +99,15 @@ def add_installed_commands() -> None:
 def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("hub.yaml"),
     empty: Annotated[
-        bool, typer.Option("--empty", help="Write the example and look for no servers of other programs.")
+        bool, typer.Option("--empty", help="Write the small example; do not look at other programs.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a config, with the servers that other programs here have.
+    """Write a config with the MCP servers that your other programs use.
 
     It looks at Claude Desktop, Claude Code, Cursor and VS Code, for this user and in this folder, and for a checkout of
-    MiroThinker or MiroFlow in this folder. It shows what it found. Without any it writes a small example. It starts
-    nothing and changes no other file.
+    MiroThinker or MiroFlow in this folder. It shows what it found. If it finds no server, it writes a small
+    example. It starts nothing and changes no other file.
     """
     _work("init").write_config(path, is_empty=empty, force=force)
 
@@ -116,8 +116,8 @@ def init(
 def doctor(config: ConfigOption = None, llm: LlmOption = None, as_json: JsonOption = False) -> None:
     """Start every configured server once and report what works, how fast, and how to fix the rest.
 
-    With --llm it checks a model server instead: prefix cache, template, hints, time to the first token. Exit code 1:
-    a server does not work; 2: the check could not begin.
+    With --llm it checks a model server instead: prefix cache, template, hints, time to the first token. Exit code 1: a
+    server does not work; 2: the check could not begin.
     """
     if llm is not None:
         _extension("doctor-llm", "doctor --llm")(config, llm, as_json)
@@ -127,7 +127,7 @@ def doctor(config: ConfigOption = None, llm: LlmOption = None, as_json: JsonOpti
 
 @command(app, START, "toolhub demo --agents 5", "toolhub demo --replay")
 def demo(
-    agents: Annotated[int, typer.Option(min=1, max=20, metavar="N", help="Agents to play.")] = 3,
+    agents: Annotated[int, typer.Option(min=1, max=20, metavar="N", help="How many agents run at once.")] = 3,
     replay: Annotated[
         bool, typer.Option("--replay", help="Replay an agent's recorded task instead, with real tool calls.")
     ] = False,
@@ -153,7 +153,9 @@ def errors(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="The error, in any case; without a name: list them.", autocompletion=complete_error
+            metavar="NAME",
+            help="Name of the error, in upper or lower case. Without it: list all errors.",
+            autocompletion=complete_error,
         ),
     ] = None,
 ) -> None:
@@ -167,7 +169,7 @@ app.add_typer(config_app, name="config", rich_help_panel=START, epilog="toolhub 
 
 @config_app.callback()
 def config(context: typer.Context) -> None:
-    """Help an editor with configs."""
+    """Print the schema of configs, for an editor."""
     _help_without_command(context)
 
 

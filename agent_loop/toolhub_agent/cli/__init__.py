@@ -70,8 +70,8 @@ def run(
 ) -> None:
     """Have an agent answer a question, or a file of them, with the configured tools.
 
-    Without --llm it uses the model servers of the config. Ctrl-C ends a sweep well: the same command goes on with what
-    is left, tasks under way included. Exit code 1: a task ended without an answer.
+    Without --llm it uses the model servers of the config. Ctrl-C ends a sweep in order: the same command goes on with
+    what is left, tasks under way included. Exit code 1: a task ended without an answer.
     """
     _work("run").run(
         question,
@@ -92,7 +92,7 @@ def run(
 def llm_command(
     profile: Annotated[
         str | None,
-        typer.Argument(metavar="PROFILE", help="Its name, or the path of a YAML file. Without one: list them."),
+        typer.Argument(metavar="PROFILE", help="A profile's name, or the path of a YAML file. Without it: list all."),
     ] = None,
     overrides: Annotated[
         list[str] | None,

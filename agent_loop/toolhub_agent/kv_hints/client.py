@@ -223,7 +223,7 @@ PREFETCH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HintClient:
-    """A method that fails records the failure at the endpoint and raises the error."""
+    """Sends the requests of one conversation. A failure is recorded at the endpoint and raised."""
 
     session: str
     context: HintContext

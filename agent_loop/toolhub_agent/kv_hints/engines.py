@@ -66,7 +66,10 @@ class EngineAdapter:
         """Ask the endpoint what it can do. Raises httpx2.HTTPError if it does not answer."""
 
     def engine_fields(self, session: str, *, ttl: float) -> EngineFields:
-        """ttl: seconds for which the engine should keep the request's KV cache; 0: no request to keep it."""
+        """Return fields for an agent's own request.
+
+        ttl: seconds for which the engine should keep the request's KV cache; 0: do not ask for it.
+        """
         return EngineFields()
 
     def prefetch(self, session: str, prompt: Prompt, request_id: str, headers: Mapping[str, str]) -> Command:
@@ -93,7 +96,7 @@ class EngineAdapter:
         return None
 
     def release(self, session: str, prompt: Prompt | None, headers: Mapping[str, str]) -> Command | None:
-        """No request of this conversation will follow."""
+        """Tell the engine that this conversation sends no more requests."""
         return None
 
     def refused(self, status: int, text: str) -> bool:
@@ -351,7 +354,10 @@ class LlamaCppAdapter(EngineAdapter):
 
 
 def adapter_for(engine: EngineName, endpoint: str, *, pin: bool = False) -> EngineAdapter:
-    """pin: see `HintSettings.use_pin_scheduler`. `auto` must be detected first; here it means any server."""
+    """Return the adapter of an engine. `auto` means any server here: detect the engine first.
+
+    pin: see `HintSettings.use_pin_scheduler`.
+    """
     match engine:
         case "vllm":
             return VllmAdapter(endpoint, pin=pin)

@@ -49,7 +49,7 @@ class SkipReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """at: when to act. prefetch: send a prefetch then; otherwise only plan again, because the tools are then late."""
+    """When to act next. prefetch: send a prefetch then; otherwise only plan again, because the tools are late."""
 
     at: float
     prefetch: bool

@@ -48,7 +48,7 @@ from toolhub_agent.types import Message, Usage
 
 @dataclass(eq=False)
 class ToolWait:
-    """started: absolute. reusable: tokens of the last prompt, which the next turn should find in the cache."""
+    """One tool wait. started: absolute. reusable: tokens of the last prompt, which the cache should still have."""
 
     started: float
     tools: list[tuple[str, str]]
@@ -91,7 +91,7 @@ class ToolWait:
         self.is_closed = self.is_closed or for_good
 
     def why_none(self) -> SkipReason | None:
-        """At the end of the wait: why nothing was prefetched; None if something was."""
+        """Return, at the end of the wait, why nothing was prefetched; None if something was."""
         return None if self.prefetches else self.reason or SkipReason.NO_PROMPT
 
     def _set(self, found: PrefetchPlan) -> None:

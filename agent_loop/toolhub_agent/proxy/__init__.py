@@ -22,7 +22,7 @@ __all__ = ["open_llm_proxy"]
 
 @asynccontextmanager
 async def open_llm_proxy(hub: Hub) -> AsyncIterator[Frontend | None]:
-    """The proxy of a running hub, open while the block runs; None if the hub's config names no model servers."""
+    """Run the proxy of a hub while the block runs. Yield None if the hub's config names no model servers."""
     settings = hub.config.llm
     if settings is None:
         yield None

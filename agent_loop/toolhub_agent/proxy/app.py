@@ -108,9 +108,9 @@ class ProxyApp:
 
     @asynccontextmanager
     async def _body(self, headers: Sequence[Header], receive: Receive) -> AsyncIterator[bytes | None]:
-        """The request's body;
+        """Read the request's body; None if the client disconnected before its end.
 
-        None if the client disconnected before its end. It counts towards the total while held.
+        The body counts towards the total while it is held.
         """
         if header_text(headers, b"content-encoding") not in ("", "identity"):
             raise HTTPError(415, "the LLM proxy cannot read compressed bodies; send the body without content-encoding")

@@ -179,7 +179,7 @@ class OutgoingRequest:
 
 @dataclass(eq=False)
 class UpstreamClient:
-    """Sends one endpoint's requests. configured: names of headers that the config sets."""
+    """Sends requests to one endpoint. configured: names of the headers that the config sets."""
 
     url: str
     pool: EndpointPool
@@ -196,9 +196,9 @@ class UpstreamClient:
     async def run(
         self, turn: RoutedRequest, sent: OutgoingRequest, reply: ClientResponse, *, may_be_refused: bool
     ) -> int:
-        """Answer the request; return the engine's status.
+        """Answer the request. Return the engine's status.
 
-        may_be_refused: send no answer if the engine does not understand the request. Raises UpstreamError.
+        may_be_refused: do not answer the client if the engine does not understand the request. Raises UpstreamError.
         """
         sent_at = perf_counter()
         async with self._response(turn, sent) as response:
@@ -254,9 +254,9 @@ class UpstreamClient:
         return [*headers, *self._own, (b"accept-encoding", b"identity")]
 
     def _note(self, status: int, headers: Sequence[Header], conversation: ProxySession | None) -> None:
-        """Learn from the answer's head:
+        """Learn from the answer's head whether the endpoint is healthy, and keep the router's token.
 
-        whether the endpoint is healthy, and the router's token for the next request.
+        The token goes into the conversation's next request.
         """
         if is_retryable(status):
             self.pool.endpoint_failed(self.url, for_s=parse_retry_after(header_text(headers, b"retry-after") or None))

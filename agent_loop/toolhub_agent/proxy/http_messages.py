@@ -76,7 +76,7 @@ class InvalidBody(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """path: below the endpoint, e.g. `/chat/completions`. raw: the body as it came. body: the parsed body."""
+    """A parsed request. path: below the endpoint, such as `/chat/completions`. raw: the body as it came."""
 
     path: str
     raw: bytes = b""

@@ -64,7 +64,7 @@ class PrefixHashes:
 
 
 def prefix_hashes(messages: Sequence[Message], *, group: str = "") -> PrefixHashes:
-    """group: requests of different groups share no prefix."""
+    """Hash every prefix of the messages. group: requests of different groups share no prefix."""
     running = blake2b(digest_of(group.encode()), key=_KEY, digest_size=_DIGEST_BYTES)
     digests, marks = bytearray(), []
     for number, message in enumerate(messages):
@@ -173,7 +173,7 @@ class SessionMatcher:
 
 
 def _went_on(found: Sequence[ProxySession], length: int, answer: Message, *, named: bool) -> ProxySession | None:
-    """Of those with this request, the one that got this answer; else the only one that may have got it."""
+    """Return the conversation that got this answer; else the only one that may have got it."""
     idle = [each for each in found if not each.is_asking]
     waiting = [each for each in idle if each.hashes is not None and len(each.hashes) == length]
     if (given := _latest(each for each in waiting if each.answered(answer))) is not None:
@@ -184,7 +184,7 @@ def _went_on(found: Sequence[ProxySession], length: int, answer: Message, *, nam
 
 
 def _asked_again(found: Sequence[ProxySession], *, is_first: bool, named: bool) -> ProxySession | None:
-    """The same request again: the client discarded the answer, or another agent has the same task."""
+    """Find who sends the same request again: the client discarded the answer, or another agent has the same task."""
     free = [each for each in found if not each.is_in_use]
     return _latest(free if named or not is_first else (each for each in free if each.turns == 0))
 
@@ -222,7 +222,7 @@ _WITH_REASONING = 4
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessageFormat:
-    """way: how the content is written. reasoning_field: where the reasoning goes, "" for nowhere."""
+    """How a client writes an answer back. way: of the content. reasoning_field: of the reasoning; "": left out."""
 
     way: int = 0
     reasoning_field: str = ""

@@ -58,7 +58,7 @@ MAX_PENDING_CALLS = 128
 
 @dataclass(frozen=True, slots=True)
 class PendingToolCall:
-    """name: of the tool, or of a function that ends with the tool's name (agents add a prefix)."""
+    """A call that an answer asks for. name: of the tool, or of a function that ends with it (agents add a prefix)."""
 
     name: str
     server: str
@@ -113,7 +113,7 @@ Tool = tuple[str, str]
 
 @dataclass(eq=False)
 class ProxySession:
-    """name: of the session in signals. affinity: decides its endpoint. headers: of its requests.
+    """One conversation. name: its name in signals. affinity: decides its endpoint. headers: those of its requests.
 
     hashes: of the latest request. task_id: the hub's task whose calls belong to this conversation; None if unknown.
     """
