@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -10,10 +11,12 @@ from toolhub.channel import bridge
 from toolhub.channel.base import Refused
 from toolhub.channel.mcp import with_subscription_id
 from toolhub.model import Json
+from toolhub.serve.mcp.client import ClientRequest
 from toolhub.serve.mcp.handles import taken_handle, with_handle
-from toolhub.serve.mcp.merged import MOST_TASKS, Known
+from toolhub.serve.mcp.merged import MOST_TASKS, Known, Subscription
 from toolhub.serve.mcp.names import Owned, callable_names, matches_template, near_names, split_name
 from toolhub.serve.mcp.streams import EventLog
+from toolhub.task import HubTask
 
 pytestmark = pytest.mark.quick
 
@@ -108,6 +111,43 @@ def test_a_handle_in_the_id_of_a_task_leaves_the_server_s_id_as_it_was() -> None
 def test_a_request_without_a_handle_stays_as_it_is() -> None:
     params = {"name": "n", "_meta": {"progressToken": 1}, "requestState": "theirs", "taskId": "theirs"}
     assert taken_handle(params) == (None, params)
+
+
+class Messages:
+    """The stream to a client, as a list."""
+
+    def __init__(self) -> None:
+        self.sent: list[Json] = []
+
+    def send(self, message: Json) -> None:
+        self.sent.append(message)
+
+    def close_early(self) -> None:
+        raise AssertionError("this stream goes on")
+
+
+def test_a_subscription_to_several_servers_passes_on_what_was_asked_for_and_nothing_else() -> None:
+    stream = Messages()
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": ["test://a"], "taskIds": ["t"]}
+    request = ClientRequest("mine", "subscriptions/listen", {"notifications": wanted}, cast(HubTask, None), stream)
+    subscription = Subscription(request)
+    notices: list[tuple[str, Json | None]] = [
+        ("notifications/tools/list_changed", None),
+        ("notifications/prompts/list_changed", None),
+        ("notifications/resources/updated", {"uri": "test://a"}),
+        ("notifications/resources/updated", {"uri": "test://b"}),
+        ("notifications/tasks", {"taskId": "t", "status": "working"}),
+        ("notifications/tasks", {"taskId": "other", "status": "working"}),
+        ("notifications/subscriptions/acknowledged", {"notifications": wanted}),
+    ]
+    for method, params in notices:
+        subscription.notify(method, params)
+    meta = {"io.modelcontextprotocol/subscriptionId": "mine"}
+    assert [(message["method"], message["params"]) for message in stream.sent] == [
+        ("notifications/tools/list_changed", {"_meta": meta}),
+        ("notifications/resources/updated", {"uri": "test://a", "_meta": meta}),
+        ("notifications/tasks", {"taskId": "t", "status": "working", "_meta": meta}),
+    ]
 
 
 # --- tasks of servers -----------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ import pytest
 from real_processes import FIXTURES
 from served_hub import TOOLHUB, Json, environment, write_config
 
-REFERENCE = [sys.executable, str(FIXTURES / "reference_server.py")]
+REFERENCE = [sys.executable, str(FIXTURES / "tasks_server.py")]
 CLIENT = {"name": "raw", "version": "1"}
-CAPABILITIES = {"sampling": {}, "elicitation": {}, "roots": {"listChanged": True}}
+TASKS = {"io.modelcontextprotocol/tasks": {}}
+CAPABILITIES = {"sampling": {}, "elicitation": {}, "roots": {"listChanged": True}, "extensions": TASKS}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "clientInfo": CLIENT}
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -51,6 +52,7 @@ REQUESTS: list[tuple[str, Json | None]] = [
     ("custom/method", {"z": 1}),
 ]
 HANDSHAKE: list[tuple[str, Json | None]] = [
+    ("ping", None),
     ("logging/setLevel", {"level": "info"}),
     ("tools/call", {"name": "test_tool_with_logging", "arguments": {}}),
     ("tools/call", {"name": "test_sampling", "arguments": {"prompt": "hello"}}),
@@ -64,6 +66,11 @@ MODERN: list[tuple[str, Json | None]] = [
     ("server/discover", None),
     ("tools/call", {"name": "test_input_required_result_elicitation", "arguments": {}}),
     ("tools/call", {"name": "test_missing_capability", "arguments": {}}),
+    ("tools/call", {"name": "multi_input", "arguments": {}}),
+    ("tasks/get", {"taskId": "no such task"}),
+    ("tasks/update", {"taskId": "no such task", "inputResponses": {}}),
+    ("tasks/cancel", {"taskId": "no such task"}),
+    ("tasks/list", {}),
     ("ping", None),
     ("initialize", HELLO),
 ]
@@ -117,11 +124,13 @@ def messages(command: Sequence[str], folder: Path, *, is_modern: bool) -> list[J
 
 
 def comparable(message: Json) -> Json:
-    """Leave out what may differ: who answers, and the numbers of the server's own requests."""
+    """Leave out what may differ: who answers, and what the server numbers or times itself."""
     kept: Any = json.loads(json.dumps(message))
     if isinstance(result := kept.get("result"), dict):
         result.pop("serverInfo", None)
         (result.get("_meta") or {}).pop("io.modelcontextprotocol/serverInfo", None)
+        if result.get("resultType") == "task":
+            result |= dict.fromkeys(("taskId", "createdAt", "lastUpdatedAt"), "of the server")
     if "method" in kept and "id" in kept:
         kept["id"] = "of the server"
     assert isinstance(kept, dict)

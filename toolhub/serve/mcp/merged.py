@@ -315,6 +315,8 @@ class Subscription:
         self.id = request.id
         self.listener = self
         self.subscriptions = {uri for uri in self._wanted.get("resourceSubscriptions") or () if isinstance(uri, str)}
+        task_ids = self._wanted.get("taskIds")
+        self._task_ids = task_ids if isinstance(task_ids, list) else []
         self.log_level: str | None = None
 
     def acknowledge(self) -> None:
@@ -325,6 +327,8 @@ class Subscription:
         if self._wanted.get(_KINDS.get(method, "")) is True:
             self._send(method, params)
         elif method == "notifications/resources/updated" and uri in self.subscriptions:
+            self._send(method, params)
+        elif method == "notifications/tasks" and (params or {}).get("taskId") in self._task_ids:
             self._send(method, params)
 
     def _send(self, method: str, params: Json | None) -> None:
