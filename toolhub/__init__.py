@@ -24,7 +24,6 @@ from toolhub.errors import (
     ToolNotFound,
     Unauthorized,
 )
-from toolhub.model import Result, ToolInfo
 
 if TYPE_CHECKING:
     from toolhub.client import RemoteHub as RemoteHub
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from toolhub.config import load_config as load_config
     from toolhub.config import parse_config as parse_config
     from toolhub.hub import Hub as Hub
+    from toolhub.model import Result as Result
+    from toolhub.model import ToolInfo as ToolInfo
     from toolhub.task import HubTask as HubTask
 
 __version__ = "0.1.0"
@@ -67,14 +68,16 @@ __all__ = [
 ]
 
 # The hub imports `mcp`, pydantic and more; the thin client has to work without them and beside any version of them.
-# So these names are imported when they are used.
+# So these names are imported when they are used. Without them `import toolhub` takes a few milliseconds.
 _LAZY = {
     "Config": "toolhub.config",
     "Hub": "toolhub.hub",
     "RemoteHub": "toolhub.client",
     "RemoteTask": "toolhub.client",
+    "Result": "toolhub.model",
     "ServerSpec": "toolhub.config",
     "HubTask": "toolhub.task",
+    "ToolInfo": "toolhub.model",
     "connect": "toolhub.client",
     "load_config": "toolhub.config",
     "parse_config": "toolhub.config",

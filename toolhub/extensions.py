@@ -11,13 +11,15 @@ There are two groups. `toolhub.servers` has the builtin servers by their short n
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from toolhub.shared_resources import SharedResources
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+    from toolhub.shared_resources import SharedResources
 
 SERVERS = "toolhub.servers"
 EXTENSIONS = "toolhub.extensions"
@@ -89,7 +91,7 @@ class BuiltinContext:
 
 def builtin_servers() -> dict[str, str]:
     """The installed builtin servers: `package.module:factory` by short name, such as `clock`."""
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=SERVERS)}
+    return {entry.name: entry.value for entry in _entry_points(SERVERS)}
 
 
 def find_builtin(target: str) -> tuple[str, str]:
@@ -137,13 +139,18 @@ FrontendOpener = Callable[[Any], AbstractAsyncContextManager[Frontend | None]]
 
 def find_extensions(kind: str) -> list[Callable[..., Any]]:
     """Return all extensions of a kind, such as `frontend`, of the installed packages."""
-    entries = importlib.metadata.entry_points(group=EXTENSIONS)
-    return [entry.load() for entry in entries if entry.name.startswith(f"{kind}-")]
+    return [entry.load() for entry in _entry_points(EXTENSIONS) if entry.name.startswith(f"{kind}-")]
 
 
 def find_extension(name: str) -> Callable[..., Any] | None:
     """Return one extension, such as `doctor-llm`; None if no installed package has it."""
-    for entry in importlib.metadata.entry_points(group=EXTENSIONS, name=name):
+    for entry in _entry_points(EXTENSIONS).select(name=name):
         extension: Callable[..., Any] = entry.load()
         return extension
     return None
+
+
+def _entry_points(group: str) -> EntryPoints:
+    from importlib.metadata import entry_points  # takes 15 ms, which most commands need not pay
+
+    return entry_points(group=group)

@@ -8,13 +8,22 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def default_state_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of toolhub's state, as the XDG base directory specification says."""
+    base = environ.get("XDG_STATE_HOME", "")
+    # The specification says that a relative path is invalid and must be ignored.
+    if os.path.isabs(base):
+        return Path(base, "toolhub")
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(home, ".local", "state", "toolhub")
 
 
 def check_private_folder(folder: Path) -> None:
@@ -75,6 +84,8 @@ def write_private(path: Path, data: bytes) -> None:
     It does not sync: after a power failure the file may be empty, and readers of such files treat that as missing.
     Raises OSError if it cannot be written.
     """
+    import tempfile  # takes 10 ms, which those who only read would pay too
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
@@ -84,3 +95,13 @@ def write_private(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def prune(folder: Path, *, most: int) -> None:
+    """Remove the oldest files beyond `most`, also temporary files of processes that died while writing."""
+    with os.scandir(folder) as listing:
+        entries = list(listing)
+    if len(entries) > most:
+        entries.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime)
+        for entry in entries[:-most]:
+            os.unlink(entry.path)

@@ -54,13 +54,14 @@ from toolhub.tool_names import Prefix
 
 _PLAIN_PARAMS = frozenset({"name", "arguments", "_meta"})
 # The lists of a server, and the kind of its notice that one has changed.
-_LISTS = {
+LISTS = {
     "tools/list": "tools",
     "prompts/list": "prompts",
     "resources/list": "resources",
     "resources/templates/list": "resources",
 }
-_HELLO = "hello"
+HELLO = "hello"
+"""What a server says about itself, among the answers that are saved."""
 # Of JSON-RPC.
 _INVALID_REQUEST = -32600
 _INFO_FIELDS = {field.name for field in fields(ServerInfo)}
@@ -286,8 +287,8 @@ class HubTask:
         """
         params = relayed.params or {}
         if relayed.method != "tools/call":
-            saved = self._saved(server, relayed, relayed.method) if relayed.method in _LISTS else None
-            if saved is not None and _is_whole_list(relayed, saved):
+            saved = self._saved(server, relayed, relayed.method) if relayed.method in LISTS else None
+            if saved is not None and is_whole_list(relayed, saved):
                 return saved
             call = self._call(server, relayed.method, params, ToolPolicy(), relayed=relayed)
             return _result_or_refusal(await self._run(self._handle_request, call))
@@ -311,13 +312,13 @@ class HubTask:
         saved: do not wait for its start if the server has told an equal client before.
         """
         server_named(self.specs, server)
-        told = self._saved(server, relayed, _HELLO) if saved else None
-        if told is not None and told.keys() == _INFO_FIELDS:
-            return ServerInfo(**told)
+        info = saved_info(self._saved(server, relayed, HELLO)) if saved else None
+        if info is not None:
+            return info
         with self.in_use():
             call = self._call(server, relayed.method, None, ToolPolicy(), relayed=relayed)
             async with await _checkout(self._servers, call, uses_state=False) as session:
-                self._servers[server].save_answer(_HELLO, relayed.profile, session, asdict(session.info))
+                self._servers[server].save_answer(HELLO, relayed.profile, session, asdict(session.info))
                 return session.info
 
     def _saved(self, server: str, relayed: RelayedRequest, method: str) -> Json | None:
@@ -337,12 +338,12 @@ class HubTask:
         asked = replace(relayed, requester=_Answered(relayed.requester.id, relayed.requester.listener))
         try:
             with anyio.move_on_after(bound.spec.start_timeout_s + bound.spec.call_timeout_s):
-                if method == _HELLO:
+                if method == HELLO:
                     await self.describe(server, asked)
                     return
                 call = self._call(server, method, asked.params, ToolPolicy(), relayed=asked)
                 if _result_or_refusal(await self._run(self._send_request, call)) != told:
-                    bound.tell_clients(_LISTS[method])
+                    bound.tell_clients(LISTS[method])
         except (ToolhubError, Refused):
             pass  # the next request that needs the server gets the error itself
         finally:
@@ -497,7 +498,7 @@ async def _send_request(servers: _Servers, call: Call) -> Result:
     async with await _checkout(servers, call, uses_state=False) as session:
         if (relayed := call.relayed) is not None:
             result = await session.relay(call)
-            if _is_whole_list(relayed, result.raw):
+            if is_whole_list(relayed, result.raw):
                 servers[call.server].save_answer(relayed.method, relayed.profile, session, result.raw)
             return result
         call.delivery.mark_sent(anyio.current_time())
@@ -513,10 +514,15 @@ async def _checkout(servers: _Servers, call: Call, *, uses_state: bool = True) -
     return server.checkout(profile, uses_state=uses_state, listener=relayed.requester.listener)
 
 
-def _is_whole_list(relayed: RelayedRequest, result: Json) -> bool:
+def is_whole_list(relayed: RelayedRequest, result: Json) -> bool:
     """Whether a result is a list of one page."""
     is_first = (relayed.params or {}).get("cursor") is None
-    return relayed.method in _LISTS and is_first and "nextCursor" not in result and not result.get("isError")
+    return relayed.method in LISTS and is_first and "nextCursor" not in result and not result.get("isError")
+
+
+def saved_info(told: Json | None) -> ServerInfo | None:
+    """Return what a server says about itself, as it was saved; None if it was not."""
+    return ServerInfo(**told) if told is not None and told.keys() == _INFO_FIELDS else None
 
 
 def _result_or_refusal(result: Result) -> Json:

@@ -25,6 +25,14 @@ def answer_name(method: str, profile: ClientProfile) -> str:
     return f"{method} {profile.era} {hashlib.sha256(hello.encode()).hexdigest()[:32]}"
 
 
+def answers_may_be_saved(spec: ServerSpec, fingerprint: str) -> bool:
+    """Whether all tasks would get equal answers, and a start brings a session that later requests use.
+
+    fingerprint: that of the spec.
+    """
+    return spec.share != "call" and fingerprint == spec.template_fingerprint
+
+
 class SavedAnswers:
     """Answers by server and name, shared by all tasks of a hub. store: for the next hub; None: only for this one."""
 

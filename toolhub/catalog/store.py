@@ -11,16 +11,16 @@ import hashlib
 import json
 import logging
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from toolhub import __version__
+from toolhub.catalog.first_answers import file_version
 from toolhub.config import ServerSpec
 from toolhub.config.redact import long_enough
 from toolhub.model import Json
-from toolhub.private_files import read_private, write_private
+from toolhub.private_files import prune, read_private, write_private
 
 FORMAT = 2
 # Real lists have 2 to 200 KiB. Reading a larger file would block the event loop for longer than a call takes.
@@ -39,13 +39,13 @@ class CatalogStore:
 
     def read(self, spec: ServerSpec) -> list[Json] | None:
         """Return the entries that were saved last; None if there are none."""
-        path = self._path(spec)
+        path = self.path(spec)
         try:
             kept = json.loads(read_private(path, limit=MAX_BYTES))
             entries = kept.pop("entries")
             if kept != _head(spec) or not _are_named(entries):
                 return None
-            os.utime(path)  # so that _prune() keeps files that are in use
+            os.utime(path)  # so that prune() keeps files that are in use
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as exc:
@@ -63,11 +63,11 @@ class CatalogStore:
         if not text or len(text) > MAX_BYTES or _repeats_private_values(spec, text):
             self.remove(spec)
             return
-        path = self._path(spec)
+        path = self.path(spec)
         try:
             head = json.dumps(_head(spec))
             write_private(path, f'{head[:-1]}, "entries": {text}}}'.encode())
-            self._prune()
+            prune(self.folder, most=MAX_FILES)
         except OSError as exc:
             logger.debug("cannot save the tools of server %r: %s", spec.name, exc)
             self.remove(spec)  # the previous file is out of date
@@ -75,22 +75,14 @@ class CatalogStore:
     def remove(self, spec: ServerSpec) -> None:
         """Remove what is saved of a server."""
         try:
-            self._path(spec).unlink(missing_ok=True)
+            self.path(spec).unlink(missing_ok=True)
         except OSError as exc:
             logger.debug("cannot remove the saved answers of server %r: %s", spec.name, exc)
 
-    def _path(self, spec: ServerSpec) -> Path:
+    def path(self, spec: ServerSpec) -> Path:
+        """Return the file of a server."""
         identity = f"{spec.name}:{spec.template_fingerprint}"
         return self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
-
-    def _prune(self) -> None:
-        """Remove the oldest files beyond MAX_FILES, also temporary files of hubs that died while writing."""
-        with os.scandir(self.folder) as listing:
-            entries = list(listing)
-        if len(entries) > MAX_FILES:
-            entries.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime)
-            for entry in entries[:-MAX_FILES]:
-                os.unlink(entry.path)
 
 
 def _head(spec: ServerSpec) -> dict[str, Any]:
@@ -104,20 +96,22 @@ def _head(spec: ServerSpec) -> dict[str, Any]:
     }
 
 
-def _files(spec: ServerSpec) -> dict[str, list[int]]:
-    """Return size and time of each file in the command line. A script that was edited may have other tools."""
+def program_files(spec: ServerSpec) -> dict[str, str]:
+    """Return the paths in a command line, by the number of the word. There may be no such file."""
     if spec.command is None or spec.template_fingerprint != spec.fingerprint():
         return {}  # the files differ from task to task
-    found = {}
-    for number, word in enumerate([spec.command, *spec.args]):
-        if os.sep in word or word.endswith(_SCRIPTS):
-            try:
-                state = os.stat(os.path.join(spec.cwd or "", word))
-            except (OSError, ValueError):
-                continue
-            if stat.S_ISREG(state.st_mode):
-                found[str(number)] = [state.st_size, state.st_mtime_ns]
-    return found
+    words = enumerate([spec.command, *spec.args])
+    return {
+        str(number): os.path.join(spec.cwd or "", word)
+        for number, word in words
+        if os.sep in word or word.endswith(_SCRIPTS)
+    }
+
+
+def _files(spec: ServerSpec) -> dict[str, list[int]]:
+    """Return the versions of the files in the command line. A script that was edited may have other tools."""
+    versions = {number: file_version(path) for number, path in program_files(spec).items()}
+    return {number: version for number, version in versions.items() if version is not None}
 
 
 def _are_named(entries: Any) -> bool:

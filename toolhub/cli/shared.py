@@ -10,14 +10,17 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from rich.console import Console
 
 from toolhub.cli.help import width_of
-from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:  # they take 200 ms, which a command that uses a running hub need not pay
+    from rich.console import Console
+
+    from toolhub.config import Config
 
 DEFAULT_FILES = ("hub.yaml", "hub.yml", ".mcp.json", "mcp.json")
 DEFAULT_HUB = "http://127.0.0.1:8765"
@@ -40,6 +43,8 @@ def find_config(path: Path | None) -> Path:
 
 def read_config(path: Path | None) -> Config:
     """Load the config file. Raises ConfigError, also when it configures no server."""
+    from toolhub.config import load_config
+
     found = find_config(path)
     config = load_config(found)
     if not config.servers:
@@ -102,4 +107,6 @@ def print_json(value: Any) -> None:
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that fits its lines to a terminal, and wraps none in a pipe or a file."""
+    from rich.console import Console
+
     return Console(stderr=stderr, highlight=False, width=width_of(sys.stderr if stderr else sys.stdout))

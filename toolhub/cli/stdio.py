@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from pathlib import Path
 
-from toolhub.cli.shared import log_to_stderr, open_task, read_config
+from toolhub.catalog.first_answers import FirstAnswers, Received, answers_path
+from toolhub.cli.shared import DEFAULT_FILES, find_config, log_to_stderr, open_task, read_config
 from toolhub.cli.shared import run as run_async
 
 
-def run(config: Path | None, hub: str | None, token: str | None) -> None:
+def run(config: Path | None, hub: str | None, token: str | None, *, received: Received | None) -> None:
+    """Serve until stdin ends. received: what was read from it already, which is only done for a hub of our own."""
     log_to_stderr("warning")
-    run_async(functools.partial(_serve, config, hub, token))
+    run_async(functools.partial(_serve, config, hub, token, received))
 
 
-async def _serve(config: Path | None, hub: str | None, token: str | None) -> None:
+async def _serve(config: Path | None, hub: str | None, token: str | None, received: Received | None) -> None:
     async with open_task(config, hub, token, None) as task:
         if hub is not None:
             from toolhub.client.mcp_pipe import serve_pipe
 
             await serve_pipe(hub, token, task.id)
-        else:
-            from toolhub.serve.stdio import serve_stdio
+            return
+        from toolhub.serve.answer_keeper import AnswerKeeper
+        from toolhub.serve.stdio import serve_stdio
 
-            await serve_stdio(task, read_config(config).hub)
+        loaded = read_config(config)
+        kept = FirstAnswers(answers_path(sys.argv[1:], os.environ))
+        keeper = AnswerKeeper(kept, loaded, source=find_config(config), others=DEFAULT_FILES)
+        await serve_stdio(task, loaded.hub, received=received, keeper=keeper)

@@ -16,6 +16,7 @@ from toolhub.config.rules import check_origin
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
 from toolhub.config.server import ServerSpec
+from toolhub.private_files import default_state_folder
 from toolhub.tool_names import Prefix
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
@@ -76,7 +77,7 @@ class HubSettings(Section):
     _default_state: Path = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        self._default_state = _state_path(context if isinstance(context, Mapping) else os.environ)
+        self._default_state = default_state_folder(context if isinstance(context, Mapping) else os.environ)
 
     @property
     def start_limit(self) -> int:
@@ -86,15 +87,6 @@ class HubSettings(Section):
     def state_path(self) -> Path:
         """`state_dir`, or the folder of the XDG base directory specification."""
         return self.state_dir or self._default_state
-
-
-def _state_path(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_STATE_HOME", "")
-    # The specification says that a relative path is invalid and must be ignored.
-    if os.path.isabs(base):
-        return Path(base, "toolhub")
-    home = environ.get("HOME") or os.path.expanduser("~")
-    return Path(home, ".local", "state", "toolhub")
 
 
 def _cores() -> int:

@@ -1,4 +1,9 @@
-"""The gateway on this process's stdin and stdout: one client, whose task is the process's."""
+"""The gateway on this process's stdin and stdout: one client, whose task is the process's.
+
+While it is imported the client has been told its first answers already (`toolhub/catalog/first_answers.py`). The
+gateway answers these requests too, because they introduce the client and start the servers. Their answers are not sent
+again.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,16 @@ import anyio.abc
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
+from toolhub.catalog.first_answers import Received
 from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.config.models import HubSettings
 from toolhub.model import Era, Json
+from toolhub.serve.answer_keeper import AnswerKeeper
 from toolhub.serve.mcp.client import INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object, version_of
-from toolhub.task import HubTask
+from toolhub.task import LISTS, HubTask
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +69,25 @@ class _ToClient:
 class StdioConnection:
     """The client at the other end. Its first request decides the era: a handshake, or revision 2026-07-28."""
 
-    def __init__(self, task: HubTask, gateway: Gateway, output: _ToClient, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self,
+        task: HubTask,
+        gateway: Gateway,
+        output: _ToClient,
+        tasks: anyio.abc.TaskGroup,
+        keeper: AnswerKeeper | None = None,
+    ) -> None:
         self._task = task
         self._gateway = gateway
         self._output = output
         self._tasks = tasks
+        self._keeper = keeper
         self._client = McpClient(output)
         self._era: Era | None = None
         """The first request decides it."""
 
-    def take(self, message: Any) -> bool:
-        """Take one message. Returns False for what is not JSON-RPC."""
+    def take(self, message: Any, told: str | None = None) -> bool:
+        """Take one message. Returns False for what is not JSON-RPC. told: the result that the client has already."""
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return False
         method, number = message.get("method"), message.get("id")
@@ -80,10 +96,10 @@ class StdioConnection:
         elif number is None:
             self._tasks.start_soon(self._gateway.notified, self._task, self._client, method, message.get("params"))
         else:
-            self._tasks.start_soon(self._answer, message)
+            self._tasks.start_soon(self._answer, message, told)
         return True
 
-    async def _answer(self, message: Json) -> None:
+    async def _answer(self, message: Json, told: str | None) -> None:
         number, method, params = message["id"], message["method"], message.get("params")
         if not isinstance(params, dict | None):
             self._output.send(_error(number, error_object(INVALID_REQUEST, "params must be an object")))
@@ -99,10 +115,21 @@ class StdioConnection:
         with anyio.CancelScope() as scope:
             self._client.running[number] = scope
             try:
-                self._output.send(await self._gateway.respond(request))
+                answer = await self._gateway.respond(request)
             finally:
                 if self._client.running.get(number) is scope:
                     del self._client.running[number]
+            await self._tell(request, answer, told)
+
+    async def _tell(self, request: ClientRequest, answer: Json, told: str | None) -> None:
+        if told is None:
+            self._output.send(answer)
+        elif to_json(answer.get("result"), inf_nan_mode="null") == told.encode():
+            return
+        elif self._era == "handshake" and request.method in LISTS:
+            self._client.notify(f"notifications/{LISTS[request.method]}/list_changed", None)
+        if self._keeper is not None:
+            await self._keeper.keep(request, self._tasks)
 
     def _wrong_era(self, method: str, params: Json | None) -> Json | None:
         """Return the error for a request that does not belong to the era of this connection, in the SDK's words."""
@@ -125,8 +152,10 @@ def _error(number: int | str, error: Json) -> Json:
     return {"jsonrpc": "2.0", "id": number, "error": error}
 
 
-async def serve_stdio(task: HubTask, settings: HubSettings) -> None:
-    """Serve the client at stdin and stdout until stdin ends."""
+async def serve_stdio(
+    task: HubTask, settings: HubSettings, *, received: Received | None = None, keeper: AnswerKeeper | None = None
+) -> None:
+    """Serve the client at stdin and stdout until stdin ends. received: what it has sent already."""
     # What a library prints must not come between the messages.
     streams = _StandardStreams(stdin=os.dup(sys.stdout.fileno()), stdout=os.dup(sys.stdin.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -134,9 +163,15 @@ async def serve_stdio(task: HubTask, settings: HubSettings) -> None:
     async with anyio.create_task_group() as tasks:
         source = StdoutStream(streams, limit=_LONGEST_BYTES)
         sink = StdinStream(streams, tasks, source.fail)
-        connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks)
+        connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks, keeper)
+        if received is not None:
+            for message, told in received.messages:
+                connection.take(message, told)
+            source.put_back(received.rest)
         await source.receive_loop(connection.take)
         if source.failure:
             logger.error("the connection to the client was ended: %s", source.failure)
+        if keeper is not None:
+            await keeper.finish(tasks)
         sink.close()
         tasks.cancel_scope.cancel()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
 
-from toolhub.catalog.answers import SavedAnswers, answer_name
+from toolhub.catalog.answers import SavedAnswers, answer_name, answers_may_be_saved
 from toolhub.catalog.catalog import Catalog, with_declarations
 from toolhub.channel.base import Channel
 from toolhub.channel.mcp import header_map
@@ -238,8 +238,7 @@ class SessionPool:
 
     @property
     def _may_save(self) -> bool:
-        """Whether all tasks would get equal answers, and a start brings a session that later requests use."""
-        return self.spec.share != "call" and self.fingerprint == self.spec.template_fingerprint
+        return answers_may_be_saved(self.spec, self.fingerprint)
 
     def checkout(
         self, profile: ClientProfile = OWN_PROFILE, *, uses_state: bool = True, listener: Listener | None = None
@@ -297,7 +296,7 @@ class SessionPool:
         if tools is None:
             async with self.checkout(await self.suited(profile), uses_state=False) as session:
                 tools = await self._ask(session)
-        return [with_declarations(self.spec, tool) for tool in tools if is_offered(self.spec, tool.name)]
+        return offered_tools(self.spec, tools)
 
     @property
     def tools_with_headers(self) -> Mapping[str, ToolInfo] | None:
@@ -310,8 +309,7 @@ class SessionPool:
 
     def offered(self, wire: list[Json]) -> list[Json]:
         """Return the tools of a list that are offered, with the config's declarations."""
-        tools = [ToolInfo.from_wire(self.spec.name, one) for one in wire if is_offered(self.spec, str(one.get("name")))]
-        return [with_declarations(self.spec, tool).raw for tool in tools]
+        return offered_on_wire(self.spec, wire)
 
     async def _ask(self, session: Session) -> list[ToolInfo]:
         """Ask the server for its tools. Notify listeners if the catalog listed something else."""
@@ -336,3 +334,14 @@ class SessionPool:
             server=self.spec.name,
             tool="tools/list",
         )
+
+
+def offered_tools(spec: ServerSpec, tools: Iterable[ToolInfo]) -> list[ToolInfo]:
+    """Return the tools that the config offers, with what it declares of them."""
+    return [with_declarations(spec, tool) for tool in tools if is_offered(spec, tool.name)]
+
+
+def offered_on_wire(spec: ServerSpec, wire: Iterable[Json]) -> list[Json]:
+    """Return the tools of a server's list that the config offers, with what it declares of them."""
+    tools = [ToolInfo.from_wire(spec.name, one) for one in wire if is_offered(spec, str(one.get("name")))]
+    return [with_declarations(spec, tool).raw for tool in tools]

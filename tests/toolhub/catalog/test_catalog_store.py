@@ -170,7 +170,7 @@ def test_the_oldest_files_are_removed_and_what_is_read_counts_as_new(store, monk
     specs = [a_spec(args=[str(number)]) for number in range(5)]
     for number, spec in enumerate(specs[:3]):
         store.write(spec, TOOLS)
-        os.utime(store._path(spec), (number, number))
+        os.utime(store.path(spec), (number, number))
     assert store.read(specs[0]) == TOOLS
     for spec in specs[3:]:
         store.write(spec, TOOLS)

@@ -80,6 +80,10 @@ class StdoutStream:
         self.failure = reason
         self.end()
 
+    def put_back(self, data: bytes) -> None:
+        """Add what was read from the pipe before this stream was there."""
+        self._lines.extend(self._buffer.feed(data))
+
     async def receive_loop(self, take: Callable[[Any], bool]) -> None:
         """See `transport.MessageSource`; returns at EOF, on `end()`, or after a line over the limit."""
         self._take, new_future = take, future_factory()
