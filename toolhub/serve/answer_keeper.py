@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import anyio
 import anyio.abc
@@ -22,7 +21,7 @@ from toolhub.catalog.first_answers import METHODS, FirstAnswers, Inputs, file_ve
 from toolhub.catalog.store import CatalogStore, program_files
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ToolhubError
-from toolhub.model import Json, RelayedRequest, ServerInfo, ToolInfo
+from toolhub.model import OWN_PROFILE, ClientProfile, Json, RelayedRequest, ServerInfo, ToolInfo
 from toolhub.serve.mcp.client import ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway
 from toolhub.sessions.pool import offered_on_wire, offered_tools
@@ -99,15 +98,30 @@ class AnswerKeeper:
         return Inputs([str(self._source), *saved], [*programs, *self._others], sorted(variables))
 
 
-class SavedTask:
-    """A task whose servers never start: it knows what an equal task of the next start knows at once."""
+class SavedTask(HubTask):
+    """A task whose servers never start: it knows what an equal task of the next start knows at once.
+
+    It has only what a gateway uses before a tool call. It is a `HubTask` for the type checker, which compares the
+    signatures.
+    """
 
     def __init__(self, specs: Mapping[str, ServerSpec], state: Path) -> None:
-        self.specs = specs
-        self.servers = tuple(specs)
+        self.id = "saved"
+        self._specs = dict(specs)
         self.knows_everything = True
         self._catalog = Catalog(CatalogStore(state / "catalog"))
         self._answers = SavedAnswers(CatalogStore(state / "answers"))
+
+    def __repr__(self) -> str:
+        return f"<SavedTask servers={list(self._specs)}>"
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self._specs)
+
+    @property
+    def specs(self) -> Mapping[str, ServerSpec]:
+        return self._specs
 
     async def describe(self, server: str, relayed: RelayedRequest, *, saved: bool = False) -> ServerInfo:
         info = saved_info(self._saved(server, relayed, HELLO))
@@ -121,7 +135,9 @@ class SavedTask:
         self.knows_everything = False
         return {}
 
-    async def tools_by_server(self) -> dict[str, list[ToolInfo] | ToolhubError]:
+    async def tools_by_server(
+        self, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
+    ) -> dict[str, list[ToolInfo] | ToolhubError]:
         found: dict[str, list[ToolInfo] | ToolhubError] = {}
         for server, spec in self.specs.items():
             tools = self._catalog.get("", spec)
@@ -133,6 +149,7 @@ class SavedTask:
         return offered_on_wire(self.specs[server], tools)
 
     def _saved(self, server: str, relayed: RelayedRequest, method: str) -> Json | None:
+        """Return what the server told an equal client."""
         spec = self.specs[server]
         may_be_saved = answers_may_be_saved(spec, spec.fingerprint())
         return self._answers.get(spec, answer_name(method, relayed.profile)) if may_be_saved else None
@@ -152,5 +169,4 @@ def _repeated(request: ClientRequest, task: SavedTask) -> ClientRequest:
     if request.client is not None:
         client = McpClient(_Nowhere())
         client.profile = request.client.profile
-    # A gateway does not use more of a task before a tool call.
-    return replace(request, task=cast(HubTask, task), output=_Nowhere(), client=client)
+    return replace(request, task=task, output=_Nowhere(), client=client)
