@@ -6,7 +6,6 @@ from toolhub import errors
 from toolhub.errors import ToolhubError
 from toolhub.model import Json, ToolInfo
 
-API_VERSION = "v1"
 NDJSON = "application/x-ndjson"
 
 STATUS: dict[type[ToolhubError], int] = {

@@ -328,9 +328,6 @@ class Engine:
                 self._grow(request, 1)
         return has_room
 
-    def _next_blocks(self) -> int:
-        return sum(self._missing(each, 1) for each in self._running if each.is_decoding)
-
     def _steps(self, decoding: list[EngineRequest]) -> int:
         """How many steps can be taken before a sequence ends or the blocks do."""
         spare, low, high = self.cache.spare(self.clock.now), 1, min(each.decode - each.written for each in decoding)

@@ -25,10 +25,6 @@ from toolhub_agent.view import TaskView, markup_text
 _DEMO_FOLDER = Path(__file__).parent / "demo"
 DEMO_LOG = _DEMO_FOLDER / "trajectory.jsonl"
 DEMO_DOCUMENTS = _DEMO_FOLDER / "documents"
-DEMO_NOTE = (
-    "The model's words were written by hand for this demo, and its token counts, TTFT and seconds are not of any "
-    "model: tokens are counted as four bytes each, times are the pace of the demo."
-)
 
 
 def demo_config(workdir: Path) -> Config:

@@ -219,3 +219,13 @@ async def opened(
             chosen, engine=kind, http=lambda _url: http, headers_of=lambda name: {"X-Session-ID": name}, **(more or {})
         ) as hints:
             yield hints
+
+
+@asynccontextmanager
+async def after_first_turn(engine: Engine, *tool_seconds: float, **options: Any) -> AsyncIterator[Agent]:
+    """An agent after its first turn, which called a tool for each of `tool_seconds`; its hints know these durations."""
+    async with opened(engine, **options) as hints:
+        tools_take(hints, *tool_seconds)
+        agent = Agent(engine, hints)
+        await agent.turn(calls=len(tool_seconds))
+        yield agent

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from hint_stage import URL, Agent, Engine, opened, tools_take, virtual_time
+from hint_stage import URL, Agent, Engine, after_first_turn, opened, tools_take, virtual_time
 from toolhub_agent.kv_hints.engines import adapter_for, identify, version_of
 from toolhub_agent.kv_hints.estimates import ToolDurations
 from toolhub_agent.kv_hints.signals import Prompt
@@ -41,10 +41,7 @@ async def probed(kind: Any, engine: Engine, **more: Any):
 
 async def one_wait(kind: Any, engine: Engine, **settings: Any) -> None:
     """A turn, a tool wait with its prefetch, the next turn, the end."""
-    async with opened(engine, kind=kind, **settings) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0, kind=kind, **settings) as agent:
         await agent.step()
         agent.end()
 
@@ -83,13 +80,10 @@ async def test_a_vllm_that_refuses_priorities_is_asked_again_without_and_never_a
         return (400, {"error": {"message": "priority 100 needs priority scheduling"}}) if "priority" in body else None
 
     engine = Engine(refuse=strict)
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         await agent.step(meanwhile=engine.cache.clear)
         await agent.step(meanwhile=engine.cache.clear)
-        assert hints.statistics().prefetches_failed == 0
+        assert agent.hints.statistics().prefetches_failed == 0
     assert ["priority" in prefetch for prefetch in engine.prefetches] == [True, False, False]
 
 
@@ -165,10 +159,7 @@ async def test_sglangs_priorities_follow_the_direction_of_its_scheduler(low_firs
 
 async def test_sglang_is_told_to_abort_as_it_notices_closed_connections_late():
     engine = engine_of(server_info=SGLANG, abort_request={})
-    async with opened(engine, kind="sglang") as hints:
-        tools_take(hints, 20.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 20.0, kind="sglang") as agent:
         await agent.step(16.0, meanwhile=engine.cache.clear)
     assert engine.asked("/abort_request") == [{"rid": engine.prefetches[0]["rid"]}]
 

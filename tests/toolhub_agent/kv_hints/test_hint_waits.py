@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hint_stage import OVERHEAD_S, PER_TOKEN_S, URL, Agent, Engine, opened, tools_take, virtual_time
+from hint_stage import OVERHEAD_S, PER_TOKEN_S, URL, Agent, Engine, after_first_turn, opened, tools_take, virtual_time
 from llm_stand_in.prefix_cache import render, tokens_of
 from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
 from toolhub_agent.kv_hints.signals import HistoryRewritten, ToolResultReady, ToolWaitStarted
@@ -39,10 +39,7 @@ async def test_after_an_eviction_the_turn_starts_as_fast_as_if_nothing_had_been_
 
 async def test_the_prefetch_goes_out_so_that_it_ends_a_margin_before_the_tools_do():
     engine = Engine()
-    async with opened(engine, lead_time_s=1.0) as hints:
-        tools_take(hints, 30.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 30.0, lead_time_s=1.0) as agent:
         started = anyio.current_time()
         await agent.step(30.0, meanwhile=engine.cache.clear)
     assert engine.prefetch_times == [pytest.approx(started + 30 - 1 - PREFILL_S, abs=0.5)]
@@ -50,10 +47,7 @@ async def test_the_prefetch_goes_out_so_that_it_ends_a_margin_before_the_tools_d
 
 async def test_the_prefetched_prompt_is_the_start_of_the_next_one_token_for_token():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         await agent.step()
     requests = engine.asked("/v1/chat/completions")
     warmed, resumed = tokens_of(render(requests[1])), tokens_of(render(requests[2]))
@@ -90,23 +84,17 @@ async def test_the_prefetch_repeats_what_shapes_the_prompt_and_nothing_that_shap
 
 async def test_a_prefetch_that_still_runs_when_the_tools_are_back_is_aborted():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 20.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 20.0) as agent:
         await agent.step(16.0, meanwhile=engine.cache.clear)  # sooner than expected
         assert engine.cut_short == 1
-        statistics = hints.statistics()
+        statistics = agent.hints.statistics()
     assert (statistics.prefetches_sent, statistics.prefetches_aborted, statistics.prefetches_failed) == (1, 1, 0)
     assert agent.usages[-1].cached_tokens > 0, "what it had computed is not lost"
 
 
 async def test_results_that_are_in_are_prefetched_while_a_slower_call_still_runs():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 2.0, 20.0)
-        agent = Agent(engine, hints)
-        await agent.turn(calls=2)
+    async with after_first_turn(engine, 2.0, 20.0) as agent:
         await agent.step(2.0, 20.0, tokens=3000)
     prefetch = engine.prefetches[-1]
     assert [message["role"] for message in prefetch["messages"]][-2:] == ["assistant", "tool"]
@@ -116,20 +104,14 @@ async def test_results_that_are_in_are_prefetched_while_a_slower_call_still_runs
 
 async def test_results_that_arrive_behind_a_first_prefetch_get_a_second_one():
     engine = Engine()
-    async with opened(engine, lead_time_s=0.1) as hints:
-        tools_take(hints, 18.0, 25.0)
-        agent = Agent(engine, hints)
-        await agent.turn(calls=2)
+    async with after_first_turn(engine, 18.0, 25.0, lead_time_s=0.1) as agent:
         await agent.step(21.0, 28.0, tokens=2000)
     assert [len(prefetch["messages"]) for prefetch in engine.prefetches] == [3, 4]
 
 
 async def test_tools_that_never_return_get_no_more_than_the_allowed_prefetches_and_ever_later():
     engine = Engine()
-    async with opened(engine, max_prefetches=3) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0, max_prefetches=3) as agent:
         agent.hints.signal(ToolWaitStarted(agent.name, (("s", "tool0"),)))
         for _ in range(200):
             await anyio.sleep(10)
@@ -141,10 +123,7 @@ async def test_tools_that_never_return_get_no_more_than_the_allowed_prefetches_a
 
 async def test_never_are_two_requests_under_way_for_one_session():
     engine = Engine()
-    async with opened(engine, lead_time_s=0) as hints:
-        tools_take(hints, 20.0, 40.0)
-        agent = Agent(engine, hints)
-        await agent.turn(calls=2)
+    async with after_first_turn(engine, 20.0, 40.0, lead_time_s=0) as agent:
         # The first result is there while the first prefetch runs.
         await agent.step(36.0, 100.0, tokens=3000, meanwhile=engine.cache.clear)
     assert len(engine.prefetches) >= 2
@@ -153,12 +132,9 @@ async def test_never_are_two_requests_under_way_for_one_session():
 
 async def test_a_session_that_admission_has_paused_gets_no_prefetch():
     engine = Engine()
-    async with opened(engine, more={"may_prefetch": lambda _session: False}) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0, more={"may_prefetch": lambda _session: False}) as agent:
         await agent.step()
-        assert hints.statistics().prefetches_skipped == {"admission has paused the conversation": 1}
+        assert agent.hints.statistics().prefetches_skipped == {"admission has paused the conversation": 1}
     assert engine.prefetches == []
 
 
@@ -184,25 +160,19 @@ async def test_sessions_do_not_wait_for_each_other():
 )
 async def test_a_wait_without_a_prefetch_says_why(settings, reason):
     engine = Engine()
-    async with opened(engine, more={"load_of": lambda _url: 6}, **settings) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0, more={"load_of": lambda _url: 6}, **settings) as agent:
         await agent.step()
-        assert hints.statistics().prefetches_skipped == {reason: 1}
+        assert agent.hints.statistics().prefetches_skipped == {reason: 1}
     assert engine.prefetches == []
 
 
 async def test_a_session_from_which_nothing_is_evicted_is_left_alone_until_something_is():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         for _ in range(6):
             await agent.step()
         assert len(engine.prefetches) == 2
-        assert hints.statistics().prefetches_skipped == {"nothing is evicted": 4}
+        assert agent.hints.statistics().prefetches_skipped == {"nothing is evicted": 4}
         await agent.step(meanwhile=engine.cache.clear)  # found lost
         await agent.step(meanwhile=engine.cache.clear)
     assert len(engine.prefetches) == 3
@@ -243,14 +213,11 @@ async def test_auto_stays_on_where_the_cache_evicts():
 
 async def test_a_rewritten_history_is_neither_prefetched_nor_taken_for_an_eviction():
     engine = Engine()
-    async with opened(engine, mode="auto") as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
-        await agent.wait(12.0, meanwhile=lambda: hints.signal(HistoryRewritten(agent.name, kept_messages=1)))
+    async with after_first_turn(engine, 12.0, mode="auto") as agent:
+        await agent.wait(12.0, meanwhile=lambda: agent.hints.signal(HistoryRewritten(agent.name, kept_messages=1)))
         agent.messages[1] = {"role": "user", "content": "rewritten"}
         await agent.turn(resumed=True)
-        statistics = hints.statistics()
+        statistics = agent.hints.statistics()
     assert engine.prefetches == []
     assert statistics.gains[URL].holdout == 0
 
@@ -262,12 +229,9 @@ async def test_a_template_that_rewrites_history_gets_no_prefetch():
         return render({**body, "messages": kept})
 
     engine = Engine(renders=forgets_thoughts)
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         await agent.step()
-        statistics = hints.statistics()
+        statistics = agent.hints.statistics()
     assert engine.prefetches == []
     assert statistics.prefetches_skipped == {"template rewrites history": 1}
     assert statistics.disabled == {URL: "the chat template rewrites history"}
@@ -280,13 +244,10 @@ async def test_where_the_template_cannot_be_asked_what_the_turns_find_decides():
 
     counter = {"n": 0}
     engine = Engine(renders=numbers_its_requests, pages={"/tokenize": {}, "/version": {"version": "0.32.0"}})
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         for _ in range(6):
             await agent.step()
-        statistics = hints.statistics()
+        statistics = agent.hints.statistics()
     assert statistics.prefetches_sent == 1 + 3  # a first turn is another kind of prompt than the later ones
     assert statistics.disabled == {URL: "the chat template rewrites history"}
 
@@ -366,24 +327,18 @@ async def test_signals_after_the_end_and_of_unknown_sessions_do_nothing():
 
 async def test_tokens_of_prefetches_are_counted_apart_from_the_conversations():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         await agent.step(meanwhile=engine.cache.clear)
-        assert hints.statistics().prefetched_tokens > 6000
+        assert agent.hints.statistics().prefetched_tokens > 6000
     assert len(agent.usages) == 2
 
 
 async def test_what_the_predictor_says_of_a_prefill_is_learned_from_turns_and_prefetches():
     engine = Engine()
-    async with opened(engine) as hints:
-        tools_take(hints, 12.0)
-        agent = Agent(engine, hints)
-        await agent.turn()
+    async with after_first_turn(engine, 12.0) as agent:
         for _ in range(4):
             await agent.step(meanwhile=engine.cache.clear)
-        predicted = hints._context.endpoints[URL].cost.seconds(4000)
+        predicted = agent.hints._context.endpoints[URL].cost.seconds(4000)
     assert predicted == pytest.approx(OVERHEAD_S + 4000 * PER_TOKEN_S, rel=0.1)
 
 
