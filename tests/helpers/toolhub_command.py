@@ -38,7 +38,7 @@ class Shell:
                 input=stdin,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=180,
             )
         else:
             done = run_main(main, ["toolhub", *arguments], folder=self.folder, env=env, stdin=stdin)

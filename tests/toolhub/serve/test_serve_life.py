@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from in_process import run_main
 from served_hub import (
-    TOOLHUB,
     ServedHub,
     environment,
     error_of,
@@ -28,6 +27,8 @@ from served_hub import (
     write_config,
 )
 from toolhub_command import refused
+
+from toolhub.cli import main
 
 
 @pytest.fixture
@@ -51,9 +52,7 @@ def begin_sleep(client: httpx2.Client, pool: ThreadPoolExecutor, seconds: float)
 
 def refusal_of(config: Path, *options: str) -> str:
     """What a hub that does not start says; it must be one line, and no traceback."""
-    done = subprocess.run(
-        [*TOOLHUB, "serve", "--config", config, *options], capture_output=True, text=True, timeout=60, env=environment()
-    )
+    done = run_main(main, ["toolhub", "serve", "--config", str(config), *options], env=environment())
     message = refused(done)
     assert len(message.splitlines()) == 1
     return message
@@ -146,10 +145,8 @@ def test_what_cannot_be_listened_on_is_one_clear_line(config: Path, tmp_path: Pa
             "precious.txt: a file that is not a socket exists there": ["--port", "0", "--uds", str(precious)],
             "AF_UNIX path too long": ["--port", "0", "--uds", str(tmp_path / ("x" * 120))],
         }
-        with ThreadPoolExecutor() as pool:
-            said = pool.map(lambda options: refusal_of(config, *options), expected.values())
-            for text, message in zip(expected, said, strict=True):
-                assert text in message
+        for text, options in expected.items():
+            assert text in refusal_of(config, *options)
     assert precious.read_text() == "mine"
 
 
