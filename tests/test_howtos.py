@@ -15,6 +15,8 @@ from llm_stand_in.model_server import open_model_server
 from printed_page import ROOT, Block, blocks_of
 from served_hub import environment
 
+from toolhub import load_config
+
 HOW_TO = {path.stem: blocks_of(path.read_text()) for path in (ROOT / "docs" / "howto").glob("*.md")}
 AGENT = blocks_of((ROOT / "agent_loop" / "README.md").read_text())
 MODEL = "http://127.0.0.1:8000/v1"
@@ -72,16 +74,19 @@ def test_the_embedded_example_runs_as_printed(folder: Path) -> None:
     assert "convert_time" in printed
 
 
+@pytest.mark.slow
 def test_the_client_example_runs_as_printed(served: Path) -> None:
     assert '"timezone": "UTC"' in run_file(served, HOW_TO["use"], "remote.py")
 
 
+@pytest.mark.slow
 def test_the_shell_examples_run_as_printed(served: Path) -> None:
     assert "get_current_time" in run(served, *shlex.split(line_in("use", "toolhub tools")))
     assert '"timezone": "UTC"' in run(served, *shlex.split(line_in("use", "toolhub call")))
     assert "no open tasks" in run(served, *shlex.split(line_in("use", "toolhub tasks")))
 
 
+@pytest.mark.slow
 def test_the_example_of_sandboxes_runs_as_printed(folder: Path) -> None:
     assert run_file(folder, HOW_TO["sandboxes"], "sandbox.py") == "42 3 b'...'\n"
 
@@ -95,9 +100,10 @@ def test_the_example_of_sandboxes_alone_runs_as_printed(folder: Path) -> None:
 )
 def test_the_configs_of_the_pages_are_valid(folder: Path, page: str, name: str) -> None:
     (folder / name).write_text(file_in(HOW_TO[page], name))
-    run(folder, sys.executable, "-c", f"from toolhub import load_config; load_config({name!r})")
+    load_config(folder / name)
 
 
+@pytest.mark.slow
 def test_the_config_of_a_sweep_serves_tasks_of_a_labelled_run(folder: Path) -> None:
     (folder / "sweep.yaml").write_text(file_in(HOW_TO["sweeps"], "sweep.yaml"))
     program = """
@@ -114,6 +120,7 @@ asyncio.run(main())
     assert run(folder, sys.executable, "-c", program).split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_the_drop_in_example_runs_as_printed(folder: Path) -> None:
     assert '"timezone": "UTC"' in run_file(folder, HOW_TO["miroflow"], "miroflow.py")
 
@@ -128,6 +135,7 @@ def test_the_dispatch_example_runs_as_printed(folder: Path) -> None:
     assert run_file(folder, AGENT, "dispatch.py") == "['found otters']\n"
 
 
+@pytest.mark.slow
 def test_the_agent_examples_run_as_printed(folder: Path) -> None:
     one, sweep = line_in("kv-hints", "toolhub run"), line_in("sweeps", "toolhub run")
     (folder / "tasks.jsonl").write_text('{"id": "a", "question": "A?"}\n')
