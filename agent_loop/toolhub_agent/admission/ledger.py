@@ -5,9 +5,10 @@ reuses them. If the programs together need more than the cache holds, each turn 
 every prompt is computed again. `TokenLedger` keeps an account of these tokens. It admits as many programs as fit. The
 others wait before their next turn, outside the engine.
 
-The oldest programs come first. A program that was admitted goes on while it fits. When the programs outgrow the cache,
-the youngest one that is not in the middle of a turn is paused. At least one program is always admitted. While all
-programs fit, nothing ever waits.
+The oldest programs come first. A program that was admitted goes on, before those that wait. When the programs outgrow
+the cache, the youngest one whose tools run is paused. One that waited is admitted when it has room for its next turns
+too: otherwise it would soon be paused again. If the engine has nothing to do, the next one takes the place of the
+youngest. So at least one program is always admitted. While all programs fit, nothing ever waits.
 
 Others do this too, by other rules: ThunderAgent (arXiv 2602.13692), CONCUR (2601.22705), Continuum (2511.02230).
 """
@@ -28,6 +29,8 @@ from toolhub_agent.types import Usage
 TARGET = 0.95
 # A turn that waited this long goes before all others. OpenAI's client gives up after 600 s.
 MAX_PAUSE_S = 300.0
+# A program that waited needs room for this many further turns. Fewer cost more pauses, and more leave the cache empty.
+RESERVED_TURNS = 2
 # A program whose tools run for this long loses its place. On a busy engine its tokens are evicted by then.
 IDLE_S = 600.0
 # A program without a turn for this long is forgotten: its client is silent.
@@ -107,20 +110,26 @@ class _Program:
 
 @dataclass(eq=False)
 class _SharedPrefix:
-    """The length of a prompt that many programs begin with. Its tokens are in the cache once."""
+    """The length of a prompt that many programs begin with. Its tokens are in the cache once.
+
+    tokens: the median of what the engine counted, else the estimate. So one prefix that was partly evicted, or one that
+    is longer because it continues a conversation, changes little.
+    """
 
     estimate: int = 0
+    tokens: int = 0
     counted: deque[int] = field(default_factory=lambda: deque(maxlen=9))
 
-    @property
-    def tokens(self) -> int:
-        """As the engine counted it. One that was partly evicted, or that continues a conversation, changes little."""
-        return median_low(self.counted) if self.counted else self.estimate
+    def note_estimate(self, tokens: int) -> None:
+        if not self.estimate:
+            self.estimate = tokens
+            self.tokens = self.tokens or tokens
 
-    def note(self, cached: int) -> None:
+    def note_count(self, cached: int) -> None:
         """cached: what a program's first turn found in the cache, which is what it shares with others."""
         if cached:
             self.counted.append(min(cached, 2 * self.estimate) if self.estimate else cached)
+            self.tokens = median_low(self.counted)
 
 
 # The words of metrics and messages.
@@ -330,14 +339,16 @@ class TokenLedger:
         program.run, program.weight, program.prefix = run, weight, prefix
         self._note_prefix(prefix, prefix_tokens)
         was_resident = program.state is State.ACTING
+        # A program that was not paused goes on, unless another one waited too long.
+        goes_on = was_resident or (bool(program.tokens) and not program.why)
+        head = self._head()
         program.needs = self._predicted(program, prompt_tokens)
         program.reusable = program.tokens if was_resident and not is_rewritten else 0
         self._move(program, State.WAITING, program.why or _FULL)
-        # A program that has a place goes on, before those that have none. Only one that waited too long goes before it.
-        head = self._head()
-        if was_resident and head is not None and not self._is_overdue(head) and self._make_room(program):
-            self._move(program, State.RUNNING)
-            return (name, *self.schedule())
+        if head is None or (goes_on and not self._is_overdue(head)):
+            if self._make_room(program, goes_on=goes_on):
+                self._move(program, State.RUNNING)
+                return (name, *self.schedule())
         return self.schedule()
 
     def end_turn(self, name: str, usage: Usage, *, keeps_place: bool = True) -> tuple[str, ...]:
@@ -404,9 +415,13 @@ class TokenLedger:
         """Admit all turns that may begin now. Call this once a second while turns wait: they get older."""
         self._expire()
         admitted = []
-        while (head := self._head()) is not None and self._make_room(head):
+        is_idle = all(program.state is not State.RUNNING for program in self._programs.values())
+        while (head := self._head()) is not None:
+            if not self._make_room(head, goes_on=is_idle, reserved_turns=0 if is_idle else RESERVED_TURNS):
+                break
             self._move(head, State.RUNNING)
             admitted.append(head.name)
+            is_idle = False
         return tuple(admitted)
 
     def _head(self) -> _Program | None:
@@ -417,33 +432,40 @@ class TokenLedger:
         first = min(waiting, key=lambda program: (program.since, program.age))
         if self._is_overdue(first):
             return first
-        shares = self._shares()
+        shares = self._shares() if len(waiting) > 1 else {first.run: 0.0}
         return min(waiting, key=lambda program: (shares[program.run], program.age))
 
     def _is_overdue(self, program: _Program) -> bool:
         return program.state is State.WAITING and self._now() - program.since >= self._max_pause
 
-    def _make_room(self, program: _Program) -> bool:
-        """Pause younger programs whose tools run, if that makes room. Return whether the program may be admitted."""
+    def _make_room(self, program: _Program, *, goes_on: bool = False, reserved_turns: int = 0) -> bool:
+        """Pause programs whose tools run, if that makes room. Return whether the program may be admitted.
+
+        goes_on: it had a place, or the engine is idle, so the youngest others yield. Otherwise only those yield that
+        `_victims` names.
+        """
         if self.limit is None:
             return True
-        missing = self._missing(program)
+        is_overdue = self._is_overdue(program)
+        reserve = 0 if is_overdue else round(reserved_turns * (self._growth.value() or 0))
+        missing = self._missing(program) + reserve
         victims: list[_Program] = []
-        for victim in self._victims(program) if missing > 0 else ():
+        for victim in self._victims(program, may_take_any=goes_on or is_overdue) if missing > 0 else ():
             victims.append(victim)
             missing -= self._own(victim)
             if missing <= 0:
                 break
         fits = missing <= 0 or len(victims) == sum(each.state in _RESIDENT for each in self._programs.values())
-        if fits or self._is_overdue(program):
+        if fits or is_overdue:
             for victim in victims:
                 self._pause(victim, _LENT if victim.is_ancestor_of(program) else _YIELDED)
         return fits
 
-    def _victims(self, program: _Program) -> Iterator[_Program]:
+    def _victims(self, program: _Program, *, may_take_any: bool) -> Iterator[_Program]:
         """Programs whose tools run, in the order in which they are paused for this one: ancestors, then the youngest.
 
-        Of several runs, the one that has most for its weight yields, unless it would then have less than the other.
+        Unless it may take any, those are its ancestors, and programs of a run that has more for its weight than its
+        own, as long as it keeps as much.
         """
         shares = self._shares()
         wanted = shares[program.run] + self._needed(program) / program.weight
@@ -452,8 +474,8 @@ class TokenLedger:
             victim = max(acting, key=lambda each: (each.is_ancestor_of(program), shares[each.run], each.age))
             acting.remove(victim)
             rest = shares[victim.run] - self._own(victim) / victim.weight
-            is_junior = victim.age > program.age if victim.run == program.run else rest >= wanted
-            if is_junior or victim.is_ancestor_of(program) or self._is_overdue(program):
+            has_more = victim.run != program.run and rest >= wanted
+            if may_take_any or has_more or victim.is_ancestor_of(program):
                 shares[victim.run] = rest
                 yield victim
 
@@ -504,11 +526,11 @@ class TokenLedger:
         return self.used + prefix + self._needed(program) - limit
 
     def _shared_tokens(self, prefix: str) -> int:
-        return self._shared[prefix].tokens if prefix in self._shared else 0
+        known = self._shared.get(prefix)
+        return known.tokens if known is not None else 0
 
     def _note_prefix(self, prefix: str, estimate: int) -> None:
-        known = self._shared.setdefault(prefix, _SharedPrefix())
-        known.estimate = known.estimate or estimate
+        self._shared.setdefault(prefix, _SharedPrefix()).note_estimate(estimate)
         self._shared.move_to_end(prefix)
         if len(self._shared) > MAX_PREFIXES:
             self._shared.popitem(last=False)
@@ -533,7 +555,7 @@ class TokenLedger:
         if usage.cached_tokens is None:
             return
         if not program.tokens and program.prefix in self._shared:
-            self._shared[program.prefix].note(usage.cached_tokens)
+            self._shared[program.prefix].note_count(usage.cached_tokens)
         if program.reusable:
             found = min(usage.cached_tokens, usage.prompt_tokens)
             self._limit.note_reuse(expected=min(program.reusable, usage.prompt_tokens), found=found, used=used)

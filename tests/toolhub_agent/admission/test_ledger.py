@@ -21,9 +21,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def ledger(clock: Clock) -> TokenLedger:
+def idle(clock: Clock) -> TokenLedger:
     """Holds 1000 tokens."""
     return TokenLedger(capacity=1000, target=1.0, now=clock)
+
+
+@pytest.fixture
+def ledger(idle: TokenLedger) -> TokenLedger:
+    """Holds 1000 tokens. The engine works on a turn that keeps none."""
+    idle.begin_turn("busy", prompt_tokens=0)
+    return idle
 
 
 def turn(ledger: TokenLedger, name: str, tokens: int, *, cached: int | None = None, **begun: object) -> tuple[str, ...]:
@@ -63,7 +70,7 @@ def test_the_oldest_waiting_program_comes_first_even_if_a_younger_one_would_fit(
 def test_on_overflow_the_youngest_program_whose_tools_run_is_paused(ledger: TokenLedger):
     for name in "abc":
         turn(ledger, name, 300)
-    turn(ledger, "a", 450)
+    turn(ledger, "a", 410)
     assert states(ledger, "abc") == "aap"
     assert ledger.begin_turn("c", prompt_tokens=310) == ()
     [paused] = ledger.statistics().paused
@@ -80,18 +87,39 @@ def test_a_program_in_the_middle_of_a_turn_is_never_paused(ledger: TokenLedger):
     turn(ledger, "a", 500)
     turn(ledger, "b", 300)
     assert ledger.begin_turn("b", prompt_tokens=300) == ("b",)
-    assert ledger.begin_turn("a", prompt_tokens=800) == ()  # the youngest that is not in a turn is `a` itself
+    assert ledger.begin_turn("a", prompt_tokens=800) == ()  # no other tools run, so `a` itself has to wait
     assert states(ledger, "ab") == "wr"
-    assert ledger.end_turn("b", Usage(300, 0)) == ("a",)  # now `b` yields to the older program
-    assert states(ledger, "ab") == "rp"
+    assert ledger.end_turn("b", Usage(300, 0)) == ()
+    assert ledger.remove("b") == ("a",)
+    assert ledger.used == 800
 
 
-def test_a_program_larger_than_the_cache_runs_alone(ledger: TokenLedger):
-    assert ledger.begin_turn("huge", prompt_tokens=5000) == ("huge",)
-    assert ledger.begin_turn("b", prompt_tokens=10) == ()
-    assert ledger.end_turn("huge", Usage(5000, 10)) == ()
-    assert ledger.begin_turn("huge", prompt_tokens=5100) == ("huge",)
-    assert ledger.remove("huge") == ("b",)
+def test_a_program_that_waited_needs_room_for_its_next_turns_too(ledger: TokenLedger):
+    turn(ledger, "a", 300)
+    turn(ledger, "a", 400)  # grows by 100 a turn
+    assert ledger.begin_turn("b", prompt_tokens=700) == ()
+    assert ledger.cancel_turn("b") == ()
+    turn(ledger, "c", 400)
+    ledger.begin_turn("b", prompt_tokens=450)
+    ledger.begin_turn("d", prompt_tokens=10)
+    assert ledger.set_capacity(1300) == ()  # 1250 tokens would fit, but not for long
+    assert ledger.set_capacity(1450) == ("b",)
+
+
+def test_a_program_larger_than_the_cache_runs_alone(idle: TokenLedger):
+    assert idle.begin_turn("huge", prompt_tokens=5000) == ("huge",)
+    assert idle.begin_turn("b", prompt_tokens=10) == ()
+    assert idle.end_turn("huge", Usage(5000, 10)) == ("b",)
+    assert idle.begin_turn("huge", prompt_tokens=5100) == ()
+    assert idle.end_turn("b", Usage(10, 10)) == ("huge",)
+
+
+def test_an_engine_with_nothing_to_do_gets_the_next_turn(idle: TokenLedger):
+    turn(idle, "a", 500)
+    turn(idle, "b", 400)
+    assert idle.begin_turn("c", prompt_tokens=300) == ("c",)
+    assert states(idle, "abc") == "apr"
+    assert idle.begin_turn("d", prompt_tokens=300) == ()
 
 
 def test_a_resident_program_goes_on_before_programs_that_wait(ledger: TokenLedger):

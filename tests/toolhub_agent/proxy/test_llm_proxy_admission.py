@@ -98,10 +98,10 @@ async def test_the_metrics_say_who_waits_and_why(tmp_path: Path):
     with open_model_server() as server:
         async with open_stage(server, folder=tmp_path, **admission(capacity_tokens=400)) as stage:
             async with stage.client() as client, anyio.create_task_group() as tasks:
-                server.script(Answer(pieces=(xml_call(q="x"),)))
-                await ask(client, [{"role": "user", "content": "first " * 300}], stream=True)
-                late = [{"role": "user", "content": "second " * 300}]
-                tasks.start_soon(lambda: ask(client, late, stream=True))
+                server.script(Answer(hold=True))
+                tasks.start_soon(lambda: ask(client, [{"role": "user", "content": "first " * 300}], stream=True))
+                await server.wait_until(lambda each: each.running == 1)
+                tasks.start_soon(lambda: ask(client, [{"role": "user", "content": "second " * 300}], stream=True))
                 await wait_for(lambda: stage.metric("toolhub_llm_programs", state="waiting") == 1)
                 await wait_for(lambda: stage.metric("toolhub_llm_paused_seconds", reason="the cache is full") > 0)
                 tasks.cancel_scope.cancel()
