@@ -8,7 +8,7 @@ from collections import Counter
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import descriptors, patience, processes, settings
+from sandbox_stage import PATIENCE_S, descriptors, patience, processes, settings
 from toolhub_sandbox import Sandboxes
 from toolhub_sandbox.local import cgroups
 
@@ -125,9 +125,11 @@ async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
                 with patience():
                     await made.kill()
             assert scope.count == 0
-        with patience():
-            while (descriptors(), processes(), groups()) != before:  # a birth that was given up may be on its way
+        with anyio.move_on_after(PATIENCE_S):
+            # A birth that was given up may be on its way.
+            while (found := (descriptors(), processes(), groups())) != before:
                 await anyio.sleep(0.01)
+        assert found == before
 
 
 @pytest.mark.usefixtures("nothing_left")
