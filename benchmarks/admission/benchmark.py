@@ -17,7 +17,7 @@ import httpx2
 from benchmarks.admission.heat_map import HeatMapSettings, play_heat_map
 from benchmarks.admission.measured import AgentScript, open_client, open_proxy_client, run_agents
 from benchmarks.admission.modelled import ModelledEngine, simulate
-from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PolicyChoice
+from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PROXY_LEDGER, PolicyChoice
 from benchmarks.admission.programs import RunReport, Workload
 from benchmarks.admission.tables import AdmissionResults, RowResults, outcome_of
 from benchmarks.common.result import Benchmark, Outcome
@@ -81,7 +81,7 @@ class AdmissionScale:
     """sweep: the numbers of tasks at a time that are tried on the modelled engine."""
 
     rows: Sequence[AdmissionRow]
-    ledgers: Sequence[PolicyChoice] = (LEDGER,)
+    ledgers: Sequence[PolicyChoice] = (LEDGER, PROXY_LEDGER)
     plan: SamplingPlan = PLAN
     sweep: Sequence[int] = range(2, 17)
     heat_map: HeatMapSettings = field(default_factory=HeatMapSettings)
@@ -168,9 +168,9 @@ BENCHMARK = Benchmark(
     run,
     full=AdmissionScale(
         [
-            AdmissionRow("A cache of 24k tokens", 189, Workload(2.0), fixed=(6,)),
-            AdmissionRow("A cache of 15k tokens", 119, Workload(3.0), fixed=(6,)),
-            AdmissionRow("Everything fits", 189, Workload(2.0, agents=5, turns=5), rounds=2, fits=True),
+            AdmissionRow("A cache of 24k tokens", 189, Workload(2.0)),
+            AdmissionRow("A cache of 15k tokens", 119, Workload(3.0)),
+            AdmissionRow("Everything fits", 189, Workload(2.0, agents=5, turns=4), rounds=2, fits=True),
         ]
     ),
     quick=AdmissionScale(

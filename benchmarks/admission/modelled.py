@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolhub_agent.types import Usage
 
-from benchmarks.admission.policies import Policy, PolicyChoice, pauses
+from benchmarks.admission.policies import PolicyChoice
 from benchmarks.admission.programs import AgentReport, AgentTrace, RunReport
+from benchmarks.model.admission import SimulatedGate
 from benchmarks.model.costs import EngineCosts
 from benchmarks.model.engine import Clock, Engine, EngineRequest
-
-# As toolhub's client and proxy do while turns wait.
-_SCHEDULE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,47 +33,12 @@ def simulate(traces: Sequence[AgentTrace], choice: PolicyChoice, site: ModelledE
     """All agents begin at once."""
     clock = Clock()
     engine = Engine(clock, site.costs, blocks=site.blocks, block=site.block, shared=site.shared, budget=site.budget)
-    policy = choice.make(site.capacity, lambda: clock.now)
-    gate = SimulatedGate(clock, policy)
+    gate = SimulatedGate(clock, choice.make(site.capacity, lambda: clock.now))
     agents = [_Agent(trace, engine, gate, site.shared) for trace in traces]
     for agent in agents:
         agent.ask()
     clock.run()
-    return RunReport([agent.report for agent in agents], pauses(policy))
-
-
-class SimulatedGate:
-    """Begins turns when the policy admits them, in simulated time."""
-
-    def __init__(self, clock: Clock, policy: Policy) -> None:
-        self._clock = clock
-        self._policy = policy
-        self._waiting: dict[str, Callable[[], None]] = {}
-        self._is_ticking = False
-
-    def begin(self, name: str, then: Callable[[], None], *, prompt: int, prefix_tokens: int = 0) -> None:
-        self._waiting[name] = then
-        prefix = "shared" if prefix_tokens else ""
-        self._admit(self._policy.begin_turn(name, prompt_tokens=prompt, prefix=prefix, prefix_tokens=prefix_tokens))
-        if self._waiting and not self._is_ticking:
-            self._is_ticking = True
-            self._clock.at(self._clock.now + _SCHEDULE_EVERY_S, self._tick)
-
-    def end(self, name: str, usage: Usage) -> None:
-        self._admit(self._policy.end_turn(name, usage))
-
-    def remove(self, name: str) -> None:
-        self._admit(self._policy.remove(name))
-
-    def _tick(self) -> None:
-        self._admit(self._policy.schedule())
-        self._is_ticking = bool(self._waiting)
-        if self._is_ticking:
-            self._clock.at(self._clock.now + _SCHEDULE_EVERY_S, self._tick)
-
-    def _admit(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._waiting.pop(name)()
+    return RunReport([agent.report for agent in agents], gate.pauses())
 
 
 class _Agent:

@@ -1,80 +1,15 @@
-"""Who may begin a turn: all at once, a fixed number of tasks, or toolhub's ledger of tokens.
-
-On the modelled engine all have the methods of `TokenLedger`. On a real one toolhub's client and proxy have the ledger.
-"""
+"""The policies that are compared: all at once, a fixed number of tasks at a time, and toolhub's ledger of tokens."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from toolhub_agent.admission.ledger import TokenLedger
-from toolhub_agent.types import Usage
+
+from benchmarks.model.admission import AllAtOnce, AtMost, Policy
 
 Now = Callable[[], float]
-
-
-class Policy(Protocol):
-    """What these methods do and return is said at `TokenLedger`."""
-
-    def begin_turn(
-        self, name: str, *, prompt_tokens: int | None = None, prefix: str = "", prefix_tokens: int = 0
-    ) -> tuple[str, ...]: ...
-
-    def end_turn(self, name: str, usage: Usage) -> tuple[str, ...]: ...
-
-    def remove(self, name: str) -> tuple[str, ...]: ...
-
-    def schedule(self) -> tuple[str, ...]: ...
-
-
-class AllAtOnce:
-    """Every turn begins when it wants to."""
-
-    def begin_turn(
-        self, name: str, *, prompt_tokens: int | None = None, prefix: str = "", prefix_tokens: int = 0
-    ) -> tuple[str, ...]:
-        return (name,)
-
-    def end_turn(self, name: str, usage: Usage) -> tuple[str, ...]:
-        return ()
-
-    def remove(self, name: str) -> tuple[str, ...]:
-        return ()
-
-    def schedule(self) -> tuple[str, ...]:
-        return ()
-
-
-class AtMost(AllAtOnce):
-    """So many tasks at a time, from their first turn to their last: a fixed concurrency."""
-
-    def __init__(self, tasks: int) -> None:
-        self._free = tasks
-        self._begun: set[str] = set()
-        self._waiting: deque[str] = deque()
-
-    def begin_turn(
-        self, name: str, *, prompt_tokens: int | None = None, prefix: str = "", prefix_tokens: int = 0
-    ) -> tuple[str, ...]:
-        if name in self._begun:
-            return (name,)
-        self._waiting.append(name)
-        return self.schedule()
-
-    def remove(self, name: str) -> tuple[str, ...]:
-        self._free += 1
-        return self.schedule()
-
-    def schedule(self) -> tuple[str, ...]:
-        admitted = []
-        while self._free and self._waiting:
-            self._free -= 1
-            admitted.append(self._waiting.popleft())
-        self._begun.update(admitted)
-        return tuple(admitted)
 
 
 @dataclass(frozen=True)
@@ -102,8 +37,3 @@ class PolicyChoice:
 
 
 ALL_AT_ONCE, LEDGER, PROXY_LEDGER = PolicyChoice(), PolicyChoice(is_ledger=True), PolicyChoice(None, True, True)
-
-
-def pauses(policy: Policy) -> int:
-    """How often a task with a place lost it."""
-    return sum(policy.statistics().pauses.values()) if isinstance(policy, TokenLedger) else 0

@@ -12,8 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from toolhub_agent.admission.ledger import TokenLedger
+from toolhub_agent.types import Usage
+
 from benchmarks.common.measure import median
 from benchmarks.common.result import Json
+from benchmarks.model.admission import AllAtOnce, Policy, SimulatedGate
 from benchmarks.model.cache import BLOCK
 from benchmarks.model.costs import EngineCosts
 from benchmarks.model.engine import Clock, Engine, EngineRequest, Statistics
@@ -39,7 +43,7 @@ class RuntimePolicy:
     as it is written, and those of one turn run at once. warms_rewritten: a prompt that will be cut back is computed
     while tools run, unless the last one was found to be evicted. warms_evicted: then the next one is computed shortly
     before tools end. pin_s: how long the cache holds what a finished turn left. at_once: tasks of one engine at a
-    time, the others wait to begin; None: all.
+    time, the others wait to begin; None: all. has_admission: turns wait for a place in the cache (`TokenLedger`).
     """
 
     name: str
@@ -54,6 +58,7 @@ class RuntimePolicy:
     warms_evicted: bool = False
     pin_s: float = 0.0
     at_once: int | None = None
+    has_admission: bool = False
 
 
 START_CPU_S = (0.33, 0.9)
@@ -105,13 +110,14 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class Played:
-    """engines: what all of them did. evicted: blocks."""
+    """engines: what all of them did. evicted: blocks. pauses: how often a task lost its place."""
 
     policy: RuntimePolicy
     tasks: list[TaskReport]
     engines: Statistics
     evicted: int
     wall_s: float
+    pauses: int = 0
 
     def summary(self) -> Json:
         """Means over tasks of their seconds; TTFT after tool waits over all turns; tokens of all tasks."""
@@ -132,6 +138,7 @@ class Played:
             "preempted": self.engines.preempted,
             "evicted_blocks": self.evicted,
             "busy_s": self.engines.busy_s,
+            "pauses": self.pauses,
         }
 
 
@@ -143,8 +150,9 @@ def play(traces: Sequence[TaskTrace], policy: RuntimePolicy, site: Site | None =
         Engine(clock, site.costs, blocks=site.blocks, max_sequences=site.max_sequences, budget=site.budget)
         for _ in range(site.engines)
     ]
+    gates = [SimulatedGate(clock, _admission(policy, site, clock)) for _ in engines]
     players = [
-        Player(trace, policy, clock, engines[number % site.engines], cores, site.budget)
+        Player(trace, policy, engines[number % site.engines], gates[number % site.engines], cores, site.budget)
         for number, trace in enumerate(traces)
     ]
     for number in range(site.engines):
@@ -154,7 +162,12 @@ def play(traces: Sequence[TaskTrace], policy: RuntimePolicy, site: Site | None =
     clock.run()
     did = sum((engine.statistics for engine in engines), Statistics())
     evicted = sum(engine.cache.evicted for engine in engines)
-    return Played(policy, [player.report() for player in players], did, evicted, clock.now)
+    pauses = sum(gate.pauses() for gate in gates)
+    return Played(policy, [player.report() for player in players], did, evicted, clock.now, pauses)
+
+
+def _admission(policy: RuntimePolicy, site: Site, clock: Clock) -> Policy:
+    return TokenLedger(capacity=site.blocks * BLOCK, now=lambda: clock.now) if policy.has_admission else AllAtOnce()
 
 
 def _begin_next(line: deque[Player]) -> None:
@@ -180,18 +193,20 @@ class Player:
     """One task: asks its engine, waits for tools, asks again."""
 
     def __init__(
-        self, trace: TaskTrace, policy: RuntimePolicy, clock: Clock, engine: Engine, cores: Cores, budget: int
+        self, trace: TaskTrace, policy: RuntimePolicy, engine: Engine, gate: SimulatedGate, cores: Cores, budget: int
     ) -> None:
         self._trace = trace
         self._policy = policy
-        self._clock = clock
+        self._clock = engine.clock
         self._engine = engine
+        self._gate = gate
         self._cores = cores
         self._budget = budget
         self._name = f"task {trace.seed}"
         self._prompts = prompts(trace, policy.keep, policy.stride)
         self._pick = random.Random(f"starts {trace.seed}")
         self._began = 0.0
+        self._asked = 0.0
         self._ended: Callable[[], None] = _nothing
         self._turn = 0
         self._is_waiting = False
@@ -227,8 +242,14 @@ class Player:
         self._clock.at(ready, then)
 
     def ask(self) -> None:
-        prompt, turn = self._prompts[self._turn], self._trace.turns[self._turn]
+        prompt = self._prompts[self._turn]
+        before = self._prompts[self._turn - 1].tokens if self._turn else 0
         self._is_waiting = False
+        self._asked = self._clock.now
+        self._gate.begin(self._name, self._admitted, prompt=prompt.tokens, is_rewritten=prompt.reusable < before)
+
+    def _admitted(self) -> None:
+        prompt, turn = self._prompts[self._turn], self._trace.turns[self._turn]
         self._engine.request(
             self._name,
             prompt.tokens,
@@ -240,20 +261,22 @@ class Player:
 
     def _answered(self, request: EngineRequest) -> None:
         self._add(
-            queue_s=request.admitted - request.submitted,
+            queue_s=request.admitted - self._asked,
             prefill_s=request.first - request.admitted,
             decode_s=request.finished - request.first,
             prompt=request.prompt,
             cached=request.cached,
         )
         if self._turn:
-            self._ttft.append(request.first - request.submitted)
+            self._ttft.append(request.first - self._asked)
+        self._gate.end(self._name, Usage(request.prompt, request.decode, request.cached))
         could = self._prompts[self._turn].reusable
         self._has_lost = request.cached < _KNOWN * could - BLOCK
         calls = self._trace.turns[self._turn].calls
         self._turn += 1
         if not calls:
             self._engine.release(self._name)
+            self._gate.remove(self._name)
             self._add(wall_s=self._clock.now - self._began)
             self._ended()
             return
@@ -316,7 +339,7 @@ class Player:
                 self._warm(turn, known, reusable)
 
     def _warm(self, turn: int, known: int, reusable: int) -> None:
-        if self._is_waiting and self._turn == turn:
+        if self._is_waiting and self._turn == turn and self._gate.may_warm(self._name):
             self._engine.warm(self._name, known, reusable=reusable, pin_s=self._policy.pin_s)
 
     def _add(self, **more: float) -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from benchmarks.common.measure import median
 from benchmarks.common.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.model.samples import Measured
-from benchmarks.task.modelled import ExtrapolationResults, ExtrapolationSettings, Modelled, SiteCase
+from benchmarks.task.modelled import ADMISSION, ExtrapolationResults, ExtrapolationSettings, Modelled, SiteCase
 from benchmarks.task.replay import Replay, Round
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
 
@@ -233,6 +233,10 @@ def _targets(found: TaskResults, extrapolation: ExtrapolationSettings) -> list[T
         played = found.extrapolated.cases[case.name]
         gain = ratio(played[SPAWN]["task_s"], played[TOOLHUB]["task_s"])
         targets.append(Target(f"{claim}, modelled: {case.name}", gain, 2, "×", at_most=False))
+        admitted = ratio(played[SPAWN]["task_s"], played[ADMISSION.name]["task_s"])
+        targets.append(
+            Target(f"{claim} with admission, modelled: {case.name}", admitted, case.gain, "×", at_most=False)
+        )
     errors = found.measured.held_out_error
     return [*targets, Target("model of the engine, error on requests it has not seen", 100 * errors, 20, "%")]
 
@@ -256,8 +260,9 @@ def _notes(found: TaskResults, replay: Replay, about: str) -> list[str]:
         f"A tool server takes {found.start_cpu_s:.2f} s of CPU to start, as measured here for the SDK and the client.",
         *(_limits(name, played) for name, played in list(found.extrapolated.cases.items())[:1]),
         "Where the cache holds less than all conversations need, prompts that only grow lose to prompts that are cut "
-        "at every turn, whoever keeps the sessions; fewer tasks at once (`toolhub run --concurrency`) repair that, for "
-        "either.",
+        "at every turn, whoever keeps the sessions. Fewer tasks at once (`toolhub run --concurrency`) repair that, for "
+        "either, and so does admission by the tokens of the cache (`llm.admission`), without a number to choose. There "
+        "the queue is also the wait for admission. `toolhub bench admission` measures it on a real engine.",
     ]
 
 

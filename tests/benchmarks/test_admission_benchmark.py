@@ -103,8 +103,9 @@ def test_a_heat_map_has_a_cell_for_each_cache_and_wait() -> None:
 def test_the_outcome_has_every_row_the_model_beside_it_and_a_verdict(outcome: Outcome) -> None:
     small, fits, model, sweep, *heat = outcome.tables
     policies = [row["policy"] for row in small.rows]
-    assert policies[:2] == ["all at once", "token ledger"] and "at most 1 at a time" in policies
-    assert [row["policy"] for row in fits.rows] == ["all at once", "token ledger"]
+    every = ["all at once", "token ledger", "token ledger in the LLM proxy"]
+    assert policies[:3] == every and "at most 1 at a time" in policies
+    assert [row["policy"] for row in fits.rows] == every
     assert small.rows[0]["makespan"] == small.rows[0]["task"] == 1
     assert len(model.rows) == len(small.rows) + len(fits.rows)
     assert [row["policy"] for row in sweep.rows] == [
@@ -114,7 +115,7 @@ def test_the_outcome_has_every_row_the_model_beside_it_and_a_verdict(outcome: Ou
         "token ledger",
     ]
     assert len(heat) == 2 and all(len(table.rows) == 2 for table in heat)
-    assert len(outcome.targets) == 5 and all(target.value is not None for target in outcome.targets)
+    assert len(outcome.targets) == 9 and all(target.value is not None for target in outcome.targets)
 
 
 def test_the_real_path_and_the_model_ask_for_the_same_tokens(outcome: Outcome) -> None:

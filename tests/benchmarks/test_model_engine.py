@@ -17,6 +17,7 @@ from benchmarks.model.traces import TaskTrace, TraceCall, TraceTurn, make_tasks
 COSTS = EngineCosts()
 TIGHT = Site(engines=2, blocks=330, max_sequences=4, budget=512, cores=1)
 EVERYTHING = replace(TOOLHUB, name="everything", warms_evicted=True, pin_s=5.0)
+ADMITTED = replace(TOOLHUB, name="admitted", has_admission=True)
 
 
 def engine(blocks: int = 100, **more: int) -> Engine:
@@ -293,7 +294,7 @@ def crowd() -> list[TaskTrace]:
     return make_tasks(8, scale=0.04)
 
 
-@pytest.mark.parametrize("policy", [MIROFLOW, TOOLHUB, EVERYTHING], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [MIROFLOW, TOOLHUB, EVERYTHING, ADMITTED], ids=lambda policy: policy.name)
 def test_a_task_s_seconds_are_those_of_model_tools_and_starts(crowd: list[TaskTrace], policy: RuntimePolicy) -> None:
     played = play(crowd, policy, TIGHT)
     for task, trace in zip(played.tasks, crowd, strict=True):
@@ -306,6 +307,14 @@ def test_a_task_s_seconds_are_those_of_model_tools_and_starts(crowd: list[TaskTr
 
 def test_the_same_crowd_gives_the_same_figures(crowd: list[TaskTrace]) -> None:
     assert play(crowd, EVERYTHING, TIGHT) == play(crowd, EVERYTHING, TIGHT)
+
+
+def test_with_admission_a_crowd_computes_fewer_tokens_and_where_all_fit_nothing_changes(crowd: list[TaskTrace]) -> None:
+    admitted, without = (play(crowd, policy, TIGHT) for policy in (ADMITTED, TOOLHUB))
+    assert admitted.engines.prefilled < without.engines.prefilled
+    assert (admitted.pauses > 0, without.pauses) == (True, 0)
+    roomy = replace(TIGHT, blocks=100_000)
+    assert play(crowd, ADMITTED, roomy).tasks == play(crowd, TOOLHUB, roomy).tasks
 
 
 def one_turn(calls: Sequence[TraceCall], policy: RuntimePolicy, cores: int = 1) -> Played:
