@@ -100,6 +100,7 @@ def test_a_heat_map_has_a_cell_for_each_cache_and_wait() -> None:
 # --- the outcome ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_outcome_has_every_row_the_model_beside_it_and_a_verdict(outcome: Outcome) -> None:
     small, fits, model, sweep, *heat = outcome.tables
     policies = [row["policy"] for row in small.rows]
@@ -118,6 +119,7 @@ def test_the_outcome_has_every_row_the_model_beside_it_and_a_verdict(outcome: Ou
     assert len(outcome.targets) == 9 and all(target.value is not None for target in outcome.targets)
 
 
+@pytest.mark.slow
 def test_the_real_path_and_the_model_ask_for_the_same_tokens(outcome: Outcome) -> None:
     for row in outcome.raw["rows"].values():
         (together,) = row["measured"]["all at once"]
