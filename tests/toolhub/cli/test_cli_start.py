@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
 def test_the_version_is_printed_by_the_option_and_the_module(shell: Shell) -> None:
     done = shell("--version")
     assert done.returncode == 0 and done.stdout.startswith(f"toolhub {toolhub.__version__} (Python 3.")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["stdio", "--hub", "http://127.0.0.1:1"]], ids=" ".join
+)
+def test_neither_the_sdk_nor_the_config_is_imported_where_they_are_not_needed(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    done = Shell(tmp_path, own_process=True)(*arguments, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")}
+    assert "toolhub.cli.app" in imported
+    assert imported.isdisjoint({"mcp", "mcp_types", "toolhub.config", "yaml", "rich"})
 
 
 def test_dir_shows_the_public_interface() -> None:
