@@ -236,13 +236,14 @@ class HubTask:
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
     async def tools_by_server(
-        self, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
+        self, servers: Collection[str] | None = None, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
     ) -> dict[str, list[ToolInfo] | ToolhubError]:
         """Ask every server at once. The value is its tools, or its error, which affects no other server.
 
-        profile: of the MCP client that servers are started for.
+        servers: only these; default: all. profile: of the MCP client that servers are started for.
         """
-        found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(self._servers, [])
+        asked = [name for name in self._servers if servers is None or name in servers]
+        found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(asked, [])
 
         async def ask(name: str) -> None:
             try:
@@ -252,7 +253,7 @@ class HubTask:
 
         with self.in_use():
             async with anyio.create_task_group() as asking:
-                for name in self._servers:
+                for name in asked:
                     asking.start_soon(ask, name)
         return found
 

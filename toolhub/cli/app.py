@@ -17,7 +17,15 @@ import typer
 from toolhub import __version__
 from toolhub.cli.complete import complete_error, complete_server, complete_tool
 from toolhub.cli.help import MEASURE, OTHER, SERVE, START, USE, GroupWithExamples, command
-from toolhub.cli.options import ConfigOption, HubOption, JsonOption, LlmOption, TokenFileOption, TokenOption
+from toolhub.cli.options import (
+    ConfigOption,
+    HubOption,
+    JsonOption,
+    LlmOption,
+    ServersOption,
+    TokenFileOption,
+    TokenOption,
+)
 from toolhub.errors import MissingExtra
 from toolhub.extensions import find_extension, find_extensions
 
@@ -237,19 +245,20 @@ def serve(
     )
 
 
-@command(app, SERVE, "toolhub stdio --config hub.yaml", "toolhub stdio --hub http://127.0.0.1:8765")
+@command(app, SERVE, "toolhub stdio --config hub.yaml", "toolhub stdio --hub http://127.0.0.1:8765 --servers time,web")
 def stdio(
     context: typer.Context,
     config: ConfigOption = None,
     hub: HubOption = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
+    servers: ServersOption = None,
 ) -> None:
     """Run as one MCP server over stdin and stdout.
 
     A desktop client that starts it sees the tools of all configured servers.
     """
-    _work("stdio").run(config, hub, token_file or token, received=context.obj)
+    _work("stdio").run(config, hub, token_file or token, servers, received=context.obj)
 
 
 @command(app, USE, "toolhub tools", "toolhub tools time --config hub.yaml", "toolhub tools --hub http://127.0.0.1:8765")

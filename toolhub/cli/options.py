@@ -101,6 +101,27 @@ TokenFileOption = Annotated[
         callback=_read_token_file,
     ),
 ]
+
+
+def _split_names(value: str | None) -> Any:
+    if value is None:
+        return None
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--servers names no server")
+    return names
+
+
+ServersOption = Annotated[
+    Any,
+    typer.Option(
+        "--servers",
+        metavar="NAMES",
+        parser=str,
+        callback=_split_names,
+        help="Only these servers, separated by commas. For this client there are no others.",
+    ),
+]
 LlmOption = Annotated[
     str | None,
     typer.Option("--llm", metavar="URL", help="The model server, such as http://127.0.0.1:8000/v1."),

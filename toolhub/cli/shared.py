@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,15 +41,26 @@ def find_config(path: Path | None) -> Path:
     )
 
 
-def read_config(path: Path | None) -> Config:
-    """Load the config file. Raises ConfigError, also when it configures no server."""
+def read_config(path: Path | None, servers: Collection[str] | None = None) -> Config:
+    """Load the config file. Raises ConfigError, also when it configures no server.
+
+    servers: leave the others out; None: none.
+    """
     from toolhub.config import load_config
 
     found = find_config(path)
     config = load_config(found)
     if not config.servers:
         raise ConfigError("no servers are configured; add at least one under `servers`", path=str(found))
-    return config
+    for name in servers or ():
+        if name not in config.servers:
+            has = ", ".join(config.servers)
+            raise ConfigError(f"--servers: there is no server {name!r} in the config; it has {has}", path=str(found))
+    if servers is None:
+        return config
+    return config.model_copy(
+        update={"servers": {name: config.servers[name] for name in config.servers if name in servers}}
+    )
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
@@ -74,10 +85,17 @@ def log_to_stderr(level: str) -> None:
 
 
 @asynccontextmanager
-async def open_task(config: Path | None, hub: str | None, token: str | None, task: str | None) -> AsyncIterator[Any]:
+async def open_task(
+    config: Path | None,
+    hub: str | None,
+    token: str | None,
+    task: str | None,
+    servers: Collection[str] | None = None,
+) -> AsyncIterator[Any]:
     """Hold a task of a running hub, or of a hub that runs only for this command.
 
     task: its id. A task that is already open on the running hub stays open. A new one ends with the block.
+    servers: the only ones that a new task has; None: all.
     """
     if hub is not None:
         from toolhub.cli.borrowed import BorrowedTask, is_open
@@ -87,10 +105,11 @@ async def open_task(config: Path | None, hub: str | None, token: str | None, tas
             if task is not None and await is_open(remote, task):
                 yield BorrowedTask(remote, task)
                 return
-            async with remote.task(task) as remote_task:
+            chosen = None if servers is None else dict.fromkeys(servers)
+            async with remote.task(task, servers=chosen, only_these=servers is not None) as remote_task:
                 yield remote_task
         return
-    loaded = read_config(config)
+    loaded = read_config(config, servers)
     try:
         from toolhub.hub import Hub
     except ImportError as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from toolhub.catalog.first_answers import FirstAnswers, Received, answers_path
@@ -12,14 +13,27 @@ from toolhub.cli.shared import DEFAULT_FILES, find_config, log_to_stderr, open_t
 from toolhub.cli.shared import run as run_async
 
 
-def run(config: Path | None, hub: str | None, token: str | None, *, received: Received | None) -> None:
+def run(
+    config: Path | None,
+    hub: str | None,
+    token: str | None,
+    servers: Collection[str] | None,
+    *,
+    received: Received | None,
+) -> None:
     """Serve until stdin ends. received: what was read from it already, which is only done for a hub of our own."""
     log_to_stderr("warning")
-    run_async(functools.partial(_serve, config, hub, token, received))
+    run_async(functools.partial(_serve, config, hub, token, servers, received))
 
 
-async def _serve(config: Path | None, hub: str | None, token: str | None, received: Received | None) -> None:
-    async with open_task(config, hub, token, None) as task:
+async def _serve(
+    config: Path | None,
+    hub: str | None,
+    token: str | None,
+    servers: Collection[str] | None,
+    received: Received | None,
+) -> None:
+    async with open_task(config, hub, token, None, servers) as task:
         if hub is not None:
             from toolhub.client.mcp_pipe import serve_pipe
 
@@ -28,7 +42,7 @@ async def _serve(config: Path | None, hub: str | None, token: str | None, receiv
         from toolhub.serve.answer_keeper import AnswerKeeper
         from toolhub.serve.stdio import serve_stdio
 
-        loaded = read_config(config)
+        loaded = read_config(config, servers)
         kept = FirstAnswers(answers_path(sys.argv[1:], os.environ))
         keeper = AnswerKeeper(kept, loaded, source=find_config(config), others=DEFAULT_FILES)
         await serve_stdio(task, loaded.hub, received=received, keeper=keeper)

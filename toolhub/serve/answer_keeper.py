@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,10 +136,11 @@ class SavedTask(HubTask):
         return {}
 
     async def tools_by_server(
-        self, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
+        self, servers: Collection[str] | None = None, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
     ) -> dict[str, list[ToolInfo] | ToolhubError]:
         found: dict[str, list[ToolInfo] | ToolhubError] = {}
-        for server, spec in self.specs.items():
+        for server in self.servers if servers is None else servers:
+            spec = self.specs[server]
             tools = self._catalog.get("", spec)
             self.knows_everything = self.knows_everything and tools is not None
             found[server] = offered_tools(spec, tools or [])

@@ -134,6 +134,14 @@ class ClientRequest:
     """Opens a task for what must not be shared; None if `task` is the client's own."""
     ask: Callable[[str, Json | None], Awaitable[Json]] | None = None
     """How a client of revision 2026-07-28 is asked; None: not at all."""
+    only: frozenset[str] | None = None
+    """The servers of the task that the client may know of; None: all."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers that this request can reach. To the client there are no others."""
+        servers = self.task.servers
+        return servers if self.only is None else tuple(name for name in servers if name in self.only)
 
     @property
     def capabilities(self) -> Json:

@@ -106,14 +106,14 @@ class Gateway:
             request.client.check_subscription(uri)
         # In search mode the gateway knows the names of a single server too: a wrong one leads to near ones.
         is_searched = self._search is not None and request.method == "tools/call"
-        server = None if is_searched else self._only_server(request.task)
+        server = None if is_searched else self._only_server(request)
         result = await (self._merged.answer(request) if server is None else relay_to(server, request))
         remember(request, result)
         return result
 
     async def _listen(self, request: ClientRequest) -> Json:
         """Answer a subscription: the stream of its answer lasts until the client, its server or the hub ends it."""
-        server = self._only_server(request.task)
+        server = self._only_server(request)
         with anyio.CancelScope() as scope:
             self._subscriptions[request] = scope
             try:
@@ -127,7 +127,7 @@ class Gateway:
     async def _initialize(self, request: ClientRequest) -> Json:
         assert request.client is not None
         request.client.introduce(request.params or {})
-        server = self._only_server(request.task)
+        server = self._only_server(request)
         if server is None:
             told = await self._merged.describe(request)
         else:
@@ -138,7 +138,7 @@ class Gateway:
         return {**told, "protocolVersion": request.client.version, "serverInfo": SERVER_INFO}
 
     async def _discover(self, request: ClientRequest) -> Json:
-        server = self._only_server(request.task)
+        server = self._only_server(request)
         if server is None:
             told = as_modern_hello(await self._merged.describe(request))
         else:
@@ -146,9 +146,9 @@ class Gateway:
             told = info.hello if info.era == "modern" else as_modern_hello(info.hello)
         return {**told, "_meta": {**(told.get("_meta") or {}), SERVER_INFO_META_KEY: SERVER_INFO}}
 
-    def _only_server(self, task: HubTask) -> str | None:
-        """Return the server whose requests pass unchanged: the only one of the task, unless its tools are renamed."""
-        return task.servers[0] if len(task.servers) == 1 and self._prefix != "always" else None
+    def _only_server(self, request: ClientRequest) -> str | None:
+        """Return the server whose requests pass unchanged: the client's only one, unless its tools are renamed."""
+        return request.servers[0] if len(request.servers) == 1 and self._prefix != "always" else None
 
     # --- notifications ----------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ from toolhub.task import HubTask
 from toolhub.task_ids import check_task_id
 
 TASK_HEADER, SESSION_HEADER, VERSION_HEADER = "x-toolhub-task", "mcp-session-id", "mcp-protocol-version"
+# The servers that a client wants to know of, separated by commas.
+SERVERS_HEADER = "x-toolhub-servers"
 # Sent by `toolhub stdio --hub`, whose client knows nothing of headers.
 STDIO_HEADER = "x-toolhub-stdio"
 PARSE_ERROR = -32700
@@ -72,6 +74,8 @@ class _Session:
 
     id: str
     log: EventLog = field(default_factory=EventLog)
+    only: frozenset[str] | None = None
+    """The servers that its first request has named; None: all."""
     used: dict[str, HubTask] = field(default_factory=dict)
     """The tasks that its requests have used, by id."""
     in_flight: int = 0
@@ -162,6 +166,8 @@ class McpEndpoint:
             async with AsyncExitStack() as held:
                 task = await self._task_of(session, headers)
                 held.enter_context(task.in_use())
+                if not established:
+                    session.only = _named_servers(headers, task)
                 if isinstance(method, str) and number is not None:
                     await self._answer(session, task, message, headers, send)
                     established = established or bool(session.client.version)
@@ -184,11 +190,12 @@ class McpEndpoint:
 
     async def _answer(self, session: _Session, task: HubTask, message: Json, headers: Headers, send: Send) -> None:
         client, number = session.client, message["id"]
+        only = _narrowed(session.only, _named_servers(headers, task))
         params = message.get("params")
         version = client.version or str((params or {}).get("protocolVersion"))
         stream = session.log.open(is_resumable=version >= RESUMABLE_SINCE)
         request = ClientRequest(
-            number, message["method"], params, task, stream, client, version, headers=_param_headers(headers)
+            number, message["method"], params, task, stream, client, version, headers=_param_headers(headers), only=only
         )
         written = self._begins_later(stream, send, session.headers, _BEGIN_AFTER_S)
         scope = client.running[number] = anyio.CancelScope()
@@ -372,6 +379,7 @@ class McpEndpoint:
             version=headers[VERSION_HEADER],
             headers=_param_headers(headers),
             new_task=None if names_task else self._new_task,
+            only=_named_servers(headers, task),
         )
         written = self._begins_later(stream, send, [], _BEGIN_MODERN_AFTER_S)
         with self._watched(receive):
@@ -454,6 +462,24 @@ def _param_headers(headers: Headers) -> Mapping[str, str] | None:
         return None
     prefix = MCP_PARAM_HEADER_PREFIX.lower()
     return {name: value for name, value in headers.items() if name.startswith(prefix)}
+
+
+def _named_servers(headers: Headers, task: HubTask) -> frozenset[str] | None:
+    """Return the servers that a request names; None without the header."""
+    given = headers.getlist(SERVERS_HEADER)
+    if not given:
+        return None
+    names = frozenset(name.strip() for name in ",".join(given).split(",") if name.strip())
+    if unknown := names.difference(task.servers):
+        raise _HttpRefusal(400, f"X-Toolhub-Servers: there is no server {min(unknown)!r}", INVALID_PARAMS)
+    return names
+
+
+def _narrowed(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the servers that both allow; None allows all."""
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other
 
 
 def _check_accept(headers: Headers, *needed: str) -> None:

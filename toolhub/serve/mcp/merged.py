@@ -35,6 +35,8 @@ from toolhub.tool_names import Prefix, exposed_names
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 # Tasks of servers whose server is remembered, for each session.
 MOST_TASKS = 10_000
+# Clients of one task that see other servers each. What was learnt for more of them is learnt again.
+_MOST_SELECTIONS = 64
 _LISTS = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"}
 _CAPABILITY = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resources"}
 
@@ -78,7 +80,9 @@ class MergedServers:
 
     def __init__(self, prefix: Prefix) -> None:
         self._prefix = prefix
-        self._known: weakref.WeakKeyDictionary[HubTask, Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[HubTask, dict[frozenset[str] | None, Known]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def describe(self, request: ClientRequest) -> Json:
         """Return what the servers say about themselves together: the union of their capabilities."""
@@ -102,15 +106,22 @@ class MergedServers:
             result = await call_tool(server, request, sent)
         else:
             result = await request.task.relay(server, request.relayed(sent))
-        self._of(request.task).remember_task(server, result)
+        self._of(request).remember_task(server, result)
         return result
 
-    def owner(self, task: HubTask, name: str) -> Owned:
+    def owner(self, request: ClientRequest, name: str) -> Owned:
         """Return the tool of a name that `tools()` has returned."""
-        return self._of(task).tools[name]
+        return self._of(request).tools[name]
 
-    def _of(self, task: HubTask) -> Known:
-        return self._known.setdefault(task, Known())
+    def _of(self, request: ClientRequest) -> Known:
+        """Return what is known of the servers of a request: clients that see other servers see other names."""
+        selections = self._known.setdefault(request.task, {})
+        known = selections.get(request.only)
+        if known is None:
+            known = selections[request.only] = Known()
+            if len(selections) > _MOST_SELECTIONS:
+                del selections[next(iter(selections))]
+        return known
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
@@ -122,12 +133,12 @@ class MergedServers:
     async def tools(self, request: ClientRequest) -> list[tuple[str, Json]]:
         """Return (listed name, tool) of every tool that can be reached."""
         found: dict[Owned, Json] = {}
-        for server, tools in (await request.task.tools_by_server(profile=request.profile)).items():
+        for server, tools in (await request.task.tools_by_server(request.servers, profile=request.profile)).items():
             if isinstance(tools, ToolhubError):
                 logger.warning("the tools of server %r are not listed: %s", server, tools)
             else:
                 found |= {Owned(server, tool.name): tool.raw for tool in tools}
-        self._of(request.task).tools = callable_names(found, self._prefix)
+        self._of(request).tools = callable_names(found, self._prefix)
         exposed = exposed_names(found, prefix=self._prefix)
         if left_out := found.keys() - exposed.values():
             logger.warning(
@@ -141,7 +152,7 @@ class MergedServers:
         refuse_cursor(request)
         key = _LISTS[request.method]
         pages = await self._pages(request, request.method)
-        known = self._of(request.task)
+        known = self._of(request)
         if key == "prompts":
             found = {Owned(server, one["name"]): one for server, listed in pages.items() for one in listed}
             known.prompts = callable_names(found, self._prefix)
@@ -196,33 +207,33 @@ class MergedServers:
             return await self._server_of_task(request, task_id), params
         raise Refused(
             METHOD_NOT_FOUND,
-            f"toolhub cannot tell which of the servers {', '.join(request.task.servers)} {method!r} is for",
+            f"toolhub cannot tell which of the servers {', '.join(request.servers)} {method!r} is for",
         )
 
     async def _tool(self, request: ClientRequest, name: str) -> Owned:
-        known = self._of(request.task)
+        known = self._of(request)
         if name not in known.tools:
             await self.tools(request)
         # A server whose tools could not be listed: its own error says more than "unknown tool".
-        owned = known.tools.get(name) or split_name(name, request.task.servers)
+        owned = known.tools.get(name) or split_name(name, request.servers)
         if owned is None:
             raise ToolNotFound(f"Unknown tool: {name}", near=near_names(name, known.tools))
         return owned
 
     async def _prompt(self, request: ClientRequest, name: str) -> Owned:
-        known = self._of(request.task)
+        known = self._of(request)
         if name not in known.prompts:
             pages = await self._pages(request, "prompts/list")
             listed = [Owned(server, one["name"]) for server, page in pages.items() for one in page]
             known.prompts = callable_names(listed, self._prefix)
-        owned = known.prompts.get(name) or split_name(name, request.task.servers)
+        owned = known.prompts.get(name) or split_name(name, request.servers)
         if owned is None:
             raise ToolNotFound(f"Unknown prompt: {name}", near=near_names(name, known.prompts))
         return owned
 
     async def _server_of_task(self, request: ClientRequest, task_id: str) -> str:
         """Return the server of a task: the one that began it, else the only one that has tasks."""
-        known = self._of(request.task).tasks.get(task_id)
+        known = self._of(request).tasks.get(task_id)
         if known is not None:
             return known
         infos = await _gather(request, lambda server: request.task.describe(server, request.relayed(), saved=True))
@@ -250,7 +261,7 @@ class MergedServers:
 
     async def _resource(self, request: ClientRequest, uri: str) -> str:
         """Return the server of a resource: by its URI, else by a template."""
-        known = self._of(request.task)
+        known = self._of(request)
         if (owner := known.owner_of(uri)) is None:
             listed = await self._pages(request, "resources/list")
             templates = await self._pages(request, "resources/templates/list")
@@ -352,9 +363,9 @@ async def _gather(request: ClientRequest, ask: Callable[[str], Awaitable[T]]) ->
             logger.warning("server %r is left out of the answer to %s: %s", server, request.method, exc)
 
     async with anyio.create_task_group() as asking:
-        for server in request.task.servers:
+        for server in request.servers:
             asking.start_soon(one, server)
-    return {server: found[server] for server in request.task.servers if server in found}
+    return {server: found[server] for server in request.servers if server in found}
 
 
 def refuse_cursor(request: ClientRequest) -> None:

@@ -50,7 +50,7 @@ class ToolSearch:
         """Answer the request. call: passes on a call of a tool by its own name, which a client may make as well."""
         if request.method == "tools/list":
             refuse_cursor(request)
-            return joined(request, "tools", [_find_tools(request.task.servers), _CALL_TOOL])
+            return joined(request, "tools", [_find_tools(request.servers), _CALL_TOOL])
         params = request.params or {}
         given = params.get("arguments")
         arguments = given if isinstance(given, dict) else {}
@@ -70,7 +70,7 @@ class ToolSearch:
         if not isinstance(query, str) or isinstance(limit, bool) or not isinstance(limit, int):
             return _failed(request, "find_tools needs a `query`, a string; `limit` is a whole number")
         tools = await self._merged.tools(request)
-        names = [f"{self._merged.owner(request.task, name).server} {name}" for name, _ in tools]
+        names = [f"{self._merged.owner(request, name).server} {name}" for name, _ in tools]
         texts = [f"{tool.get('title') or ''} {tool.get('description') or ''}" for _, tool in tools]
         best = ranked(query, list(zip(names, texts, strict=True)))[: max(1, min(limit, MAX_LIMIT))]
         found = [
