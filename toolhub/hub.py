@@ -23,7 +23,6 @@ from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
-from toolhub.channel.sdk import adapt_sdk
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.extensions import BuiltinContext, SandboxProvider, find_sandboxes
@@ -86,7 +85,6 @@ class Hub:
     async def __aenter__(self) -> Self:
         if self._owners is not None:
             raise RuntimeError("a Hub is entered once; make a new one")
-        adapt_sdk()
         raise_fd_limit()
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:

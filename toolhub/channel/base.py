@@ -76,8 +76,6 @@ class ExitInfo:
     noise: list[str] = field(default_factory=list)
     noise_lines: int = 0
     cause: str = ""
-    unsent: bool = False
-    """The connection for the last request was refused, so that request never left."""
 
 
 class ChannelClosed(Exception):

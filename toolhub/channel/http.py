@@ -1,46 +1,55 @@
 """Conversations over HTTP: streamable HTTP, and the legacy SSE transport.
 
-A connection error cancels the task that hosts the SDK's transport. That task is the session's own owner, so it costs
-nobody else anything; its last exception tells what happened.
+Both carry the messages of a `Peer`, as pipes do. Each message to the server is a POST in a task of its own. Over
+streamable HTTP the response to a request is its answer: JSON, or events of which the answer is the last. A stream that
+ends before it is resumed. Over legacy SSE all messages from the server are events of one stream.
 
-An answer has a largest size. The SDK reads a JSON answer to its end and bounds only events, so `_Bounded` counts what
-arrives: all of a body, or each event of a stream. What arrives is what is kept, because answers that are compressed are
-not accepted: a few kilobytes of them may stand for any number of bytes.
+A connection that breaks ends the conversation, because the server may have lost its state. Half an answer costs its own
+call only. An answer has a largest size, all of a body or each event of a stream; a larger one ends the conversation.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import re
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NoReturn, cast
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import anyio
+import anyio.abc
 import httpx2
-from mcp import MCPError
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RequestId
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
 from toolhub.channel.base import ExitInfo, OpenFailed
-from toolhub.channel.mcp import McpChannel, RelayDispatcher, conversation, open_reason
+from toolhub.channel.event_buffer import EventBuffer, EventTooLarge, ServerEvent
+from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpResponse, Origin
+from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
+from toolhub.channel.jsonrpc.pipes import decode
+from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
 from toolhub.model import OWN_PROFILE, ClientProfile, Json
-from toolhub.overload import OverloadSignal, overload_in_http
+from toolhub.overload import overload_in_http
 from toolhub.owned import unwrapped
 
+_SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
+_JSON, _EVENTS = "application/json", "text/event-stream"
 # Cleaning up a conversation (DELETE of the session) must not hold up a task's end.
-_HTTP_CLOSE_S = 2.0
+_CLOSE_S = 2.0
+# A server that does not read must not keep tasks of cancelled calls for longer.
+_CANCEL_S = 1.0
+# After an answer a server ends its stream of events. Its connection is kept if it does so within this time.
+_REST_S = 0.2
+# How a stream is resumed, as the SDK's client does.
+_RESUME_MS = 1000
+_RESUME_ATTEMPTS = 2
 # With these a conversation is over; a server that is only busy uses them for anything.
 _ENDINGS = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
 
-# A blank line ends an event; lines end with LF, CR LF or CR.
-_EVENT_END = re.compile(rb"\n\r?\n|\r\r")
-
-ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -49,240 +58,456 @@ async def open_http(spec: ServerSpec, profile: ClientProfile = OWN_PROFILE, *, l
 
     limit: bytes of the largest answer.
     """
-    death = ExitInfo()
-    statuses: list[int] = []
-    opened: list[McpChannel] = []
-
-    async def end(reason: _Unacceptable) -> None:
-        raise reason
-
-    def refuse(reason: _Unacceptable) -> None:
-        death.cause = str(reason)
-        guard.start_soon(end, reason)  # the SDK takes some errors of a body for the end of one request
-
-    async def note(response: httpx2.Response) -> None:
-        statuses[:] = [response.status_code]
-        _bind(response, limit, is_legacy=spec.transport == "sse", refuse=refuse, ended_early=ended_early)
-
-    def ended_early(request: httpx2.Request) -> None:
-        for channel in opened:
-            channel.stream_closed(json.loads(request.content)["id"])
-
     try:
-        async with anyio.create_task_group() as guard:
-            async with _http_transport(spec, note) as streams:
-                async with conversation(spec, RelayDispatcher(*streams), lambda: death, profile) as channel:
-                    opened.append(channel)
+        client = HttpClient(spec.url or "", spec.headers, connect_timeout=spec.start_timeout_s)
+    except ValueError as exc:
+        raise OpenFailed(f"its url is no address: {exc}") from exc
+    kind = LegacySse if spec.transport == "sse" else StreamableHttp
+    opened = False
+    transport: HttpTransport | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            transport = kind(client, tasks, limit)
+            try:
+                async with conversation(spec, Peer(transport, transport), transport.exit_info, profile) as channel:
+                    transport.on_stream_end = channel.stream_closed
+                    opened = True
                     yield channel
-                guard.start_soon(_cancel_later, guard.cancel_scope)  # the transport now sends DELETE
-            guard.cancel_scope.cancel()
+                with anyio.move_on_after(_CLOSE_S):
+                    await transport.end_session()
+            finally:
+                tasks.cancel_scope.cancel()
     except Exception as exc:
-        death.cause = _http_reason(exc, httpx2.URL(spec.url or ""), statuses)
-        death.unsent = isinstance(unwrapped(exc), httpx2.ConnectError)
-        if not opened:
-            raise OpenFailed(death.cause) from exc
-        raise unwrapped(exc) from exc
+        if opened or transport is None:
+            raise
+        reason = transport.failure or f"{open_reason(exc)} ({client.address})"
+        raise OpenFailed(reason) from unwrapped(exc)
+    finally:
+        await client.aclose()
 
 
-async def _cancel_later(scope: anyio.CancelScope) -> None:
-    await anyio.sleep(_HTTP_CLOSE_S)
-    scope.cancel()
+class HttpTransport:
+    """Source and sink of a `Peer`. A message is posted by a task of `tasks`, which ends with the conversation."""
 
+    is_full = False
 
-@asynccontextmanager
-async def _http_transport(spec: ServerSpec, note: ResponseHook) -> AsyncIterator[tuple[Any, Any]]:
-    """Give the stream pair. note: is shown every answer before its body is read; the SDK keeps them to itself."""
-    hooks: dict[str, list[Any]] = {"response": [note]}
-    accepted = httpx2.Headers(dict(spec.headers))
-    accepted["Accept-Encoding"] = "identity"  # the only one, also if the config names others
-    headers = dict(accepted)
-    if spec.transport == "sse":
+    def __init__(self, client: HttpClient, tasks: anyio.abc.TaskGroup, limit: int) -> None:
+        self.failure = ""
+        """Why the conversation has ended by itself."""
+        self.on_stream_end: Callable[[RequestId], None] = lambda number: None
+        """Called when the server has ended the stream of a request before its answer, to be resumed (SEP-1699)."""
+        self._client = client
+        self._tasks = tasks
+        self._limit = limit
+        self._take: Callable[[Any], bool] = lambda message: False
+        self._has_ended = anyio.Event()
+        self._requests: dict[RequestId, anyio.CancelScope] = {}
+        self._notice: anyio.Event | None = None
+        """The end of the newest notification's POST. Messages after it wait, so that none overtakes it."""
 
-        def make_client(
-            headers: dict[str, str] | None = None,
-            timeout: httpx2.Timeout | None = None,
-            auth: httpx2.Auth | None = None,
-        ) -> httpx2.AsyncClient:
-            return httpx2.AsyncClient(
-                headers=headers, timeout=timeout, auth=auth, event_hooks=hooks, verify=tls_context()
+    # --- what the Peer sees -----------------------------------------------------------------------------------------
+
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
+        """See `peer.MessageSource`; returns when the conversation cannot go on."""
+        self._take = take
+        await self._has_ended.wait()
+
+    def send(self, message: Json, headers: Mapping[str, str] | None = None) -> None:
+        """See `peer.MessageSink`."""
+        if self._has_ended.is_set():
+            raise anyio.BrokenResourceError
+        method, number = message.get("method"), message.get("id")
+        body = to_json(message, inf_nan_mode="null")
+        before, done = self._notice, None
+        if method == "notifications/cancelled":
+            self._tasks.start_soon(self._cancel, message["params"]["requestId"], body, dict(headers or {}))
+            return
+        if number is None:
+            self._notice = done = anyio.Event()
+        asked = number if method is not None else None
+        self._tasks.start_soon(self._post, method, asked, body, headers or {}, before, done)
+
+    async def wait_room(self) -> None:
+        """There is always room."""
+
+    def close(self) -> None:
+        """The tasks end with the conversation."""
+
+    def exit_info(self) -> ExitInfo:
+        return ExitInfo(cause=self.failure)
+
+    # --- one POST ---------------------------------------------------------------------------------------------------
+
+    async def _post(
+        self,
+        method: str | None,
+        number: RequestId | None,
+        body: bytes,
+        headers: Mapping[str, str],
+        before: anyio.Event | None,
+        done: anyio.Event | None,
+    ) -> None:
+        """Post a message. number: of a request, which gets its answer or an error whatever happens."""
+        scope = anyio.CancelScope()
+        if number is not None:
+            self._requests[number] = scope
+        try:
+            with scope:
+                if before is not None:
+                    await before.wait()
+                await self._exchange(method, number, body, headers)
+        except ConnectFailed as exc:
+            self._fail(number, f"cannot connect to {self._client.address} ({exc}); is the server running?", data=UNSENT)
+            self._end(f"cannot connect to {self._client.address} ({exc}); is the server running?")
+        except (ConnectionBroken, _Unacceptable) as exc:
+            self._end(str(exc) if isinstance(exc, _Unacceptable) else f"{exc} ({self._client.address})")
+        except ValueError as exc:
+            self._fail(number, str(exc), INVALID_REQUEST)
+        finally:
+            if number is not None and self._requests.get(number) is scope:
+                del self._requests[number]
+            if done is not None:
+                done.set()
+                self._notice = None if self._notice is done else self._notice
+
+    async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
+    async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
+        """Stop waiting for an answer."""
+        if (scope := self._requests.get(number)) is not None:
+            scope.cancel()
+
+    async def end_session(self) -> None:
+        """Tell the server that the conversation is over."""
+
+    # --- what is read -----------------------------------------------------------------------------------------------
+
+    async def _read(self, response: HttpResponse) -> bytes:
+        """Return the whole body."""
+        self._check_encoding(response)
+        pieces, size = [], 0
+        while piece := await response.receive():
+            pieces.append(piece)
+            size += len(piece)
+            if size > self._limit:
+                self._refuse_size()
+        return b"".join(pieces)
+
+    def _events(self, buffer: EventBuffer, piece: bytes) -> list[ServerEvent]:
+        try:
+            return buffer.feed(piece)
+        except EventTooLarge:
+            self._refuse_size()
+
+    def _check_encoding(self, response: HttpResponse) -> None:
+        if response.encoding:
+            raise _Unacceptable(
+                f"it sent an answer with content-encoding {response.encoding!r}, although the request said "
+                "Accept-Encoding: identity"
             )
 
-        legacy = sse_client(
-            spec.url or "",
-            headers=headers,
-            timeout=spec.start_timeout_s,
-            sse_read_timeout=86400.0,
-            httpx_client_factory=make_client,
-        )
-        async with cast(AbstractAsyncContextManager[tuple[Any, Any]], legacy) as streams:
-            yield streams
-        return
-    # Reads wait as long as a call may take; the call's own deadline ends them. Connecting does not.
-    timeout = httpx2.Timeout(spec.start_timeout_s, read=None, pool=None)
-    async with _Client(headers=headers, timeout=timeout, event_hooks=hooks, verify=tls_context()) as client:
-        async with streamable_http_client(spec.url or "", http_client=client, max_sse_event_size=None) as streams:
-            yield streams
+    def _refuse_size(self) -> NoReturn:
+        raise _Unacceptable(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
+
+    def _fail(self, number: RequestId | None, message: str, code: int = CONNECTION_CLOSED, data: Any = None) -> None:
+        """Answer a request that gets no answer from the server."""
+        if number is not None:
+            error = {"code": code, "message": message, **({"data": data} if data is not None else {})}
+            self._take({"jsonrpc": "2.0", "id": number, "error": error})
+
+    def _end(self, reason: str) -> None:
+        """End the conversation. The requests that wait for answers get the error that it was closed."""
+        self.failure = self.failure or reason
+        self._has_ended.set()
 
 
-@functools.cache
-def tls_context() -> ssl.SSLContext:
-    """The one of all sessions: loading the certificate authorities takes 20 ms and 600 KiB each time."""
-    return httpx2.create_ssl_context()
+class StreamableHttp(HttpTransport):
+    """Streamable HTTP, of both generations. Only the older one has sessions, and a stream for what belongs to none."""
+
+    def __init__(self, client: HttpClient, tasks: anyio.abc.TaskGroup, limit: int) -> None:
+        super().__init__(client, tasks, limit)
+        self._own: dict[str, str] = {}
+        """The headers of the session."""
+
+    def _headers(self, accepted: str = f"{_JSON}, {_EVENTS}", **more: str) -> dict[str, str]:
+        return {"accept": accepted, **self._own, **more}
+
+    async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
+        headers = {**self._headers(), "content-type": _JSON, **{name.lower(): value for name, value in h.items()}}
+        has_session = _SESSION in headers
+        async with await self._client.send("POST", headers, body) as response:
+            if number is None:
+                if response.status < 300:
+                    await self._read(response)
+                if method == "notifications/initialized" and has_session:
+                    self._tasks.start_soon(self._listen)
+                return
+            if method == "initialize" and (session := response.headers.get(_SESSION)):
+                self._own = {_SESSION: session}
+            if response.status != 200 or response.media_type not in (_JSON, _EVENTS):
+                await self._refused(number, response, has_session=has_session)
+                return
+            if response.media_type == _JSON:
+                await self._take_answer(number, method, await self._whole(number, response))
+                return
+            position = _Position()
+            if await self._take_events(response, position, number, method):
+                await _read_rest(response)
+                return
+        await self._resume(position, number, method)
+
+    async def _whole(self, number: RequestId, response: HttpResponse) -> bytes | None:
+        try:
+            return await self._read(response)
+        except ConnectionBroken:
+            return None
+
+    async def _take_answer(self, number: RequestId, method: str | None, data: bytes | None) -> None:
+        message = await _decoded(data) if data is not None else None
+        if not self._taken(message, number, method):
+            self._fail(number, "half an answer, or one that is no JSON-RPC", PARSE_ERROR, UNREADABLE)
+
+    def _taken(self, message: Any, number: RequestId | None, method: str | None) -> bool:
+        """Pass a message on; return False for what is not JSON-RPC. The answer to a request is known by its stream."""
+        if isinstance(message, dict) and "method" not in message and number is not None:
+            message["id"] = number
+            result = message.get("result")
+            if method == "initialize" and isinstance(result, dict):
+                self._own[_VERSION] = str(result.get("protocolVersion"))
+        return self._take(message)
+
+    async def _refused(self, number: RequestId, response: HttpResponse, *, has_session: bool) -> None:
+        """Turn a response that has no answer into an error, as its body says or as its status means."""
+        status, where = response.status, self._client.address
+        if response.location is not None:
+            there = response.location.copy_with(query=None, fragment=None, userinfo=b"")
+            told = f"HTTP {status} from {where}: a redirect to {there} is not followed; use that address if it is right"
+            return self._fail(number, told, INVALID_REQUEST)
+        if status < 300:
+            told = f"HTTP {status} from {where}: unexpected content type {response.media_type!r}"
+            return self._fail(number, told, INVALID_REQUEST)
+        said = await self._error_in(response)
+        overload = overload_in_http(status, response.headers.get("retry-after", ""))
+        if overload is not None:
+            when = f"; try again in {overload.retry_after:g} s" if overload.retry_after else ""
+            own = said.get("data")
+            data = own if isinstance(own, dict) else {} if own is None else {"data": own}
+            code = said.get("code", INTERNAL_ERROR)
+            message = said.get("message", f"HTTP {status} {response.reason}{when}")
+            data = {"status": status, "retry_after": overload.retry_after, **data}
+            return self._fail(number, message, INTERNAL_ERROR if code in _ENDINGS else code, data)
+        message, code = said.get("message", "Session terminated"), said.get("code", INVALID_REQUEST)
+        if has_session and status in (400, 404) and code in _ENDINGS and "session" in message.lower():
+            # A restarted server does not know our session. It refused the request, so it did not execute it.
+            self._fail(number, message, data=UNSENT)
+            self._end(f"the server no longer knows this session ({message})")
+        elif said:
+            self._fail(number, message, code, said.get("data"))
+        else:
+            told = f"HTTP {status} from {where}"
+            self._fail(number, told, METHOD_NOT_FOUND if status == 404 else INTERNAL_ERROR)
+
+    async def _error_in(self, response: HttpResponse) -> Json:
+        """Return the JSON-RPC error in a body; {} if there is none."""
+        if response.media_type != _JSON:
+            return {}
+        try:
+            error = (await _decoded(await self._read(response)))["error"]
+            return error if isinstance(error["code"], int) and isinstance(error["message"], str) else {}
+        except (ConnectionBroken, LookupError, TypeError):
+            return {}
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    async def _take_events(
+        self, response: HttpResponse, position: _Position, number: RequestId | None = None, method: str | None = None
+    ) -> bool:
+        """Take the messages of a stream. Return True after the answer to request `number`, False at the end before."""
+        self._check_encoding(response)
+        buffer = EventBuffer(self._limit)
+        try:
+            while piece := await response.receive():
+                for event in self._events(buffer, piece):
+                    position.move(event)
+                    if await self._take_event(event, number, method):
+                        return True
+        except ConnectionBroken:
+            return False
+        if number is not None:
+            self.on_stream_end(number)
+        return False
+
+    async def _take_event(self, event: ServerEvent, number: RequestId | None, method: str | None) -> bool:
+        """Take one message. Return whether it was the answer to request `number`."""
+        if event.name != "message" or not event.data:  # a first event without data says where to resume
+            return False
+        message = await _decoded(event.data)
+        if number is None or (isinstance(message, dict) and "method" in message):
+            self._take(message)
+            return False
+        if not self._taken(message, number, method):
+            self._fail(number, "an event that is no JSON-RPC", PARSE_ERROR, UNREADABLE)
+        return True
+
+    async def _resume(self, position: _Position, number: RequestId, method: str | None) -> None:
+        """Ask for the rest of a stream that ended before the answer."""
+        if position.last_id is None:
+            self._fail(number, "the stream of events ended without an answer")
+            return
+        attempts = 0
+        while attempts < _RESUME_ATTEMPTS:
+            await anyio.sleep(position.retry_ms / 1000)
+            attempts += 1
+            try:
+                async with await self._open_stream(position) as response:
+                    if response.status == 200 and response.media_type == _EVENTS:
+                        if await self._take_events(response, position, number, method):
+                            return
+                        attempts = 0
+            except (ConnectFailed, ConnectionBroken):
+                pass
+        self._fail(number, "the stream of events ended without an answer, and could not be resumed")
+
+    async def _listen(self) -> None:
+        """Take what belongs to no request, as long as the server has a stream for it."""
+        position, attempts = _Position(), 0
+        try:
+            while True:
+                try:
+                    async with await self._open_stream(position) as response:
+                        if response.location is not None:
+                            return
+                        if response.status == 200 and response.media_type == _EVENTS:
+                            await self._take_events(response, position)
+                            attempts = -1
+                except (ConnectFailed, ConnectionBroken):
+                    pass
+                attempts += 1
+                if attempts >= _RESUME_ATTEMPTS:
+                    return
+                await anyio.sleep(position.retry_ms / 1000)
+        except _Unacceptable as exc:
+            self._end(str(exc))
+
+    async def _open_stream(self, position: _Position) -> HttpResponse:
+        last = {"last-event-id": position.last_id} if position.last_id else {}
+        return await self._client.send("GET", self._headers(_EVENTS, **{"cache-control": "no-store"}, **last))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
+        """Cancel a request. Revision 2026-07-28 does so by closing the connection, the older ones by a notice."""
+        await super()._cancel(number, body, headers)
+        if self._own.get(_VERSION) in HANDSHAKE_PROTOCOL_VERSIONS:
+            with anyio.move_on_after(_CANCEL_S):
+                await self._post("notifications/cancelled", None, body, headers, None, None)
+
+    async def end_session(self) -> None:
+        if _SESSION not in self._own or self._has_ended.is_set():
+            return
+        try:
+            async with await self._client.send("DELETE", self._headers()):
+                pass
+        except (ConnectFailed, ConnectionBroken) as exc:
+            logger.debug("the session with %s could not be ended: %s", self._client.address, exc)
+
+
+class LegacySse(HttpTransport):
+    """The transport of revision 2024-11-05: one stream of events, and POSTs to the address that it names first."""
+
+    def __init__(self, client: HttpClient, tasks: anyio.abc.TaskGroup, limit: int) -> None:
+        super().__init__(client, tasks, limit)
+        self._endpoint = client.url
+        self._has_endpoint = anyio.Event()
+
+    async def receive_loop(self, take: Callable[[Any], bool]) -> None:
+        self._take = take
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self._receive)
+            await self._has_ended.wait()
+            reading.cancel_scope.cancel()
+
+    async def _receive(self) -> None:
+        where = self._client.address
+        try:
+            async with await self._client.send("GET", {"accept": _EVENTS, "cache-control": "no-store"}) as response:
+                if response.status != 200:
+                    self._end(f"HTTP {response.status} from {where}")
+                elif response.media_type != _EVENTS:
+                    self._end(f"unexpected content type {response.media_type!r} from {where}")
+                else:
+                    await self._take_events(response)
+        except ConnectFailed as exc:
+            self._end(f"cannot connect to {where} ({exc}); is the server running?")
+        except (ConnectionBroken, _Unacceptable) as exc:
+            self._end(str(exc) if isinstance(exc, _Unacceptable) else f"{exc} ({where})")
+
+    async def _take_events(self, response: HttpResponse) -> None:
+        self._check_encoding(response)
+        buffer = EventBuffer(self._limit)
+        while piece := await response.receive():
+            for event in self._events(buffer, piece):
+                if event.name == "endpoint":
+                    self._endpoint = self._within_origin(event.data.decode("utf-8", "replace"))
+                    self._has_endpoint.set()
+                elif event.name == "message" and event.data:
+                    self._take(await _decoded(event.data))
+        self._end(f"its stream of events ended ({self._client.address})")
+
+    def _within_origin(self, named: str) -> httpx2.URL:
+        """Return the address for messages. It gets the configured headers, so it must be one of the same server."""
+        url = self._client.url
+        try:
+            endpoint = url.join(named)
+        except httpx2.InvalidURL as exc:
+            raise _Unacceptable(f"it named an address for messages that is none: {exc}") from exc
+        if Origin.of(endpoint) != Origin.of(url):
+            raise _Unacceptable(f"it named an address of another server, {endpoint.host!r}, for messages")
+        return endpoint
+
+    async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
+        await self._has_endpoint.wait()
+        headers = {"content-type": _JSON}
+        async with await self._client.send("POST", headers, body, url=self._endpoint) as response:
+            await self._read(response)
+            if response.status >= 300:
+                self._fail(number, f"HTTP {response.status} from {self._client.address}", INTERNAL_ERROR)
+
+    async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
+        await super()._cancel(number, body, headers)
+        with anyio.move_on_after(_CANCEL_S):
+            await self._post("notifications/cancelled", None, body, headers, None, None)
+
+
+@dataclass
+class _Position:
+    """Where a stream is resumed, and when."""
+
+    last_id: str | None = None
+    retry_ms: int = _RESUME_MS
+
+    def move(self, event: ServerEvent) -> None:
+        if event.id:
+            self.last_id = event.id
+        if event.retry_ms is not None:
+            self.retry_ms = event.retry_ms
 
 
 class _Unacceptable(Exception):
-    """The body of an answer is too large, or compressed. The text completes "the server ended the connection"."""
+    """What the server sent ends the conversation. The text completes "the server ended the connection"."""
 
 
-def _bind(
-    response: httpx2.Response,
-    limit: int,
-    *,
-    is_legacy: bool,
-    refuse: Callable[[_Unacceptable], None],
-    ended_early: Callable[[httpx2.Request], None],
-) -> None:
-    """Bound what may be read of an answer's body.
-
-    ended_early: called when a stream of events has ended without the answer. The SDK stops reading after the answer, so
-    a stream that is read to its end has none. Servers close streams so that clients resume them later (SEP-1699).
-
-    is_legacy: over legacy SSE only the answer to GET is a stream of events, whatever others call themselves: the SDK
-    reads those to their end.
-    """
-    is_events = (
-        response.status_code == 200
-        and response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        and not (is_legacy and response.request.method != "GET")
-    )
-    if is_events:
-        response.encoding = "utf-8"  # as the SSE specification requires
-    is_answer = (
-        response.request.method == "POST"
-        and response.is_success
-        and response.headers.get("content-type", "").lower().startswith("application/json")
-    )
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    response.stream = _Bounded(response.stream, limit, is_events, encoding, refuse, may_be_cut=is_answer)
-    if is_events and response.request.method == "POST" and not is_legacy:
-        response.stream.on_end = functools.partial(ended_early, response.request)
+async def _read_rest(response: HttpResponse) -> None:
+    """Read the end of a stream whose answer is there, so that its connection can be kept."""
+    with contextlib.suppress(ConnectionBroken), anyio.move_on_after(_REST_S):
+        while await response.receive():
+            pass
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """A body that may have `limit` bytes, or so many in each of its events. Reading more raises _Unacceptable."""
-
-    def __init__(
-        self,
-        body: httpx2.AsyncByteStream,
-        limit: int,
-        is_events: bool,
-        encoding: str,
-        refuse: Callable[[_Unacceptable], None],
-        *,
-        may_be_cut: bool,
-    ) -> None:
-        """may_be_cut: a connection that breaks ends the body, and is no error."""
-        self._body = body
-        self._limit = limit
-        self._is_events = is_events
-        self._encoding = encoding
-        self._refuse = refuse
-        self._may_be_cut = may_be_cut
-        self.on_end: Callable[[], None] = lambda: None
-        """Called when the body was read to its end."""
-        self._size = 0
-        self._tail = b""
-        """The last bytes of an event that goes on: its end may come in two chunks."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._encoding not in ("", "identity"):
-            self._stop(
-                f"it sent an answer with content-encoding {self._encoding!r}, although the request said "
-                "Accept-Encoding: identity"
-            )
-        try:
-            async for chunk in self._body:
-                if self._added(chunk) > self._limit:
-                    self._stop(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
-                yield chunk
-            self.on_end()
-        except httpx2.TransportError:
-            # The SDK tells half an answer to the caller of that request alone. An error here would end the session, and
-            # with it every other call in flight.
-            if not self._may_be_cut:
-                raise
-
-    def _added(self, chunk: bytes) -> int:
-        """Count a chunk; return the size of the body so far, or of the largest event that has a part in the chunk."""
-        if not self._is_events or (b"\n" not in chunk and b"\r" not in chunk):
-            self._size += len(chunk)
-            self._tail = b""
-            return self._size
-        first, *others = _EVENT_END.split(self._tail + chunk)
-        largest = max(self._size - len(self._tail) + len(first), *map(len, others), 0)
-        self._size = len(others[-1]) if others else largest
-        self._tail = (others[-1] if others else first)[-2:]
-        return largest
-
-    def _stop(self, reason: str) -> NoReturn:
-        refused = _Unacceptable(reason)
-        self._refuse(refused)
-        raise refused
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-class _Client(httpx2.AsyncClient):
-    """Turns a refusal (429, 503) into a JSON-RPC error in the body, because the SDK drops the status and headers."""
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        response = await super().send(request, **options)
-        overload = overload_in_http(response.status_code, response.headers.get("retry-after", ""))
-        if overload is None or request.method != "POST":
-            return response
-        error = _refused(response.status_code, response.reason_phrase, overload, await _error_in(response))
-        body = {"jsonrpc": "2.0", "id": None, "error": error}
-        return httpx2.Response(response.status_code, json=body, request=request)
-
-
-async def _error_in(response: httpx2.Response) -> Json:
-    """The JSON-RPC error that the server sent by itself, if it did."""
+async def _decoded(data: bytes) -> Any:
+    """Return a JSON value; None, which is no message, when it is not JSON."""
     try:
-        if not response.headers.get("content-type", "").lower().startswith("application/json"):
-            return {}
-        error = json.loads(await response.aread())["error"]
-        return error if isinstance(error["code"], int) and isinstance(error["message"], str) else {}
-    except (httpx2.HTTPError, ValueError, LookupError, TypeError):
-        return {}
-    finally:
-        await response.aclose()
-
-
-def _refused(status: int, phrase: str, overload: OverloadSignal, body: Json) -> Json:
-    """Return the error for a refused request. body: the server's own error; {} if it sent none."""
-    seconds = overload.retry_after
-    when = f"; try again in {seconds:g} s" if seconds else ""
-    own = body.get("data")
-    data = own if isinstance(own, dict) else {} if own is None else {"data": own}
-    code = body.get("code", INTERNAL_ERROR)
-    return {
-        "code": INTERNAL_ERROR if code in _ENDINGS else code,
-        "message": body.get("message", f"HTTP {status} {phrase}{when}"),
-        "data": {"status": status, "retry_after": seconds, **data},
-    }
-
-
-def _http_reason(exc: BaseException, url: httpx2.URL, statuses: list[int]) -> str:
-    """Say what happened at which address; a query or a user in it may be a secret."""
-    cause, address = unwrapped(exc), url.copy_with(query=None, fragment=None, userinfo=b"")
-    if isinstance(cause, _Unacceptable):
-        return str(cause)
-    if isinstance(cause, httpx2.HTTPStatusError):
-        return f"HTTP {cause.response.status_code} from {address}"
-    if isinstance(cause, MCPError) and statuses and statuses[-1] >= 400:
-        return f"HTTP {statuses[-1]} from {address} ({cause.message})"
-    if isinstance(cause, httpx2.ConnectError):
-        return f"cannot connect to {address} ({cause}); is the server running?"
-    return f"{open_reason(cause)} ({address})"
+        return await decode(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,8 +1,8 @@
 """The channel of every MCP server: handshake, calls, notifications.
 
 Messages pass as plain objects, so that unknown fields survive and a sloppy answer raises no error. What carries them is
-a dispatcher: our own `Peer` for child processes and builtin servers, and the SDK's over HTTP. The end of its receive
-loop is the end of the connection: after EOF, after a crash of the transport, and after our own closing.
+a `Peer`, over pipes, over HTTP, or inside this process. The end of its receive loop is the end of the connection: after
+EOF, after a crash of the transport, and after our own closing.
 
 The requests of MCP clients are relayed: they keep everything but their id and their progress token, which are unique
 per connection. What the server says while it answers one goes to that request's client.
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -24,10 +24,6 @@ from mcp import MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
     DispatchContext,
-    Dispatcher,
-    OnNotify,
-    OnNotifyIntercept,
-    OnRequest,
     ProgressFnT,
 )
 from mcp.shared.inbound import (
@@ -39,7 +35,6 @@ from mcp.shared.inbound import (
     mcp_param_headers,
     x_mcp_header_map,
 )
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -63,7 +58,7 @@ from pydantic import ValidationError
 from toolhub import __version__
 from toolhub.channel import bridge
 from toolhub.channel.base import ChannelClosed, EraRefused, ExitInfo, OpenFailed, Refused
-from toolhub.channel.jsonrpc.peer import UNSENT, RawNotified
+from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
 from toolhub.channel.pages import all_pages
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
@@ -103,46 +98,8 @@ _UNSUPPORTED = {
     "elicitation/create": "Elicitation not supported",
     "roots/list": "List roots not supported",
 }
-# How the SDK (2.3) begins the error that it makes of an answer over HTTP that it cannot read.
-_UNREADABLE = "Failed to parse JSON response"
 
 logger = logging.getLogger(__name__)
-
-
-class Relay(Dispatcher[TransportContext], Protocol):
-    """A dispatcher that tells when it has ended and hands out notifications unparsed."""
-
-    ended: anyio.Event
-    on_raw_notification: RawNotified | None
-
-
-class RelayDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher as a relay."""
-
-    def __init__(self, *streams: Any) -> None:
-        super().__init__(*streams)
-        self.ended = anyio.Event()
-        self.on_raw_notification: RawNotified | None = None
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        async def relay(
-            context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
-        ) -> None:
-            show = self.on_raw_notification
-            if show is not None and (work := show(method, params)) is not None:
-                await work()
-
-        try:
-            await super().run(on_request, relay, on_notify_intercept, task_status=task_status)
-        finally:
-            self.ended.set()
 
 
 @dataclass(eq=False, slots=True)
@@ -177,7 +134,7 @@ class McpChannel:
     """A conversation that has been set up. See `channel.base.Channel` for the contract."""
 
     def __init__(
-        self, server: str, dispatcher: Relay, *, evidence: Callable[[], ExitInfo], tasks: anyio.abc.TaskGroup
+        self, server: str, dispatcher: Peer, *, evidence: Callable[[], ExitInfo], tasks: anyio.abc.TaskGroup
     ) -> None:
         self._server = server
         self._tasks = tasks
@@ -346,20 +303,12 @@ class McpChannel:
             return await self._dispatcher.send_raw_request(method, params, options)
         except MCPError as exc:
             raise self._translated(exc) from exc
-        except ValidationError as exc:
-            raise ProtocolViolation(
-                f"the answer of server {self._server!r} to {method} is not valid JSON-RPC: {exc.error_count()} errors"
-            ) from exc
 
     def _translated(self, exc: MCPError) -> Exception:
         if exc.code == CONNECTION_CLOSED:
             return ChannelClosed(exc.message, sent="no" if exc.error.data == UNSENT else "maybe")
-        if exc.code == INVALID_REQUEST and "session" in exc.message.lower() and self.pid is None:
-            # A restarted HTTP server does not know our session id. It refused the request, so it did not execute it.
-            self._dispatcher.ended.set()
-            return ChannelClosed(f"the server no longer knows this session ({exc.message})", sent="no")
-        if exc.code == PARSE_ERROR and exc.message.startswith(_UNREADABLE):
-            return ProtocolViolation(f"server {self._server!r} sent an incomplete answer, or one that is not JSON-RPC")
+        if exc.code == PARSE_ERROR and exc.error.data == UNREADABLE:
+            return ProtocolViolation(f"server {self._server!r} sent {exc.message}")
         return Refused(exc.code, exc.message, exc.error.data)
 
     def _modern_headers(
@@ -580,7 +529,7 @@ async def _tell(listeners: list[LogFn], params: Mapping[str, Any] | None) -> Non
 
 @asynccontextmanager
 async def conversation(
-    spec: ServerSpec, dispatcher: Relay, evidence: Callable[[], ExitInfo], profile: ClientProfile = OWN_PROFILE
+    spec: ServerSpec, dispatcher: Peer, evidence: Callable[[], ExitInfo], profile: ClientProfile = OWN_PROFILE
 ) -> AsyncIterator[McpChannel]:
     """Set up a conversation over a dispatcher; leaving ends it, not the transport."""
     async with anyio.create_task_group() as running:

@@ -144,7 +144,7 @@ class Session:
         with anyio.move_on_after(_EXIT_INFO_TIMEOUT_S):
             await self._closed.wait()
         death = self._channel.exit_info()
-        unsent = exc.sent == "no" or (death.unsent and self.in_flight <= 1)
+        unsent = exc.sent == "no"
         if call is not None and unsent:
             call.delivery.mark_unsent()
             self.calls -= call.is_tool_call

@@ -1,4 +1,4 @@
-"""HTTP servers: a connection that breaks in the middle of one answer, and what sessions share."""
+"""HTTP servers: a connection that breaks in the middle of one answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from threading import Event, Thread
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from real_processes import HubFactory
 
 from toolhub import ProtocolViolation, ServerSpec
-from toolhub.channel.http import tls_context
 
 pytestmark = pytest.mark.anyio
 
@@ -98,20 +96,3 @@ async def test_an_answer_that_is_cut_costs_its_own_call_and_no_other(hubs: HubFa
         assert answers == ["wait is answered"]
         (slot,) = task.statistics().slots
         assert (slot.starts, slot.deaths) == (1, 0)
-
-
-async def test_sessions_over_http_load_the_certificate_authorities_once(
-    hubs: HubFactory, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[Any] = []
-    create = httpx2.create_ssl_context
-    monkeypatch.setattr(httpx2, "create_ssl_context", lambda: loaded.append(None) or create())  # type: ignore[func-returns-value]
-    tls_context.cache_clear()
-    upstream.may_end.set()
-    spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp")
-    with anyio.fail_after(60):
-        async with hubs(spec) as hub:
-            for _ in range(3):
-                async with hub.task() as task:
-                    assert (await task.call("remote", "wait")).text == "wait is answered"
-    assert len(loaded) == 1

@@ -1,1 +1,1 @@
-"""Our own JSON-RPC connection: used instead of the SDK's dispatcher for child processes and builtin servers."""
+"""Our own JSON-RPC connection to every server: over pipes, over HTTP (`channel/http.py`), or inside this process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -33,7 +33,7 @@ class InProcessTransport:
         finally:
             self._is_over.set()
 
-    def send(self, message: Json) -> None:
+    def send(self, message: Json, headers: Mapping[str, str] | None = None) -> None:
         """See `peer.MessageSink`. Messages sent before the other end receives are kept for it."""
         other = self.other
         if other._is_over.is_set():

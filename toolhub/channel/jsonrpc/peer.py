@@ -46,6 +46,8 @@ RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 UNSENT = "unsent"
 """The `data` of a CONNECTION_CLOSED error when nothing of the request was written."""
+UNREADABLE = "unreadable"
+"""The `data` of a PARSE_ERROR that the transport made: the answer was cut, or is no JSON-RPC."""
 _CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=UNSENT)
 
 _DUPLEX = TransportContext(kind="duplex", can_send_request=True)
@@ -78,8 +80,8 @@ class MessageSink(Protocol):
         """Return when the other side has read something or the sink was closed. Callers check `is_full` again."""
         ...
 
-    def send(self, message: Json) -> None:
-        """Send without waiting. The caller may change the message afterwards.
+    def send(self, message: Json, headers: Mapping[str, str] | None = None) -> None:
+        """Send without waiting. The caller may change the message afterwards. headers: for HTTP.
 
         Raises BrokenResourceError when the other side is gone, ValueError for what is not JSON.
         """
@@ -186,7 +188,8 @@ class Peer:
             self._listening[key] = on_progress
         outcome: Json | ErrorData = _CLOSED
         try:
-            self._sink.send(_request(number, method, params, wants_progress=on_progress is not None))
+            request = _request(number, method, params, wants_progress=on_progress is not None)
+            self._sink.send(request, opts.get("headers"))
             outcome = await answer
         except anyio.BrokenResourceError:
             outcome = _CLOSED_UNSENT
@@ -217,11 +220,11 @@ class Peer:
 
     async def notify(self, method: str, params: Params, opts: CallOptions | None = None) -> None:
         """Send a notification. It is dropped if the other side is gone."""
-        self._send_or_drop(_message(method, params))
+        self._send_or_drop(_message(method, params), (opts or {}).get("headers"))
 
-    def _send_or_drop(self, message: Json) -> None:
+    def _send_or_drop(self, message: Json, headers: Mapping[str, str] | None = None) -> None:
         try:
-            self._sink.send(message)
+            self._sink.send(message, headers)
         except anyio.BrokenResourceError:
             logger.debug("dropped %s: the other side is gone", message.get("method", "an answer"))
 

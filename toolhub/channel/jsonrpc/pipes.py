@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json import decoder, scanner
 from typing import Any, Protocol
 
@@ -183,7 +183,7 @@ class StdinStream:
     async def wait_room(self) -> None:
         await self._room.wait()
 
-    def send(self, message: Json) -> None:
+    def send(self, message: Json, headers: Mapping[str, str] | None = None) -> None:
         """See `transport.MessageSink`."""
         if self._is_closed:
             raise anyio.BrokenResourceError
