@@ -28,7 +28,7 @@ from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
 from toolhub.serve.responses import json_response
 
-MCP_PATH = "/mcp"
+MCP_PATHS = ("/mcp", "/mcp/")
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ class Application:
         api = TaskApi(hub, allow_inline=allow_inline, lease=lease).routes()
         self.frontends: list[Frontend] = []
         routes: list[Route | Mount] = [
-            Route(MCP_PATH, _Endpoint(self.mcp)),  # first: routes are tried in order
             *api,
             openapi_route(api, __version__),
             metrics_route(hub, self.frontends),
@@ -52,9 +51,13 @@ class Application:
             Route("/readyz", self._readyz),
         ]
         self._starlette = Starlette(routes=routes)
-        self._guard = Guard(self._starlette, token=token, allowed_origins=hub.config.hub.allowed_origins)
-        self._drain = Drain(self._guard, stream_path=MCP_PATH)
+        self._guard = Guard(self._route, token=token, allowed_origins=hub.config.hub.allowed_origins)
+        self._drain = Drain(self._guard, stream_paths=MCP_PATHS)
         self.asgi = _readable_by_pages(self._drain, hub.config.hub.allowed_origins)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """MCP has one path. Starlette's layers would cost a tenth of a call."""
+        await (self.mcp if scope["path"] in MCP_PATHS else self._starlette)(scope, receive, send)
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
@@ -104,13 +107,3 @@ def _readable_by_pages(app: ASGIApp, origins: list[str]) -> ASGIApp:
     return CORSMiddleware(
         app, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"], expose_headers=["*"]
     )
-
-
-class _Endpoint:
-    """A raw ASGI endpoint. Starlette would call a function with a Request, but takes an instance as ASGI app."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)

@@ -7,6 +7,7 @@ each.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import anyio
@@ -51,15 +52,15 @@ class _Running:
 
 
 class Drain:
-    """ASGI middleware. stream_path: a GET of this path is a stream without an end."""
+    """ASGI middleware. stream_paths: a GET of one of these is a stream without an end."""
 
-    def __init__(self, app: ASGIApp, *, stream_path: str) -> None:
+    def __init__(self, app: ASGIApp, *, stream_paths: Collection[str]) -> None:
         self._app = app
-        self._stream_path = stream_path
+        self._stream_paths = stream_paths
         self._running: set[_Running] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_stream = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == self._stream_path
+        is_stream = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in self._stream_paths
         running = _Running(send, is_stream)
         self._running.add(running)
         try:

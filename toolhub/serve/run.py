@@ -215,6 +215,7 @@ def _settings(application: Application, config: Config) -> uvicorn.Config:
         timeout_graceful_shutdown=round(config.hub.drain_s + ANSWER_S),
         timeout_keep_alive=75,
         server_header=False,
+        proxy_headers=False,
     )
 
 
