@@ -26,7 +26,7 @@ from pydantic_core import to_json
 
 from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.event_buffer import EventBuffer, EventTooLarge, ServerEvent
-from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpResponse, Origin
+from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpResponse, HttpOrigin
 from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
 from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
@@ -462,7 +462,7 @@ class LegacySse(HttpTransport):
             endpoint = url.join(named)
         except httpx2.InvalidURL as exc:
             raise _Unacceptable(f"it named an address for messages that is none: {exc}") from exc
-        if Origin.of(endpoint) != Origin.of(url):
+        if HttpOrigin.of(endpoint) != HttpOrigin.of(url):
             raise _Unacceptable(f"it named an address of another server, {endpoint.host!r}, for messages")
         return endpoint
 

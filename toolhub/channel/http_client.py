@@ -54,13 +54,13 @@ def tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class Origin(NamedTuple):
+class HttpOrigin(NamedTuple):
     scheme: str
     host: str
     port: int
 
     @classmethod
-    def of(cls, url: httpx2.URL) -> Origin:
+    def of(cls, url: httpx2.URL) -> HttpOrigin:
         return cls(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme, 0))
 
 
@@ -82,7 +82,7 @@ class HttpClient:
         self._headers = {name.encode(): value.strip().encode() for name, value in fixed.items()}
         self._connect_timeout = connect_timeout
         self._cookies = httpx2.Cookies()
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[HttpConnection] = deque()
 
     def __repr__(self) -> str:
         return f"<HttpClient {self.address} idle={len(self._idle)}>"
@@ -110,7 +110,7 @@ class HttpClient:
         return response
 
     async def _send(self, method: str, headers: Mapping[str, str], body: bytes, url: httpx2.URL) -> HttpResponse:
-        connection = await self._connection(Origin.of(url))
+        connection = await self._connection(HttpOrigin.of(url))
         given = dict(headers) | connection.extra_headers
         if cookies := self._cookies_for(url):
             given["cookie"] = cookies
@@ -144,7 +144,7 @@ class HttpClient:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    async def _connection(self, origin: Origin) -> _Connection:
+    async def _connection(self, origin: HttpOrigin) -> HttpConnection:
         while self._idle:
             connection = self._idle.pop()
             if connection.origin == origin and not connection.has_expired():
@@ -158,7 +158,7 @@ class HttpClient:
         except (OSError, ValueError, anyio.BrokenResourceError, anyio.EndOfStream, h11.ProtocolError) as exc:
             raise ConnectFailed(str(exc) or type(exc).__name__) from exc
 
-    async def release(self, connection: _Connection) -> None:
+    async def release(self, connection: HttpConnection) -> None:
         """Keep a connection whose response was read to its end, or close it."""
         if len(self._idle) < _MOST_IDLE and connection.make_reusable():
             self._idle.append(connection)
@@ -176,7 +176,7 @@ class HttpClient:
 class HttpResponse:
     """A response whose body is read in pieces. Headers have lower-case names; repeated ones are joined."""
 
-    def __init__(self, client: HttpClient, connection: _Connection, head: h11.Response, url: httpx2.URL) -> None:
+    def __init__(self, client: HttpClient, connection: HttpConnection, head: h11.Response, url: httpx2.URL) -> None:
         self._client = client
         self._connection = connection
         self.status = head.status_code
@@ -215,10 +215,10 @@ class HttpResponse:
         await self.aclose()
 
 
-class _Connection:
+class HttpConnection:
     """A connection to a server, perhaps through a proxy, with its protocol state."""
 
-    def __init__(self, stream: anyio.abc.ByteStream, origin: Origin, proxy: httpx2.URL | None = None) -> None:
+    def __init__(self, stream: anyio.abc.ByteStream, origin: HttpOrigin, proxy: httpx2.URL | None = None) -> None:
         """proxy: the one that is told the whole address, as it is for plain HTTP."""
         self.origin = origin
         self.is_proxied = proxy is not None
@@ -270,18 +270,18 @@ class _Connection:
         await anyio.aclose_forcefully(self._stream)
 
 
-async def _connect(origin: Origin) -> _Connection:
+async def _connect(origin: HttpOrigin) -> HttpConnection:
     """Raises what TCP, TLS and the proxy raise."""
     proxy = _proxy_of(origin)
-    first = Origin.of(proxy) if proxy is not None else origin
+    first = HttpOrigin.of(proxy) if proxy is not None else origin
     stream: anyio.abc.ByteStream = await anyio.connect_tcp(first.host, first.port)
     try:
         if first.scheme == "https":
             stream = await _with_tls(stream, first.host)
         if proxy is None or origin.scheme == "http":
-            return _Connection(stream, origin, proxy)
+            return HttpConnection(stream, origin, proxy)
         await _open_tunnel(stream, origin, proxy)
-        return _Connection(await _with_tls(stream, origin.host), origin)
+        return HttpConnection(await _with_tls(stream, origin.host), origin)
     except BaseException:
         await anyio.aclose_forcefully(stream)
         raise
@@ -291,11 +291,11 @@ async def _with_tls(stream: anyio.abc.ByteStream, host: str) -> anyio.abc.ByteSt
     return await TLSStream.wrap(stream, hostname=host, ssl_context=tls_context(), standard_compatible=False)
 
 
-async def _open_tunnel(stream: anyio.abc.ByteStream, origin: Origin, proxy: httpx2.URL) -> None:
+async def _open_tunnel(stream: anyio.abc.ByteStream, origin: HttpOrigin, proxy: httpx2.URL) -> None:
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     target = f"{host}:{origin.port}"
     headers = {"host": target, **_proxy_headers(proxy)}
-    tunnel = _Connection(stream, origin)
+    tunnel = HttpConnection(stream, origin)
     request = h11.Request(method="CONNECT", target=target, headers=list(headers.items()))
     try:
         response = await tunnel.exchange(request, b"")
@@ -305,7 +305,7 @@ async def _open_tunnel(stream: anyio.abc.ByteStream, origin: Origin, proxy: http
         raise OSError(f"the proxy {proxy.host}:{proxy.port} answered with HTTP {response.status_code}")
 
 
-def _proxy_of(origin: Origin) -> httpx2.URL | None:
+def _proxy_of(origin: HttpOrigin) -> httpx2.URL | None:
     """Return the proxy that the environment names for a server: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY."""
     proxies: Mapping[str, Any] = urllib.request.getproxies()
     named = proxies.get(origin.scheme) or proxies.get("all")
@@ -331,5 +331,5 @@ def _may_follow(method: str, status: int, url: httpx2.URL, location: httpx2.URL)
         return False
     if location.scheme not in _PORTS or (location.userinfo and location.userinfo != url.userinfo):
         return False
-    here, there = Origin.of(url), Origin.of(location)
+    here, there = HttpOrigin.of(url), HttpOrigin.of(location)
     return here == there or (here == ("http", there.host, 80) and there == ("https", here.host, 443))
