@@ -26,7 +26,7 @@ from pydantic_core import to_json
 
 from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.event_buffer import EventBuffer, EventTooLarge, ServerEvent
-from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpResponse, HttpOrigin
+from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpOrigin, HttpResponse
 from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
 from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
