@@ -125,6 +125,8 @@ class HttpTransport:
         if number is None:
             self._notice = done = anyio.Event()
         asked = number if method is not None else None
+        if asked is not None:
+            self._requests[asked] = anyio.CancelScope()
         self._tasks.start_soon(self._post, method, asked, body, headers or {}, before, done)
 
     async def wait_room(self) -> None:
@@ -148,9 +150,7 @@ class HttpTransport:
         done: anyio.Event | None,
     ) -> None:
         """Post a message. number: of a request, which gets its answer or an error whatever happens."""
-        scope = anyio.CancelScope()
-        if number is not None:
-            self._requests[number] = scope
+        scope = self._requests[number] if number is not None else anyio.CancelScope()
         try:
             with scope:
                 if before is not None:
@@ -249,7 +249,7 @@ class StreamableHttp(HttpTransport):
                 await self._refused(number, response, has_session=has_session)
                 return
             if response.media_type == _JSON:
-                await self._take_answer(number, method, await self._whole(number, response))
+                await self._take_answer(number, method, response)
                 return
             position = _Position()
             if await self._take_events(response, position, number, method):
@@ -257,14 +257,11 @@ class StreamableHttp(HttpTransport):
                 return
         await self._resume(position, number, method)
 
-    async def _whole(self, number: RequestId, response: HttpResponse) -> bytes | None:
+    async def _take_answer(self, number: RequestId, method: str | None, response: HttpResponse) -> None:
         try:
-            return await self._read(response)
+            message = await _decoded(await self._read(response))
         except ConnectionBroken:
-            return None
-
-    async def _take_answer(self, number: RequestId, method: str | None, data: bytes | None) -> None:
-        message = await _decoded(data) if data is not None else None
+            message = None
         if not self._taken(message, number, method):
             self._fail(number, "half an answer, or one that is no JSON-RPC", PARSE_ERROR, UNREADABLE)
 
@@ -297,16 +294,17 @@ class StreamableHttp(HttpTransport):
             message = said.get("message", f"HTTP {status} {response.reason}{when}")
             data = {"status": status, "retry_after": overload.retry_after, **data}
             return self._fail(number, message, INTERNAL_ERROR if code in _ENDINGS else code, data)
-        message, code = said.get("message", "Session terminated"), said.get("code", INVALID_REQUEST)
-        if has_session and status in (400, 404) and code in _ENDINGS and "session" in message.lower():
+        message = said.get("message", f"HTTP {status} from {where}")
+        code = said.get("code", METHOD_NOT_FOUND if status == 404 else INTERNAL_ERROR)
+        if has_session and (
+            (status == 404 and not (said and code == METHOD_NOT_FOUND))
+            or (status == 400 and code in _ENDINGS and "session" in message.lower())
+        ):
             # A restarted server does not know our session. It refused the request, so it did not execute it.
             self._fail(number, message, data=UNSENT)
             self._end(f"the server no longer knows this session ({message})")
-        elif said:
-            self._fail(number, message, code, said.get("data"))
-        else:
-            told = f"HTTP {status} from {where}"
-            self._fail(number, told, METHOD_NOT_FOUND if status == 404 else INTERNAL_ERROR)
+            return
+        self._fail(number, message, code, said.get("data"))
 
     async def _error_in(self, response: HttpResponse) -> Json:
         """Return the JSON-RPC error in a body; {} if there is none."""

@@ -13,12 +13,16 @@ import pytest
 from real_processes import HubFactory
 
 from toolhub import ProtocolViolation, ServerSpec
+from toolhub.config.server import RestartSettings
 
 pytestmark = pytest.mark.anyio
 
 
 class Upstream(ThreadingHTTPServer):
-    """An MCP server: `cut` sends half of its answer, `wait` answers when a cut call was told."""
+    """An MCP server: `cut` sends half of its answer, `wait` answers when a cut call was told.
+
+    refusal: how calls of sessions other than the newest are answered.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -26,6 +30,8 @@ class Upstream(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.has_begun, self.may_end = Event(), Event()
+        self.sessions = 0
+        self.refusal: tuple[int, dict[str, Any] | None] = (404, None)
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -38,6 +44,11 @@ class _Connection(BaseHTTPRequestHandler):
         if "id" not in message:
             return self._send(202, b"")
         method, tool = message["method"], message.get("params", {}).get("name")
+        if method == "initialize":
+            self.server.sessions += 1
+        elif self.headers["mcp-session-id"] != str(self.server.sessions):
+            status, error = self.server.refusal
+            return self._send(status, json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode())
         result: Any = {"content": [{"type": "text", "text": f"{tool} is answered"}]}
         if method == "initialize":
             about = {"name": "upstream", "version": "1"}
@@ -59,6 +70,7 @@ class _Connection(BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, *, cut: bool = False) -> None:
         self.send_response(status)
         self.send_header("content-type", "application/json")
+        self.send_header("mcp-session-id", str(self.server.sessions))
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if cut else body)
@@ -96,3 +108,28 @@ async def test_an_answer_that_is_cut_costs_its_own_call_and_no_other(hubs: HubFa
         assert answers == ["wait is answered"]
         (slot,) = task.statistics().slots
         assert (slot.starts, slot.deaths) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (404, None),
+        (404, {"code": -32600, "message": "Session not found"}),
+        (404, {"code": -32001, "message": "Session not found"}),
+        (400, {"code": -32000, "message": "Bad Request: No valid session ID provided"}),
+    ],
+)
+async def test_a_session_that_the_server_has_forgotten_is_begun_again(
+    refusal: tuple[int, dict[str, Any] | None], hubs: HubFactory, upstream: Upstream
+) -> None:
+    restart = RestartSettings(backoff_s=0, max_deaths=1000)
+    spec = ServerSpec(
+        name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp", stateful=False, restart=restart
+    )
+    upstream.may_end.set()
+    upstream.refusal = refusal
+    async with hubs.task(spec, within=60) as task:
+        await task.call("remote", "wait")
+        upstream.sessions += 1  # it was restarted
+        assert (await task.call("remote", "wait")).text == "wait is answered"
+        assert task.statistics().slots[0].starts == 2
