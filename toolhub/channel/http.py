@@ -41,6 +41,8 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 _CLOSE_S = 2.0
 # A server that does not read must not keep tasks of cancelled calls for longer.
 _CANCEL_S = 1.0
+# Notices and answers that the server has not taken yet. They do not wait for room, so it is given up beyond this.
+_MOST_UNSENT_BYTES = 1 << 26
 # After an answer a server ends its stream of events. Its connection is kept if it does so within this time.
 _REST_S = 0.2
 # How a stream is resumed, as the SDK's client does.
@@ -104,6 +106,7 @@ class HttpTransport:
         self._requests: dict[RequestId, anyio.CancelScope] = {}
         self._notice: anyio.Event | None = None
         """The end of the newest notification's POST. Messages after it wait, so that none overtakes it."""
+        self._unsent_bytes = 0
 
     # --- what the Peer sees -----------------------------------------------------------------------------------------
 
@@ -127,6 +130,11 @@ class HttpTransport:
         asked = number if method is not None else None
         if asked is not None:
             self._requests[asked] = anyio.CancelScope()
+        else:
+            self._unsent_bytes += len(body)
+            if self._unsent_bytes > _MOST_UNSENT_BYTES:
+                self._end(f"it does not read its messages: more than {_MOST_UNSENT_BYTES} bytes wait for it")
+                raise anyio.BrokenResourceError
         self._tasks.start_soon(self._post, method, asked, body, headers or {}, before, done)
 
     async def wait_room(self) -> None:
@@ -164,7 +172,9 @@ class HttpTransport:
         except ValueError as exc:
             self._fail(number, str(exc), INVALID_REQUEST)
         finally:
-            if number is not None and self._requests.get(number) is scope:
+            if number is None:
+                self._unsent_bytes -= len(body)
+            elif self._requests.get(number) is scope:
                 del self._requests[number]
             if done is not None:
                 done.set()
@@ -177,6 +187,11 @@ class HttpTransport:
         """Stop waiting for an answer."""
         if (scope := self._requests.get(number)) is not None:
             scope.cancel()
+
+    async def _post_cancelled(self, body: bytes, headers: Mapping[str, str]) -> None:
+        self._unsent_bytes += len(body)
+        with anyio.move_on_after(_CANCEL_S):
+            await self._post("notifications/cancelled", None, body, headers, None, None)
 
     async def end_session(self) -> None:
         """Tell the server that the conversation is over."""
@@ -398,8 +413,7 @@ class StreamableHttp(HttpTransport):
         """Cancel a request. Revision 2026-07-28 does so by closing the connection, the older ones by a notice."""
         await super()._cancel(number, body, headers)
         if self._own.get(_VERSION) in HANDSHAKE_PROTOCOL_VERSIONS:
-            with anyio.move_on_after(_CANCEL_S):
-                await self._post("notifications/cancelled", None, body, headers, None, None)
+            await self._post_cancelled(body, headers)
 
     async def end_session(self) -> None:
         if _SESSION not in self._own or self._has_ended.is_set():
@@ -474,8 +488,7 @@ class LegacySse(HttpTransport):
 
     async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
         await super()._cancel(number, body, headers)
-        with anyio.move_on_after(_CANCEL_S):
-            await self._post("notifications/cancelled", None, body, headers, None, None)
+        await self._post_cancelled(body, headers)
 
 
 @dataclass

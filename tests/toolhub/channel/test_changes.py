@@ -11,8 +11,8 @@ from in_memory_hub import virtual_time
 from mcp import MCPError
 
 from toolhub.channel.base import ExitInfo
-from toolhub.channel.jsonrpc.peer import RawNotified
-from toolhub.channel.mcp import McpChannel, Relay
+from toolhub.channel.jsonrpc.peer import Peer, RawNotified
+from toolhub.channel.mcp import McpChannel
 from toolhub.model import Json, ServerInfo
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def changes_within(seconds: float, server: Server, info: ServerInfo = MODE
     """How often the hub hears of changed tools after it has listed them."""
     heard: list[None] = []
     async with anyio.create_task_group() as tasks:
-        channel = McpChannel("s", cast(Relay, server), evidence=ExitInfo, tasks=tasks)
+        channel = McpChannel("s", cast(Peer, server), evidence=ExitInfo, tasks=tasks)
         channel.info, channel.on_tools_changed = info, lambda: heard.append(None)
         await channel.list_tools()
         await channel.list_tools()
