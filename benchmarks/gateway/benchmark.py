@@ -58,7 +58,7 @@ def run(scale: GatewayScale) -> Outcome:
         "Every client, gateway and server is a process of its own, on one machine; they take turns, round 0 is "
         "discarded. Clients are the SDK's over HTTP on loopback. Over HTTP all reach one server, written with the SDK; "
         "over stdio each gateway starts its own, which costs nothing (20 µs).",
-        "Hub CPU is that of the gateway's process, one call at a time, counted by the kernel in steps of 10 ms. Clients "
+        "Hub CPU is that of the gateway's process, one call at a time, in steps of 10 ms. Clients "
         "of revision 2026-07-28 name their task.",
         "The direct call is always to the server over HTTP, so the ratios of rows over stdio compare two servers.",
         "Start: from the start of the process with one server to the answer to `initialize`.",
