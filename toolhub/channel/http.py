@@ -278,7 +278,7 @@ class StreamableHttp(HttpTransport):
         except ConnectionBroken:
             message = None
         if not self._taken(message, number, method):
-            self._fail(number, "an incomplete answer, or one that is not JSON-RPC", PARSE_ERROR, UNREADABLE)
+            self._fail(number, "the answer cannot be read", PARSE_ERROR, UNREADABLE)
 
     def _taken(self, message: Any, number: RequestId | None, method: str | None) -> bool:
         """Pass a message on; return False for what is not JSON-RPC. The answer to a request is known by its stream."""
@@ -360,7 +360,7 @@ class StreamableHttp(HttpTransport):
             self._take(message)
             return False
         if not self._taken(message, number, method):
-            self._fail(number, "an event that is not JSON-RPC", PARSE_ERROR, UNREADABLE)
+            self._fail(number, "the answer cannot be read", PARSE_ERROR, UNREADABLE)
         return True
 
     async def _resume(self, position: _Position, number: RequestId, method: str | None) -> None:

@@ -53,7 +53,6 @@ from mcp_types.version import (
     LATEST_HANDSHAKE_VERSION,
     LATEST_MODERN_VERSION,
 )
-from pydantic import ValidationError
 
 from toolhub import __version__
 from toolhub.channel import bridge
@@ -308,7 +307,7 @@ class McpChannel:
         if exc.code == CONNECTION_CLOSED:
             return ChannelClosed(exc.message, sent="no" if exc.error.data == UNSENT else "maybe")
         if exc.code == PARSE_ERROR and exc.error.data == UNREADABLE:
-            return ProtocolViolation(f"server {self._server!r} sent {exc.message}")
+            return ProtocolViolation(f"server {self._server!r} sent an incomplete answer, or one that is not JSON-RPC")
         return Refused(exc.code, exc.message, exc.error.data)
 
     def _modern_headers(
@@ -556,6 +555,4 @@ def open_reason(exc: BaseException) -> str:
         return "it ended the connection during the handshake"
     if isinstance(cause, MCPError):
         return f"the handshake was refused: {cause.message} (code {cause.code})"
-    if isinstance(cause, ValidationError):
-        return f"the answer to the handshake is not valid MCP ({cause.error_count()} errors)"
     return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
