@@ -1,4 +1,4 @@
-"""HTTP servers: a connection that breaks in the middle of one answer."""
+"""HTTP servers: answers that break off, streams that are resumed, and sessions that are forgotten."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 import pytest
 from real_processes import HubFactory
 
-from toolhub import ProtocolViolation, ServerSpec
+from toolhub import ProtocolViolation, ServerSpec, SessionLost
 from toolhub.config.server import RestartSettings
 
 pytestmark = pytest.mark.anyio
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.anyio
 
 class Upstream(ThreadingHTTPServer):
     """An MCP server: `cut` sends half of its answer, `wait` answers when a cut call was told.
+
+    `poll` ends its stream of events and answers on one that resumes it; `vanish` ends it without a place to resume.
 
     refusal: how calls of sessions other than the newest are answered.
     """
@@ -31,6 +33,7 @@ class Upstream(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Connection)
         self.has_begun, self.may_end = Event(), Event()
         self.sessions = 0
+        self.polled: Any = None
         self.refusal: tuple[int, dict[str, Any] | None] = (404, None)
 
 
@@ -55,6 +58,10 @@ class _Connection(BaseHTTPRequestHandler):
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
         elif method == "tools/list":
             result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("cut", "wait")]}
+        elif tool in ("poll", "vanish"):
+            self.server.polled = message["id"]
+            place = b"id: 7\r\nretry: 1\r\ndata: \r\n\r\n" if tool == "poll" else b": nothing\r\n\r\n"
+            return self._send(200, place, kind="text/event-stream")
         elif tool == "wait":
             self.server.has_begun.set()
             self.server.may_end.wait(60)
@@ -62,14 +69,18 @@ class _Connection(BaseHTTPRequestHandler):
         return self._send(200, body, cut=tool == "cut")
 
     def do_GET(self) -> None:
-        self._send(405, b"")
+        if self.headers["last-event-id"] != "7":
+            return self._send(405, b"")
+        result = {"content": [{"type": "text", "text": "poll is answered"}]}
+        answer = json.dumps({"jsonrpc": "2.0", "id": self.server.polled, "result": result}).encode()
+        self._send(200, b"id: 8\r\ndata: %s\r\n\r\n" % answer, kind="text/event-stream")
 
     def do_DELETE(self) -> None:
         self._send(200, b"")
 
-    def _send(self, status: int, body: bytes, *, cut: bool = False) -> None:
+    def _send(self, status: int, body: bytes, *, cut: bool = False, kind: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("mcp-session-id", str(self.server.sessions))
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -108,6 +119,25 @@ async def test_an_answer_that_is_cut_costs_its_own_call_and_no_other(hubs: HubFa
         assert answers == ["wait is answered"]
         (slot,) = task.statistics().slots
         assert (slot.starts, slot.deaths) == (1, 0)
+
+
+async def test_a_stream_that_ends_before_its_answer_is_resumed_where_it_ended(
+    hubs: HubFactory, upstream: Upstream
+) -> None:
+    spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp")
+    async with hubs.task(spec, within=60) as task:
+        assert (await task.call("remote", "poll")).text == "poll is answered"
+
+
+async def test_a_stream_that_cannot_be_resumed_costs_its_own_call(hubs: HubFactory, upstream: Upstream) -> None:
+    spec = ServerSpec(name="remote", url=f"http://127.0.0.1:{upstream.server_port}/mcp", stateful=False)
+    upstream.may_end.set()
+    async with hubs.task(spec, within=60) as task:
+        with pytest.raises(SessionLost) as lost:
+            await task.call("remote", "vanish")
+        assert lost.value.sent == "maybe"
+        assert (await task.call("remote", "wait")).text == "wait is answered"
+        assert task.statistics().slots[0].starts == 1
 
 
 @pytest.mark.parametrize(
