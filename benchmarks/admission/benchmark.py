@@ -78,11 +78,15 @@ class AdmissionEngine:
 
 @dataclass(frozen=True)
 class AdmissionScale:
-    """sweep: the numbers of tasks at a time that are tried on the modelled engine."""
+    """sweep: the numbers of tasks at a time that are tried on the modelled engine.
+
+    calibration_blocks: of the engine on which the model is calibrated. They hold all that the plan asks for.
+    """
 
     rows: Sequence[AdmissionRow]
     ledgers: Sequence[PolicyChoice] = (LEDGER, PROXY_LEDGER)
     plan: SamplingPlan = PLAN
+    calibration_blocks: int = 400
     sweep: Sequence[int] = range(2, 17)
     heat_map: HeatMapSettings = field(default_factory=HeatMapSettings)
     engine: AdmissionEngine | None = None
@@ -110,10 +114,10 @@ def run(scale: AdmissionScale) -> Outcome:
 
 
 async def _measure(scale: AdmissionScale, engine: AdmissionEngine) -> AdmissionResults:
-    """Rows with the same cache share an engine. The first engine is also the one that the model is calibrated on."""
+    """Rows with the same cache share an engine. The model is calibrated on the first engine."""
     measured: Measured | None = None
     rows: dict[str, RowResults] = {}
-    for blocks in dict.fromkeys(row.blocks for row in scale.rows):
+    for blocks in dict.fromkeys([scale.calibration_blocks, *(row.blocks for row in scale.rows)]):
         async with engine.open(blocks) as served:
             measured = measured or await engine.measure(served)
             for row in scale.rows:
@@ -179,6 +183,7 @@ BENCHMARK = Benchmark(
             AdmissionRow("Everything fits", 48, Workload(0.5, agents=2, turns=3), fits=True),
         ],
         plan=QUICK_PLAN,
+        calibration_blocks=48,
         sweep=(2, 4),
         heat_map=HeatMapSettings((10_000, 60_000), (1.0, 6.0), (2, 8)),
     ),

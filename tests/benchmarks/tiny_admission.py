@@ -30,6 +30,7 @@ TINY_ADMISSION = admission.AdmissionScale(
         admission.AdmissionRow("A small cache", 20, WORKLOAD, fixed=(1,)),
         admission.AdmissionRow("Everything fits", 200, WORKLOAD, fits=True),
     ],
+    calibration_blocks=200,
     sweep=(1, 2),
     heat_map=HeatMapSettings((2_000, 9_000), (0.1,), (1, 2), WORKLOAD),
     engine=admission.AdmissionEngine("A stand-in", 16, open_limited, known),
