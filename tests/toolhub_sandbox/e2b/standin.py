@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import base64
 import re
-import socket
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.abc
-import uvicorn
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
+from loopback_app import serve_app
 from standin_answers import Fault, Lines, context_description, error, gone, iso, pieces, sandbox_description
 from standin_envd import Folders, Processes
 from standin_machine import Machine
@@ -279,34 +278,18 @@ class StandIn:
         return Response(status_code=204)
 
 
-class _Server(uvicorn.Server):
-    def capture_signals(self) -> Any:
-        return nullcontext()
-
-
 @asynccontextmanager
 async def serve_standin() -> AsyncIterator[StandIn]:
     """Run the service in this event loop; leaving it ends every process of its sandboxes."""
     async with anyio.create_task_group() as tasks:
         service = StandIn(tasks)
-        # Named as TCP, or asyncio does not switch off its delays.
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-            listener.bind(("127.0.0.1", 0))
-            service.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            config = uvicorn.Config(service, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-            server, ended = _Server(config), anyio.Event()
-
-            async def serve() -> None:
-                await server.serve(sockets=[listener])
-                ended.set()
-
-            tasks.start_soon(serve)
-            try:
-                yield service
-            finally:
-                service.end()
-                server.should_exit = True
-                with anyio.CancelScope(shield=True), anyio.move_on_after(PATIENCE_S):
-                    await ended.wait()
-                    await service.wait_ended()
-                tasks.cancel_scope.cancel()
+        try:
+            async with serve_app(service) as service.url:
+                try:
+                    yield service
+                finally:
+                    service.end()
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PATIENCE_S):
+                await service.wait_ended()
+            tasks.cancel_scope.cancel()

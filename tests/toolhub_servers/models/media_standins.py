@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import struct
 import wave
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.policy import HTTP
 from typing import Any
 
 import anyio
-import uvicorn
+from loopback_app import serve_app
 from mcp import Client
 from mcp.types import TextContent
 from starlette.applications import Starlette
@@ -130,34 +129,14 @@ def form_of(content_type: str, body: bytes) -> dict[str, Any]:
     return fields
 
 
-class _Server(uvicorn.Server):
-    def capture_signals(self) -> Any:
-        return nullcontext()
-
-
 @asynccontextmanager
 async def serve_standin() -> AsyncIterator[Service]:
     service = Service()
-    async with anyio.create_task_group() as tasks:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-            listener.bind(("127.0.0.1", 0))
-            service.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            config = uvicorn.Config(service.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-            server, ended = _Server(config), anyio.Event()
-
-            async def serve() -> None:
-                await server.serve(sockets=[listener])
-                ended.set()
-
-            tasks.start_soon(serve)
-            try:
-                yield service
-            finally:
-                service.go_on.set()
-                server.should_exit = True
-                with anyio.CancelScope(shield=True), anyio.move_on_after(PATIENCE_S):
-                    await ended.wait()
-                tasks.cancel_scope.cancel()
+    async with serve_app(service.app) as service.url:
+        try:
+            yield service
+        finally:
+            service.go_on.set()
 
 
 async def answer(client: Client, tool: str, **arguments: Any) -> str:
