@@ -15,7 +15,7 @@ import anyio
 import httpx2
 
 from benchmarks.admission.heat_map import HeatMapSettings, play_heat_map
-from benchmarks.admission.measured import AgentScript, open_client, open_proxy_client, run_agents
+from benchmarks.admission.measured import AgentScript, open_client, open_proxy_client, run_agents, warm_up
 from benchmarks.admission.modelled import ModelledEngine, simulate
 from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PROXY_LEDGER, PolicyChoice
 from benchmarks.admission.programs import RunReport, Workload
@@ -151,6 +151,7 @@ async def _measure_row(
             client = clients.get(choice, without)
             found.setdefault(choice, []).append(await run_agents(served, client, scripts, planned, choice.at_most))
 
+        await warm_up(without, scripts)
         await measure(ALL_AT_ONCE)
         (first,) = found[ALL_AT_ONCE]
         traces = [trace.as_counted(agent.usages) for trace, agent in zip(planned, first.agents, strict=True)]

@@ -98,6 +98,19 @@ async def open_proxy_client(served: Served) -> AsyncIterator[ModelClient]:
         yield ModelClient(ask, lambda name: None, lambda: None)
 
 
+async def warm_up(client: ModelClient, scripts: Sequence[AgentScript]) -> None:
+    """Let the model write every answer once: an engine prepares each prescribed text when it first comes."""
+
+    async def ask(name: str, answer: str) -> None:
+        await client.ask(name, [{"role": "user", "content": name}], answer)
+        client.ended(name)
+
+    async with anyio.create_task_group() as group:
+        for script in scripts:
+            for number, answer in enumerate(script.answers):
+                group.start_soon(ask, f"warm-up {number} of {script.name}", answer)
+
+
 async def run_agents(
     served: Served,
     client: ModelClient,
