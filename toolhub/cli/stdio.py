@@ -39,10 +39,10 @@ async def _serve(
 
             await serve_pipe(hub, token, task.id)
             return
-        from toolhub.serve.answer_keeper import AnswerKeeper
+        from toolhub.serve.first_answers_writer import FirstAnswersWriter
         from toolhub.serve.stdio import serve_stdio
 
         loaded = read_config(config, servers)
         kept = FirstAnswers(answers_path(sys.argv[1:], os.environ))
-        keeper = AnswerKeeper(kept, loaded, source=find_config(config), others=DEFAULT_FILES)
-        await serve_stdio(task, loaded.hub, received=received, keeper=keeper)
+        writer = FirstAnswersWriter(kept, loaded, source=find_config(config), others=DEFAULT_FILES)
+        await serve_stdio(task, loaded.hub, received=received, writer=writer)

@@ -24,7 +24,7 @@ from toolhub.catalog.first_answers import Received
 from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.config.models import HubSettings
 from toolhub.model import Era, Json
-from toolhub.serve.answer_keeper import AnswerKeeper
+from toolhub.serve.first_answers_writer import FirstAnswersWriter
 from toolhub.serve.mcp.client import INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object, version_of
 from toolhub.task import LISTS, HubTask
@@ -75,13 +75,13 @@ class StdioConnection:
         gateway: Gateway,
         output: _ToClient,
         tasks: anyio.abc.TaskGroup,
-        keeper: AnswerKeeper | None = None,
+        writer: FirstAnswersWriter | None = None,
     ) -> None:
         self._task = task
         self._gateway = gateway
         self._output = output
         self._tasks = tasks
-        self._keeper = keeper
+        self._writer = writer
         self._client = McpClient(output)
         self._era: Era | None = None
         """The first request decides it."""
@@ -128,8 +128,8 @@ class StdioConnection:
             return
         elif self._era == "handshake" and request.method in LISTS:
             self._client.notify(f"notifications/{LISTS[request.method]}/list_changed", None)
-        if self._keeper is not None:
-            await self._keeper.keep(request, self._tasks)
+        if self._writer is not None:
+            await self._writer.keep(request, self._tasks)
 
     def _wrong_era(self, method: str, params: Json | None) -> Json | None:
         """Return the error for a request that does not belong to the era of this connection, in the SDK's words."""
@@ -153,7 +153,7 @@ def _error(number: int | str, error: Json) -> Json:
 
 
 async def serve_stdio(
-    task: HubTask, settings: HubSettings, *, received: Received | None = None, keeper: AnswerKeeper | None = None
+    task: HubTask, settings: HubSettings, *, received: Received | None = None, writer: FirstAnswersWriter | None = None
 ) -> None:
     """Serve the client at stdin and stdout until stdin ends. received: what it has sent already."""
     # What a library prints must not come between the messages.
@@ -163,7 +163,7 @@ async def serve_stdio(
     async with anyio.create_task_group() as tasks:
         source = StdoutStream(streams, limit=_LONGEST_BYTES)
         sink = StdinStream(streams, tasks, source.fail)
-        connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks, keeper)
+        connection = StdioConnection(task, Gateway(settings, tasks), _ToClient(sink), tasks, writer)
         if received is not None:
             for message, told in received.messages:
                 connection.take(message, told)
@@ -171,7 +171,7 @@ async def serve_stdio(
         await source.receive_loop(connection.take)
         if source.failure:
             logger.error("the connection to the client was ended: %s", source.failure)
-        if keeper is not None:
-            await keeper.finish(tasks)
+        if writer is not None:
+            await writer.finish(tasks)
         sink.close()
         tasks.cancel_scope.cancel()

@@ -36,7 +36,7 @@ _STATE_VARIABLES = ("HOME", "XDG_STATE_HOME")
 logger = logging.getLogger(__name__)
 
 
-class AnswerKeeper:
+class FirstAnswersWriter:
     """Keeps the answers of one process.
 
     source: the config file. others: files that would be the config if they were there.
