@@ -235,13 +235,14 @@ class HubTask:
         by_server = await self.tools_by_server(fresh=fresh)
         return [tool for tools in by_server.values() if not isinstance(tools, ToolhubError) for tool in tools]
 
-    async def tools_by_server(
-        self, servers: Collection[str] | None = None, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
-    ) -> dict[str, list[ToolInfo] | ToolhubError]:
-        """Ask every server at once. The value is its tools, or its error, which affects no other server.
+    async def tools_by_server(self, *, fresh: bool = False) -> dict[str, list[ToolInfo] | ToolhubError]:
+        """Ask every server at once. The value is its tools, or its error, which affects no other server."""
+        return await self.tools_for_client(OWN_PROFILE, fresh=fresh)
 
-        servers: only these; default: all. profile: of the MCP client that servers are started for.
-        """
+    async def tools_for_client(
+        self, profile: ClientProfile, servers: Collection[str] | None = None, *, fresh: bool = False
+    ) -> dict[str, list[ToolInfo] | ToolhubError]:
+        """Like `tools_by_server()`. profile: of the MCP client that servers are started for. servers: only these."""
         asked = [name for name in self._servers if servers is None or name in servers]
         found: dict[str, list[ToolInfo] | ToolhubError] = dict.fromkeys(asked, [])
 

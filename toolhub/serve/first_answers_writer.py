@@ -21,7 +21,7 @@ from toolhub.catalog.first_answers import METHODS, FirstAnswers, Inputs, file_ve
 from toolhub.catalog.store import CatalogStore, program_files
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ToolhubError
-from toolhub.model import OWN_PROFILE, ClientProfile, Json, RelayedRequest, ServerInfo, ToolInfo
+from toolhub.model import ClientProfile, Json, RelayedRequest, ServerInfo, ToolInfo
 from toolhub.serve.mcp.client import ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway
 from toolhub.sessions.pool import offered_on_wire, offered_tools
@@ -135,8 +135,8 @@ class SavedTask(HubTask):
         self.knows_everything = False
         return {}
 
-    async def tools_by_server(
-        self, servers: Collection[str] | None = None, *, fresh: bool = False, profile: ClientProfile = OWN_PROFILE
+    async def tools_for_client(
+        self, profile: ClientProfile, servers: Collection[str] | None = None, *, fresh: bool = False
     ) -> dict[str, list[ToolInfo] | ToolhubError]:
         found: dict[str, list[ToolInfo] | ToolhubError] = {}
         for server in self.servers if servers is None else servers:

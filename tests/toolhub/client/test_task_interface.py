@@ -21,7 +21,8 @@ ONLY_REMOTE = {"refused"}
 # For the parts of a hub; and sandboxes, which only code in the hub's process can use.
 ONLY_EMBEDDED = {
     "context", "counts", "describe", "in_use", "lease", "lease_left", "listen", "notify", "offered", "opened_at",
-    "own_slots", "relay", "request", "sandboxes", "share_key", "specs", "statistics", "tool_with_headers", "warm_soon",
+    "own_slots", "relay", "request", "sandboxes", "share_key", "specs", "statistics", "tool_with_headers",
+    "tools_for_client", "warm_soon",
 }  # fmt: skip
 
 

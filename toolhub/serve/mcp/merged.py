@@ -133,7 +133,7 @@ class MergedServers:
     async def tools(self, request: ClientRequest) -> list[tuple[str, Json]]:
         """Return (listed name, tool) of every tool that can be reached."""
         found: dict[Owned, Json] = {}
-        for server, tools in (await request.task.tools_by_server(request.servers, profile=request.profile)).items():
+        for server, tools in (await request.task.tools_for_client(request.profile, request.servers)).items():
             if isinstance(tools, ToolhubError):
                 logger.warning("the tools of server %r are not listed: %s", server, tools)
             else:
