@@ -188,6 +188,6 @@ BENCHMARK = Benchmark(
     "gateway",
     QUESTIONS["gateway"],
     run,
-    full=GatewayScale(rounds=5, calls=1000, starts=5),
+    full=GatewayScale(rounds=5, calls=200, starts=5),
     quick=GatewayScale(rounds=2, calls=50, starts=2),
 )
