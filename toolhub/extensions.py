@@ -11,6 +11,7 @@ There are two groups. `toolhub.servers` has the builtin servers by their short n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class BuiltinContext:
     resources: SharedResources | None = None
 
 
+@functools.cache  # it reads the metadata of every installed package, and every start of a builtin asks
 def builtin_servers() -> dict[str, str]:
     """The installed builtin servers: `package.module:factory` by short name, such as `clock`."""
     return {entry.name: entry.value for entry in _entry_points(SERVERS)}
