@@ -52,7 +52,7 @@ QUICK_PLAN = SamplingPlan(
 
 @dataclass(frozen=True)
 class AdmissionRow:
-    """One table. blocks: of the engine's cache. rounds: of each policy, in turns.
+    """The settings of one table. blocks: of the engine's cache. rounds: of each policy, in turns.
 
     fixed: tasks at a time. The number that is best on the modelled engine is measured as well, unless `fits`.
     fits: the cache holds all that the agents need, so there is nothing to gain.

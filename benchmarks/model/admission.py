@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolhub_agent.admission.ledger import State, TokenLedger
 from toolhub_agent.types import Usage
@@ -41,15 +41,7 @@ class Policy(Protocol):
 class AllAtOnce:
     """Every turn begins when it wants to."""
 
-    def begin_turn(
-        self,
-        name: str,
-        *,
-        prompt_tokens: int | None = None,
-        prefix: str = "",
-        prefix_tokens: int = 0,
-        is_rewritten: bool = False,
-    ) -> tuple[str, ...]:
+    def begin_turn(self, name: str, **_: Any) -> tuple[str, ...]:
         return (name,)
 
     def end_turn(self, name: str, usage: Usage) -> tuple[str, ...]:
@@ -70,15 +62,7 @@ class AtMost(AllAtOnce):
         self._begun: set[str] = set()
         self._waiting: deque[str] = deque()
 
-    def begin_turn(
-        self,
-        name: str,
-        *,
-        prompt_tokens: int | None = None,
-        prefix: str = "",
-        prefix_tokens: int = 0,
-        is_rewritten: bool = False,
-    ) -> tuple[str, ...]:
+    def begin_turn(self, name: str, **_: Any) -> tuple[str, ...]:
         if name in self._begun:
             return (name,)
         self._waiting.append(name)

@@ -58,7 +58,7 @@ async def _cpu_engine() -> AsyncIterator[Served]:
 
 
 def cpu_engine(plan: SamplingPlan) -> TaskEngine:
-    """Raises EngineSetupError without `make engine`."""
+    """Return vLLM on this CPU. Raises EngineSetupError without `make engine`."""
     installed()
     about = "A real vLLM on the CPU with a model of random weights (35 M parameters)"
     return TaskEngine(about, _BLOCKS * BLOCK_SIZE, _cpu_engine, lambda served: measure_costs(served, plan))

@@ -178,9 +178,11 @@ class HttpTransport:
                 del self._requests[number]
             if done is not None:
                 done.set()
-                self._notice = None if self._notice is done else self._notice
+                if self._notice is done:
+                    self._notice = None
 
     async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
+        """Send one message and take what answers it."""
         raise NotImplementedError
 
     async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
