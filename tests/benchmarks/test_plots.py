@@ -15,7 +15,7 @@ from benchmarks.common.result import ROOT
 from benchmarks.questions import BENCHMARKS
 from benchmarks.report import plots
 from benchmarks.report.claims import CLAIMS
-from benchmarks.report.pages import newest_results
+from benchmarks.report.pages import newest_results, place
 from benchmarks.report.plots import ChartBar
 
 Json = dict[str, Any]
@@ -105,12 +105,13 @@ def test_a_picture_of_an_earlier_result_of_the_day_does_not_stay(result: Json, t
 
 
 def test_report_draws_what_has_no_picture_yet(result: Json, tmp_path: Path) -> None:
-    path = tmp_path / "results/2026-11-21/kv.json"
+    picture = place(COMMITTED["kv"]).with_suffix(".png")
+    path = tmp_path / picture.with_suffix(".json")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(COMMITTED["kv"]))
     runner.main(["report", "--out", str(tmp_path)])
-    assert path.with_suffix(".png").exists()
-    assert "](results/2026-11-21/kv.png)" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / picture).exists()
+    assert f"]({picture})" in (tmp_path / "README.md").read_text()
 
 
 def test_nothing_is_drawn_with_before_something_is_drawn() -> None:
