@@ -27,7 +27,7 @@ from toolhub.layers.admission import admission
 from toolhub.layers.authorize import authorize, server_named
 from toolhub.layers.cache import cache
 from toolhub.layers.coalesce import coalesce
-from toolhub.layers.deadline import deadline
+from toolhub.layers.deadline import closed_during, deadline
 from toolhub.layers.retry import retry
 from toolhub.layers.trace import CallCounts, trace
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
@@ -99,7 +99,7 @@ class HubTask:
             name: (self._limiter, *server.limiters, shared.limiter) for name, server in self._servers.items()
         }
         self._waits = WaitStats()
-        self._calls: set[anyio.CancelScope] = set()
+        self._in_flight: set[anyio.CancelScope] = set()
         self._confirming: set[tuple[str, str]] = set()
         """(server, method) of what a client was told before the server was up, and the server is asked now."""
         self._caches = shared.caches.for_task()
@@ -107,19 +107,19 @@ class HubTask:
         traced = trace(shared.counts, self.counts, observers=shared.observers)
         admit = admission(partial(_limiters_of, self._limiters), self._waits)
         server_of = partial(_server_of, self._servers)
-        self._send_request: Handler = partial(_send_request, self._servers)
+        send_request = partial(_send_request, self._servers)
+        bounded = deadline(self._in_flight)
         self._handle: Handler = stack(
             traced,
-            deadline,
+            bounded,
             authorize(specs),
             cache(self._caches, server_of),
             coalesce(shared.coalescer, server_of),
             retry(shared.retry_budget, on_retry=shared.on_retry),
             admit,
         )(partial(_send_call, self._servers))
-        self._handle_request: Handler = stack(traced, deadline, authorize(specs, tools=False), admit)(
-            self._send_request
-        )
+        self._handle_request: Handler = stack(traced, bounded, authorize(specs, tools=False), admit)(send_request)
+        self._handle_stream: Handler = bounded(send_request)
 
     def __repr__(self) -> str:
         return f"<HubTask {self.id} servers={list(self._servers)} calls={self.counts.calls}>"
@@ -173,23 +173,17 @@ class HubTask:
 
     async def _run(self, handle: Handler, call: Call) -> Result:
         """Run a call through its layers. The lease is held until it ends, and every CallError names it."""
-        with self.in_use(), anyio.CancelScope() as scope:
-            self._calls.add(scope)
-            try:
-                return await handle(call)
-            except (CallError, HubClosed) as exc:
-                if self._closed:
-                    raise self._closed_during(call) from exc
-                if isinstance(exc, CallError):
-                    exc.identify(call.id, call.server, call.tool)
-                raise
-            finally:
-                self._calls.discard(scope)
-        raise self._closed_during(call)
-
-    def _closed_during(self, call: Call) -> TaskClosed:
-        message = f"task {self.id!r} was closed during {call.server}/{call.tool}"
-        return TaskClosed(message, sent=call.delivery.sent)
+        self._begin_use()
+        try:
+            return await handle(call)
+        except (CallError, HubClosed) as exc:
+            if self._closed:
+                raise closed_during(call) from exc
+            if isinstance(exc, CallError):
+                exc.identify(call.id, call.server, call.tool)
+            raise
+        finally:
+            self._end_use()
 
     def _call(
         self,
@@ -205,7 +199,7 @@ class HubTask:
         bound = self._servers.get(server)
         # `authorize` refuses a call to an unknown server, so that the refusal is traced: it needs no limit of time.
         longest = bound.spec.call_timeout_s if bound else math.inf
-        seconds = next(limit for limit in (timeout, policy.timeout, longest) if limit is not None)
+        seconds = timeout if timeout is not None else policy.timeout if policy.timeout is not None else longest
         return Call(
             id=f"{self.id}-{next(self._numbers)}",
             task_id=self.id,
@@ -305,8 +299,8 @@ class HubTask:
 
     async def listen(self, server: str, relayed: RelayedRequest) -> Json:
         """Like `relay()`, for a request whose answer is a stream without an end: no deadline, no place in a queue."""
-        call = self._call(server, relayed.method, relayed.params, ToolPolicy(), relayed=relayed)
-        return _result_or_refusal(await self._run(self._send_request, call))
+        call = self._call(server, relayed.method, relayed.params, ToolPolicy(), math.inf, relayed=relayed)
+        return _result_or_refusal(await self._run(self._handle_stream, call))
 
     async def describe(self, server: str, relayed: RelayedRequest, *, saved: bool = False) -> ServerInfo:
         """Return what a server says about itself to this client. Starts it if need be. Raises what `call()` raises.
@@ -343,8 +337,7 @@ class HubTask:
                 if method == HELLO:
                     await self.describe(server, asked)
                     return
-                call = self._call(server, method, asked.params, ToolPolicy(), relayed=asked)
-                if _result_or_refusal(await self._run(self._send_request, call)) != told:
+                if await self.listen(server, asked) != told:  # its client does not wait for it
                     bound.tell_clients(LISTS[method])
         except (ToolhubError, Refused):
             pass  # the next request that needs the server gets the error itself
@@ -405,19 +398,29 @@ class HubTask:
         self._renew()
 
     def _renew(self) -> None:
+        self._raise_if_closed()
+        self._renewed_at = anyio.current_time()
+
+    def _raise_if_closed(self) -> None:
         if self._closed:
             raise TaskClosed(f"task {self.id!r} is closed; open a new one")
-        self._renewed_at = anyio.current_time()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Hold the lease for the length of the block; it runs anew from the block's end. Raises TaskClosed."""
-        self._renew()
-        self._users += 1
+        self._begin_use()
         try:
             yield
         finally:
-            self._users -= 1
+            self._end_use()
+
+    def _begin_use(self) -> None:
+        self._raise_if_closed()
+        self._users += 1
+
+    def _end_use(self) -> None:
+        self._users -= 1
+        if not self._users:
             self._renewed_at = anyio.current_time()
 
     @property
@@ -434,7 +437,7 @@ class HubTask:
     async def aclose(self) -> None:
         """End every session and sandbox of this task at once. Idempotent; waits until they are gone."""
         self._closed = True
-        for call in self._calls:
+        for call in self._in_flight:
             call.cancel()
         self._caches.close()
         async with anyio.create_task_group() as closing:
@@ -499,7 +502,7 @@ async def _send_call(servers: _Servers, call: Call) -> Result:
 async def _send_request(servers: _Servers, call: Call) -> Result:
     async with await _checkout(servers, call, uses_state=False) as session:
         if (relayed := call.relayed) is not None:
-            result = await session.relay(call)
+            result = await session.call(call)
             if is_whole_list(relayed, result.raw):
                 servers[call.server].save_answer(relayed.method, relayed.profile, session, result.raw)
             return result

@@ -89,7 +89,7 @@ class ATask:
         self.server = server or AServer()
         self.caches = (caches or Caches()).for_task()
         self.handle = stack(
-            deadline,
+            deadline(set()),
             cache(self.caches, lambda call: self.server),
             coalesce(coalescer, lambda call: self.server),
             retry(RetryBudget(), on_retry=self._count_retry),

@@ -24,27 +24,23 @@ class Channel(Protocol):
         """Return every tool as its wire object, from all pages."""
         ...
 
-    async def call_tool(
+    async def request(
         self,
-        name: str,
-        arguments: Mapping[str, Any],
+        method: str,
+        params: Mapping[str, Any] | None = None,
         *,
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
     ) -> Json:
-        """Return the wire result. Cancelling sends `notifications/cancelled`.
+        """Send a request and return its wire result. Cancelling sends `notifications/cancelled`.
 
         Raises ChannelClosed when the conversation ended, Refused when the server answered with a JSON-RPC error,
         ProtocolViolation when its answer makes no sense.
         """
         ...
 
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
-        """Send any request and return its wire result. Raises what `call_tool` raises."""
-        ...
-
     async def relay(self, relayed: RelayedRequest) -> Json:
-        """Pass a client's request on and return the wire result. Raises what `call_tool` raises.
+        """Pass a client's request on and return the wire result. Raises what `request()` raises.
 
         Progress, logs and questions of the server go to the client of this request.
         """

@@ -166,37 +166,30 @@ class McpChannel:
         self._header_maps = {tool["name"]: header_map(tool) for tool in tools}
         return tools
 
-    async def call_tool(
+    async def request(
         self,
-        name: str,
-        arguments: Mapping[str, Any],
+        method: str,
+        params: Mapping[str, Any] | None = None,
         *,
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
     ) -> Json:
-        params = {"name": name, "arguments": arguments}
-        key = next(self._numbers)
-        if on_log is not None:
-            self._log_listeners[key] = on_log
-        try:
-            return await self.request("tools/call", params, on_progress=on_progress)
-        finally:
-            self._log_listeners.pop(key, None)
-
-    async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
-    ) -> Json:
-        options: CallOptions = {}
+        number = next(self._numbers)
+        options: CallOptions = {"request_id": number}
         if on_progress is not None:
             options["on_progress"] = cast(ProgressFnT, on_progress)
         if self.info.era == "modern":
             params = with_envelope(params, self.info.protocol)
             options["headers"] = self._modern_headers(method, params, {})
         self._own_requests += 1
+        if on_log is not None:
+            self._log_listeners[number] = on_log
         try:
             return await self._send(method, params, options)
         finally:
             self._own_requests -= 1
+            if on_log is not None:
+                del self._log_listeners[number]
 
     async def relay(self, relayed: RelayedRequest) -> Json:
         if relayed.profile.era == self.info.era:
@@ -279,9 +272,8 @@ class McpChannel:
             return True
         with anyio.move_on_after(_DISCOVER_S):
             try:
-                await self._send(
-                    "server/discover", with_envelope(None, LATEST_MODERN_VERSION), {"headers": _DISCOVER_HEADERS}
-                )
+                asked: CallOptions = {"request_id": next(self._numbers), "headers": _DISCOVER_HEADERS}
+                await self._send("server/discover", with_envelope(None, LATEST_MODERN_VERSION), asked)
             except Refused as exc:
                 # A server of both eras says that this connection is of the other one.
                 return exc.code != METHOD_NOT_FOUND
@@ -294,12 +286,8 @@ class McpChannel:
         await self._dispatcher.notify(method, params, {"headers": {MCP_PROTOCOL_VERSION_HEADER: self.info.protocol}})
 
     async def _send(self, method: str, params: Mapping[str, Any] | None, options: CallOptions) -> Json:
-        if self._dispatcher.ended.is_set():
-            raise ChannelClosed(sent="no")
-        if "request_id" not in options:
-            options["request_id"] = next(self._numbers)
         try:
-            return await self._dispatcher.send_raw_request(method, params, options)
+            return await self._dispatcher.request(method, params, options)
         except MCPError as exc:
             raise self._translated(exc) from exc
 

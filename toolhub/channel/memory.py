@@ -71,14 +71,21 @@ class MemoryChannel:
     async def list_tools(self) -> list[Json]:
         return [{"name": name, "inputSchema": {"type": "object"}} for name in self._tools]
 
-    async def call_tool(
+    async def request(
         self,
-        name: str,
-        arguments: Mapping[str, Any],
+        method: str,
+        params: Mapping[str, Any] | None = None,
         *,
         on_progress: ProgressFn | None = None,
         on_log: LogFn | None = None,
     ) -> Json:
+        if method == "tools/list":
+            return {"tools": await self.list_tools()}
+        if method != "tools/call" or params is None:
+            raise Refused(-32601, "a memory server has tools only")
+        return await self._call(params["name"], params.get("arguments") or {})
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> Json:
         if self._ended.is_set():
             raise ChannelClosed
         self.calls.append(name)
@@ -99,16 +106,8 @@ class MemoryChannel:
             raise ChannelClosed
         return answer[0]
 
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Json:
-        if method == "tools/list":
-            return {"tools": await self.list_tools()}
-        raise Refused(-32601, "a memory server has tools only")
-
     async def relay(self, relayed: RelayedRequest) -> Json:
-        params = relayed.params or {}
-        if relayed.method == "tools/call":
-            return await self.call_tool(params["name"], params.get("arguments") or {})
-        return await self.request(relayed.method, params)
+        return await self.request(relayed.method, relayed.params)
 
     async def knows_modern_era(self) -> bool:
         return False

@@ -12,6 +12,7 @@ from typing import Any
 from toolhub.model import Call, Result
 
 Handler = Callable[[Call], Coroutine[Any, Any, Result]]
+"""Waits for the result of a call. One that only decides is a plain function: it returns what another one returns."""
 Layer = Callable[[Handler], Handler]
 
 

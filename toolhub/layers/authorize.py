@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from toolhub.config import ServerSpec
 from toolhub.errors import ToolNotFound
@@ -34,14 +35,14 @@ def authorize(specs: Mapping[str, ServerSpec], *, tools: bool = True) -> Layer:
     """
 
     def layer(inner: Handler) -> Handler:
-        async def handle(call: Call) -> Result:
+        def handle(call: Call) -> Coroutine[Any, Any, Result]:
             spec = server_named(specs, call.server)
             if tools and not is_offered(spec, call.tool):
                 raise ToolNotFound(
                     f"tool {call.tool!r} of server {call.server!r} is switched off in the config "
                     "(tools.deny / tools.allow)"
                 )
-            return await inner(call)
+            return inner(call)
 
         return handle
 

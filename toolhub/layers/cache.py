@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from toolhub.config import ServerSpec
 from toolhub.config.server import CacheSettings
@@ -153,14 +154,12 @@ def cache(caches: Caches, target_of: Callable[[Call], CacheTarget]) -> Layer:
     """Answer from the cache, where the tool is declared read-only and its server has a `cache`."""
 
     def layer(inner: Handler) -> Handler:
-        async def handle(call: Call) -> Result:
-            if not call.policy.read_only:
-                return await inner(call)
-            target = target_of(call)
-            store = caches.store(target.spec)
-            key = None if store is None else key_of(call, target, store.scope)
-            if store is None or key is None:
-                return await inner(call)
+        def handle(call: Call) -> Coroutine[Any, Any, Result]:
+            store = caches.store(target_of(call).spec) if call.policy.read_only else None
+            key = None if store is None else key_of(call, target_of(call), store.scope)
+            return inner(call) if store is None or key is None else answer(call, store, key)
+
+        async def answer(call: Call, store: Store, key: str) -> Result:
             kept = store.get(key)
             if kept is not None:
                 return kept

@@ -7,7 +7,8 @@ Progress and logs reach the leader only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from toolhub.layers import Handler, Layer
 from toolhub.layers.cache_key import CacheTarget, coalesce_scope, key_of, may_write
@@ -52,16 +53,17 @@ def coalesce(coalescer: Coalescer, target_of: Callable[[Call], CacheTarget]) -> 
     """Make equal calls once, where the tool is declared safe to repeat and the server's `coalesce` allows it."""
 
     def layer(inner: Handler) -> Handler:
-        async def handle(call: Call) -> Result:
+        def handle(call: Call) -> Coroutine[Any, Any, Result]:
             target = target_of(call)
             scope = coalesce_scope(target.spec, call.policy)
             key = None if scope == "off" else key_of(call, target, scope, call.task_id if scope == "task" else "")
-            return await work(call) if key is None else await coalescer.run(key, call, work)
+            return work(call) if key is None else coalescer.run(key, call, work)
 
-        async def work(call: Call) -> Result:
+        def work(call: Call) -> Coroutine[Any, Any, Result]:
             target = target_of(call)
-            if not may_write(call, target):
-                return await inner(call)
+            return write(call, target) if may_write(call, target) else inner(call)
+
+        async def write(call: Call, target: CacheTarget) -> Result:
             try:
                 return await inner(call)
             finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from opentelemetry import trace as otel
 
@@ -55,11 +55,12 @@ def _notify(callback: Callable[..., None], *arguments: object) -> None:
 def _in_span(inner: Handler) -> Handler:
     """Open an OpenTelemetry span around the call. Without a configured tracer this costs almost nothing."""
 
-    async def handle(call: Call) -> Result:
+    def handle(call: Call) -> Coroutine[Any, Any, Result]:
         attributes = {"toolhub.server": call.server, "toolhub.tool": call.tool}
         span = _tracer.start_span("toolhub.call", attributes=attributes)
-        if span is otel.INVALID_SPAN:
-            return await inner(call)
+        return inner(call) if span is otel.INVALID_SPAN else spanned(call, span)
+
+    async def spanned(call: Call, span: otel.Span) -> Result:
         with otel.use_span(span, end_on_exit=True, record_exception=False):
             return await inner(call)
 

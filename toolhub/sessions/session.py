@@ -31,7 +31,6 @@ class Session:
         self.calls = 0
         self._running: dict[int, Call] = {}
         self.state_loss_reported = False
-        self.started_at = self.last_used = anyio.current_time()
         self._channel = channel
         self._closed = anyio.Event()
 
@@ -103,38 +102,30 @@ class Session:
             ) from exc
 
     async def call(self, call: Call) -> Result:
-        """Send one call and return what the server answered; a JSON-RPC error becomes an `is_error` result.
+        """Send one call, or relay a client's request, and return what the server answered.
+
+        A JSON-RPC error becomes an `is_error` result.
 
         Raises SessionLost if the server dies first, ProtocolViolation if its answer makes no sense.
         Cancelling tells the server.
         """
-        self.calls += 1
-        return await self._answered(call)
-
-    async def relay(self, call: Call) -> Result:
-        """Pass a client's request on that is no tool call. It answers and raises like `call()`."""
-        return await self._answered(call)
-
-    async def _answered(self, call: Call) -> Result:
+        self.calls += call.is_tool_call
         self._running[id(call)] = call
         call.delivery.mark_sent(anyio.current_time())
         try:
-            raw = await self._send(call)
+            if call.relayed is not None:
+                raw = await self._channel.relay(call.relayed)
+            else:
+                params = {"name": call.tool, "arguments": call.arguments}
+                on_log = self._log_of(call)
+                raw = await self._channel.request("tools/call", params, on_progress=call.on_progress, on_log=on_log)
         except ChannelClosed as exc:
             raise await self._lost(exc, call.tool, call) from exc
         except Refused as exc:
             raw = refusal(exc)
         finally:
             del self._running[id(call)]
-            self.last_used = anyio.current_time()
         return Result(raw)
-
-    async def _send(self, call: Call) -> Json:
-        if call.relayed is not None:
-            return await self._channel.relay(call.relayed)
-        return await self._channel.call_tool(
-            call.tool, call.arguments, on_progress=call.on_progress, on_log=self._log_of(call)
-        )
 
     def _log_of(self, call: Call) -> LogFn | None:
         # Log lines carry no request id, so on a shared session they might belong to another task's call.

@@ -159,9 +159,10 @@ class Slot:
         if session is not None:
             self._record_state_loss(session)
         self.in_use -= 1
-        self._last_used = anyio.current_time()
-        if not self.in_use and self._budget is not None and self._budget.waiting:
-            self._budget.check()
+        if not self.in_use:
+            self._last_used = anyio.current_time()
+            if self._budget is not None and self._budget.waiting:
+                self._budget.check()
 
     async def warm(self) -> None:
         """Start the session if there is none."""

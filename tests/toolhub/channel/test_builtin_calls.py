@@ -57,6 +57,10 @@ async def opened(stage: CallSignals | None = None) -> AsyncIterator[McpChannel]:
             yield channel
 
 
+async def call_tool(channel: McpChannel, tool: str, arguments: Json, **listeners: Any) -> Json:
+    return await channel.request("tools/call", {"name": tool, "arguments": arguments}, **listeners)
+
+
 async def over_streams(calls: list[tuple[str, Json]]) -> list[Outcome]:
     """What the SDK's own client gets, over the SDK's own streams."""
     server = create_server()._lowlevel_server
@@ -81,7 +85,7 @@ async def test_every_kind_of_answer_is_byte_for_byte_what_the_sdk_gives_over_its
     async with opened() as channel:
         for tool, arguments in CALLS:
             try:
-                outcomes.append(("result", await channel.call_tool(tool, arguments)))
+                outcomes.append(("result", await call_tool(channel, tool, arguments)))
             except Refused as exc:
                 outcomes.append(("refused", [exc.code, exc.message, exc.data]))
     expected = await over_streams(CALLS)
@@ -101,7 +105,7 @@ async def test_an_answer_is_plain_json_and_nothing_else() -> None:
     async with opened() as channel:
         for tool, arguments in CALLS:
             try:
-                check(await channel.call_tool(tool, arguments))
+                check(await call_tool(channel, tool, arguments))
             except Refused as exc:
                 check(exc.data)
 
@@ -110,7 +114,7 @@ async def test_what_the_caller_does_to_its_arguments_afterwards_does_not_reach_t
     stage = CallSignals()
     arguments: dict[str, Any] = {"value": {"list": [1], "inner": {"key": "sent"}}}
     async with opened(stage) as channel:
-        await channel.call_tool("keep", arguments)
+        await call_tool(channel, "keep", arguments)
         arguments["value"]["inner"]["key"] = "changed later"
         arguments["value"]["list"].append(2)
         assert stage.kept == [{"list": [1], "inner": {"key": "sent"}}]
@@ -119,7 +123,7 @@ async def test_what_the_caller_does_to_its_arguments_afterwards_does_not_reach_t
 async def test_what_the_tool_does_to_its_arguments_does_not_reach_the_caller() -> None:
     stage, arguments = CallSignals(), {"value": {"list": [1]}}
     async with opened(stage) as channel:
-        await channel.call_tool("keep", arguments)
+        await call_tool(channel, "keep", arguments)
         stage.kept[0]["list"].append("the tool's")
         assert arguments == {"value": {"list": [1]}}
 
@@ -127,7 +131,7 @@ async def test_what_the_tool_does_to_its_arguments_does_not_reach_the_caller() -
 async def test_what_is_done_to_a_result_does_not_reach_the_tool() -> None:
     stage = CallSignals()
     async with opened(stage) as channel:
-        result = await channel.call_tool("keep", {"value": {"list": [1]}})
+        result = await call_tool(channel, "keep", {"value": {"list": [1]}})
         result["structuredContent"]["list"].append("the caller's")
         assert stage.kept == [{"list": [1]}]
 
@@ -142,7 +146,7 @@ async def test_progress_and_logs_arrive_before_the_answer() -> None:
         seen.append(entry)
 
     async with opened() as channel:
-        await channel.call_tool("reports", {"steps": 2}, on_progress=on_progress, on_log=on_log)
+        await call_tool(channel, "reports", {"steps": 2}, on_progress=on_progress, on_log=on_log)
         assert seen == [
             (1.0, 2.0, "step 1"),
             (2.0, 2.0, "step 2"),
@@ -155,7 +159,7 @@ async def test_a_raising_listener_costs_the_call_nothing(caplog: pytest.LogCaptu
         raise RuntimeError("listener")
 
     async with opened() as channel:
-        result = await channel.call_tool("reports", {"steps": 1}, on_progress=on_progress)
+        result = await call_tool(channel, "reports", {"steps": 1}, on_progress=on_progress)
         assert result["content"][0]["text"] == "done"
     assert "a listener of notifications raised" in caplog.text
 
@@ -164,18 +168,18 @@ async def test_a_cancelled_call_cancels_its_tool() -> None:
     stage = CallSignals()
     async with opened(stage) as channel:
         async with anyio.create_task_group() as callers:
-            callers.start_soon(channel.call_tool, "waits_for_ever", {})
+            callers.start_soon(call_tool, channel, "waits_for_ever", {})
             await stage.began.wait()
             callers.cancel_scope.cancel()
         await stage.was_cancelled.wait()
-        assert (await channel.call_tool("text", {"text": "after"}))["content"][0]["text"] == "after"
+        assert (await call_tool(channel, "text", {"text": "after"}))["content"][0]["text"] == "after"
 
 
 async def test_a_tool_that_resists_cancellation_does_not_keep_its_caller() -> None:
     stage = CallSignals()
     async with opened(stage) as channel:
         async with anyio.create_task_group() as callers:
-            callers.start_soon(channel.call_tool, "resists", {})
+            callers.start_soon(call_tool, channel, "resists", {})
             await stage.began.wait()
             callers.cancel_scope.cancel()
         assert not stage.may_end.is_set()
@@ -188,7 +192,7 @@ async def test_the_end_of_the_conversation_is_the_end_of_a_call_in_it() -> None:
 
         async def call(channel: McpChannel) -> None:
             with pytest.raises(ChannelClosed) as caught:
-                await channel.call_tool("waits_for_ever", {})
+                await call_tool(channel, "waits_for_ever", {})
             assert caught.value.sent == "maybe"
 
         async with opened(stage) as channel:
@@ -210,7 +214,7 @@ async def test_a_tool_sees_the_context_of_its_caller() -> None:
     stage.kept = Kept()
     async with opened(stage) as channel:
         whose.set("the caller's")
-        await channel.call_tool("keep", {"value": {}})
+        await call_tool(channel, "keep", {"value": {}})
     assert seen == ["the caller's"]
 
 

@@ -31,5 +31,5 @@ async def test_a_call_on_a_conversation_that_has_ended_says_that_it_was_not_sent
     async with open_builtin(spec) as channel:
         pass
     with pytest.raises(ChannelClosed) as caught:
-        await channel.call_tool("get_current_time", {})
+        await channel.request("tools/call", {"name": "get_current_time", "arguments": {}})
     assert caught.value.sent == "no"

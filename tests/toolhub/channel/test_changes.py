@@ -34,7 +34,7 @@ class Server:
         self.subscriptions: list[Any] = []
         self._refuses = refuses
 
-    async def send_raw_request(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> Json:
+    async def request(self, method: str, params: Mapping[str, Any] | None, opts: Any = None) -> Json:
         if method == "tools/list":
             return {"tools": []}
         self.subscriptions.append((params or {})["notifications"])

@@ -323,7 +323,7 @@ async def test_a_server_that_says_its_tools_changed_is_asked_again():
 async def test_any_request_is_passed_on_to_the_server():
     server = MemoryServer(echo=echo)
 
-    async def request(method, params=None):
+    async def request(method, params=None, **listeners):
         return {"asked": method, "with": params}
 
     async with a_hub(server) as hub, hub.task() as task:

@@ -141,7 +141,7 @@ async def test_a_call_in_flight_is_a_sign_of_life_until_it_ends():
         assert hub.tasks == []
 
 
-async def slow_request(method: str, params: Any = None) -> dict[str, Any]:
+async def slow_request(method: str, params: Any = None, **listeners: Any) -> dict[str, Any]:
     await anyio.sleep(100)
     return {"asked": method}
 

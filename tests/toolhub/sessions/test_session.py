@@ -55,7 +55,7 @@ async def test_a_call_brings_the_server_s_answer_and_counts():
 async def test_a_json_rpc_error_is_a_result_for_the_model_that_keeps_the_original():
     server = MemoryServer(echo=echo)
     async with open_session(a_spec(), server.open()) as session:
-        server.live[0].call_tool = refusing(Refused(-32602, "no such path", {"path": "/x"}))
+        server.live[0].request = refusing(Refused(-32602, "no such path", {"path": "/x"}))
         result = await session.call(a_call())
         assert (result.is_error, result.text) == (True, "no such path")
         original = {"code": -32602, "message": "no such path", "data": {"path": "/x"}}
@@ -81,7 +81,7 @@ async def test_a_death_fails_every_call_in_flight_and_names_the_exit_code():
 async def test_a_request_that_never_left_is_said_to_be_unsent():
     server = MemoryServer(echo=echo)
     async with open_session(a_spec(), server.open()) as session:
-        server.live[0].call_tool = refusing(ChannelClosed("refused", sent="no"))
+        server.live[0].request = refusing(ChannelClosed("refused", sent="no"))
         call = a_call()
         with pytest.raises(SessionLost, match="nothing was sent") as caught:
             await session.call(call)
@@ -118,7 +118,7 @@ async def test_a_server_that_dies_while_listing_is_lost():
 async def test_log_lines_of_a_shared_session_go_to_nobody_while_several_calls_run():
     seen = []
 
-    async def remember(name, arguments, *, on_progress=None, on_log=None):
+    async def remember(method, params=None, *, on_progress=None, on_log=None):
         seen.append(on_log)
         await go.wait()
         return text_result("")
@@ -128,7 +128,7 @@ async def test_log_lines_of_a_shared_session_go_to_nobody_while_several_calls_ru
 
     server, go = MemoryServer(), anyio.Event()
     async with open_session(a_spec(share="hub"), server.open()) as session, anyio.create_task_group() as tasks:
-        server.live[0].call_tool = remember
+        server.live[0].request = remember
         for _ in range(2):
             Running(tasks, session.call, a_call(on_log=listener))
             await anyio.wait_all_tasks_blocked()

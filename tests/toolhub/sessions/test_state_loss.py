@@ -154,7 +154,7 @@ async def test_the_loss_is_told_even_if_the_call_that_met_it_was_not_sent():
 
     async with a_hub(server) as hub, hub.task() as task:
         await task.call("memory", "echo")
-        server.live[0].call_tool = refuse
+        server.live[0].request = refuse
         with pytest.raises(SessionLost) as caught:
             await task.call("memory", "echo")
         assert (caught.value.state_lost, caught.value.sent) == (True, "no")
@@ -171,7 +171,7 @@ async def test_a_first_call_that_was_not_sent_loses_nothing_and_is_repeated():
 
     async with a_hub(server) as hub, hub.task() as task:
         await task.warm()
-        server.live[0].call_tool = refuse
+        server.live[0].request = refuse
         assert not (await task.call("memory", "echo")).is_error
         assert (hub.retries, server.opened) == (1, 2)
 

@@ -167,12 +167,13 @@ class Peer:
         Raises MCPError: the other side's error, CONNECTION_CLOSED, or REQUEST_TIMEOUT after `opts["timeout"]` seconds.
         """
         if opts is None or (timeout := opts.get("timeout")) is None:
-            return await self._request(method, params, opts or {})
+            return await self.request(method, params, opts or {})
         with anyio.move_on_after(timeout):
-            return await self._request(method, params, opts)
+            return await self.request(method, params, opts)
         raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
 
-    async def _request(self, method: str, params: Params, opts: CallOptions) -> Json:
+    async def request(self, method: str, params: Params, opts: CallOptions) -> Json:
+        """Like `send_raw_request()`, without `opts["timeout"]`."""
         if self._new_future is None:
             raise RuntimeError("a request before run()")
         await anyio.lowlevel.checkpoint_if_cancelled()  # a cancelled request must not be sent
