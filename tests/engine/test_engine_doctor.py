@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from toolhub_agent.decoding import load_recipes
 from toolhub_agent.profiles import LaunchCommand, load_profile, profile_names
 
 from testbed.engine.install import VLLM, installed
@@ -19,17 +20,31 @@ from testbed.engine.server import EngineOptions, EngineServer, open_engine
 # Imports of vLLM take most of it, and the doctor bounds itself.
 PATIENCE_S = 300
 PARSE = """
-import json, sys
+import dataclasses, json, sys, typing
 from vllm import AsyncEngineArgs
+from vllm.config.speculative import SpeculativeConfig, SpeculativeMethod
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+def check_speculation(config):
+    # vLLM reads these keys only when it loads the model.
+    unknown = set(config) - {field.name for field in dataclasses.fields(SpeculativeConfig)}
+    assert not unknown, unknown
+    assert config["method"] in literals(SpeculativeMethod), config["method"]
+
+def literals(kind):
+    for each in typing.get_args(kind):
+        yield from literals(each) if typing.get_args(each) else [each]
+
 refused = {}
+parser = make_arg_parser(FlexibleArgumentParser())
 for name, argv in json.load(sys.stdin).items():
     try:
-        arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(argv)
+        arguments = parser.parse_args(argv)
         validate_parsed_serve_args(arguments)
         AsyncEngineArgs.from_cli_args(arguments)
+        if arguments.speculative_config:
+            check_speculation(arguments.speculative_config)
     except (SystemExit, Exception) as exc:
         refused[name] = repr(exc)
 print(json.dumps(refused))
@@ -60,7 +75,10 @@ def serve_arguments(line: LaunchCommand) -> list[str]:
 
 
 def commands_of_vllm() -> dict[str, list[str]]:
+    """Of every profile, and of every recipe for speculative decoding."""
     profiles = {name: load_profile(name) for name in profile_names()}
+    recipes = [name for name, recipe in load_recipes().items() if "vllm" in recipe.engines]
+    profiles |= {f"vllm with {name}": load_profile("vllm", ["draft=a/draft"], name) for name in recipes}
     return {
         f"{name}: {line.name}": serve_arguments(line)
         for name, profile in profiles.items()
@@ -71,8 +89,12 @@ def commands_of_vllm() -> dict[str, list[str]]:
 
 def test_vllms_own_parser_reads_every_flag_of_every_profile() -> None:
     commands = commands_of_vllm()
-    assert {name.partition(":")[0] for name in commands} >= {"vllm", "vllm-tp", "vllm-disaggregated", "cpu", "dynamo"}
+    profiles = {"vllm", "vllm-tp", "vllm-disaggregated", "cpu", "dynamo"}
+    recipes = {f"vllm with {name}" for name in ("suffix", "ngram", "eagle3", "mtp")}
+    assert {name.partition(":")[0] for name in commands} >= profiles | recipes
     wrong = {"wrong flag": ["a-model", "--enable-dynamic-chunking"], "wrong value": ["m", "--scheduling-policy", "x"]}
+    wrong["wrong method"] = ["m", "--speculative-config", '{"method": "n-gram"}']
+    wrong["wrong key"] = ["m", "--speculative-config", '{"method": "ngram", "lookup_min": 8}']
     assert refused(commands | wrong).keys() == wrong.keys()
 
 

@@ -26,7 +26,7 @@ from toolhub.cli.options import (
     TokenFileOption,
     TokenOption,
 )
-from toolhub.errors import MissingExtra
+from toolhub.errors import ConfigError, MissingExtra
 from toolhub.extensions import find_extension, find_extensions
 
 app = typer.Typer(
@@ -126,15 +126,33 @@ def init(
     _work("init").write_config(path, is_empty=empty, force=force)
 
 
-@command(app, START, "toolhub doctor --config hub.yaml", "toolhub doctor --llm http://127.0.0.1:8000/v1")
-def doctor(config: ConfigOption = None, llm: LlmOption = None, as_json: JsonOption = False) -> None:
+@command(
+    app,
+    START,
+    "toolhub doctor --config hub.yaml",
+    "toolhub doctor --llm http://127.0.0.1:8000/v1",
+    "toolhub doctor --llm http://127.0.0.1:8000/v1 --against http://127.0.0.1:8001/v1",
+)
+def doctor(
+    config: ConfigOption = None,
+    llm: LlmOption = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The same model server without speculative decoding, to compare --llm with."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Start every configured server once and report what works, how fast, and how to fix the rest.
 
-    With --llm it checks a model server instead: prefix cache, template, hints, time to the first token. Exit code 1: a
-    server does not work; 2: the check could not begin.
+    With --llm it checks a model server instead: prefix cache, template, hints, time to the first token. With --against
+    too it measures whether speculative decoding is worth it: speed, acceptance, and valid tool calls at 1, 4 and 16
+    requests at once. Exit code 1: a server does not work, or speculative decoding loses tool calls; 2: the check could
+    not begin.
     """
+    if against is not None and llm is None:
+        raise ConfigError("--against needs --llm, the server with speculative decoding")
     if llm is not None:
-        _extension("doctor-llm", "doctor --llm")(config, llm, as_json)
+        _extension("doctor-llm", "doctor --llm")(config, llm, against, as_json)
     else:
         _work("doctor").run(config, as_json)
 

@@ -20,7 +20,11 @@ def add_commands(app: typer.Typer) -> None:
         'toolhub run "Who wrote ...?" --config hub.yaml --llm http://127.0.0.1:8000/v1',
         "toolhub run --tasks tasks.jsonl --concurrency 60 --runs 3 --out logs/sweep",
     )(run)
-    lines = ("toolhub llm-command", "toolhub llm-command vllm --set model=Qwen/Qwen3-8B")
+    lines = (
+        "toolhub llm-command",
+        "toolhub llm-command vllm --set model=Qwen/Qwen3-8B",
+        "toolhub llm-command vllm --decode ngram",
+    )
     command(app, AGENTS, *lines, name="llm-command")(llm_command)
 
 
@@ -98,11 +102,16 @@ def llm_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="E.g. model=..., tensor-parallel-size=4, router.port=9000."),
     ] = None,
+    decode: Annotated[
+        str | None,
+        typer.Option(metavar="RECIPE", help="Add speculative decoding: suffix, ngram, eagle3 or mtp."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the command that starts a model server well suited to agents.
 
-    It has prefix caching, chunked prefill and metrics. `--set FLAG=VALUE` sets an engine's flag for every command that
+    It has prefix caching, chunked prefill and metrics. `--decode` adds a recipe for speculative decoding, with its
+    known hazards for tool calls. `--set FLAG=VALUE` sets an engine's flag for every command that
     has it, `--set prefill-a.port=9000` that of the command named prefill-a.
     """
-    _work("llm_command").run(profile, overrides=overrides or [], as_json=as_json)
+    _work("llm_command").run(profile, overrides=overrides or [], decode=decode, as_json=as_json)

@@ -1,11 +1,11 @@
-"""`toolhub doctor --llm URL`: what a model server gives an agent, and what it could."""
+"""`toolhub doctor --llm URL`: what a model server gives an agent, and whether speculative decoding is worth it."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,26 @@ from toolhub.cli.shared import run as run_async
 from toolhub.config import Config, LlmSettings, load_config, parse_config
 from toolhub.errors import ConfigError
 from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
+from toolhub_agent.doctor.decoding import Comparison, LevelResult, LoadResult, Verdict, as_data, compare
+from toolhub_agent.doctor.probe import ModelServer, RequestFailed, read_identity
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 from toolhub_agent.llm.transport import engine_root
 from toolhub_agent.sweep import CHECK_CONNECT_S
 
 _STYLES = {"ok": "green", "weaker": "yellow", "note": "cyan"}
+_VERDICT_STYLES = {Verdict.USE: "green", Verdict.REFUSED: "red", Verdict.SLOWER: "yellow"}
 
 
-def run(path: Path | None, url: str, as_json: bool) -> None:
-    """Print the report; exit 1 if the server could not be reached. path: a config, for its key and agent."""
+def run(path: Path | None, url: str, against: str | None, as_json: bool) -> None:
+    """Print the report; exit 1 if the server could not be reached. path: a config, for its key and agent.
+
+    against: the same server without speculative decoding; then print a comparison, and exit 1 if it refuses.
+    """
     log_to_stderr("error")
     config = _config(path)
+    if against is not None:
+        _run_comparison(config, url, against, as_json)
+        return
     settings = settings_for(config, url)
     wanted = config.agent.max_context_tokens if config is not None else None
     report = run_async(functools.partial(_examine, settings, wanted))
@@ -39,6 +48,49 @@ def run(path: Path | None, url: str, as_json: bool) -> None:
         _print(console(), report)
     if not report.is_reachable:
         sys.exit(1)
+
+
+def _run_comparison(config: Config | None, url: str, against: str, as_json: bool) -> None:
+    recipe, plain = settings_for(config, url), settings_for(config, against)
+    if recipe.endpoints == plain.endpoints:
+        raise ConfigError("--llm and --against are the same server; start the one without --decode on another port")
+    try:
+        found = run_async(functools.partial(_compare, recipe, plain))
+    except RequestFailed as exc:
+        if as_json:
+            print_json({"error": str(exc)})
+        else:
+            console().print(f"[red]nothing was compared[/]: {escape(str(exc))}", soft_wrap=True)
+        sys.exit(1)
+    if as_json:
+        print_json(as_data(found))
+    else:
+        _print_comparison(console(), found)
+    if found.is_refused:
+        sys.exit(1)
+
+
+async def _compare(recipe: LlmSettings, plain: LlmSettings) -> Comparison:
+    """Raises RequestFailed, with the server's address."""
+    async with _open_server(recipe) as first, _open_server(plain) as second:
+        if first.model != second.model:
+            raise RequestFailed(
+                f"the servers have different models, {first.model!r} and {second.model!r}; a comparison needs the same"
+            )
+        with _progress() as status:
+            return await compare(first, second, progress=lambda text: status.update(f"comparing: {text}"))
+
+
+@asynccontextmanager
+async def _open_server(settings: LlmSettings) -> AsyncIterator[ModelServer]:
+    (url,) = settings.endpoints
+    async with open_endpoint_pool(settings) as pool:
+        transport = pool.transport(url)
+        try:
+            identity = await read_identity(transport.http, url, settings)
+        except RequestFailed as exc:
+            raise RequestFailed(f"{url}: {exc}", exc.status) from exc
+        yield ModelServer(transport, model=identity.model, adapter=identity.adapter)
 
 
 def settings_for(config: Config | None, url: str) -> LlmSettings:
@@ -119,6 +171,36 @@ def _print(out: Console, report: DoctorReport) -> None:
     weaker = sum(finding.status == "weaker" for finding in report.findings)
     said = f"{weaker} of {len(report.findings)} checks could be better" if weaker else "nothing to improve"
     out.print(f"\n{escape(report.url)}: {said}", soft_wrap=True)
+
+
+def _print_comparison(out: Console, found: Comparison) -> None:
+    out.print(f"[bold]with[/] {escape(found.recipe)}, [bold]without[/] {escape(found.plain)}", soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("at once", "tokens/s with", "without", "gain", "accepted", "valid calls with", "without"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict", no_wrap=True)
+    for level in found.levels:
+        table.add_row(*_cells(level))
+    out.print(table)
+    for sentence in found.conclusion():
+        out.print(f"\n{escape(sentence)}", soft_wrap=True)
+
+
+def _cells(level: LevelResult) -> list[str]:
+    style = _VERDICT_STYLES.get(level.verdict, "cyan")
+    with_it, without = level.recipe, level.plain
+    return [
+        str(level.at_once),
+        *(f"{load.tokens_per_s:.0f}" for load in (with_it, without)),
+        "-" if level.gain is None else f"{level.gain:.2f} x",
+        "-" if with_it.acceptance is None else f"{with_it.acceptance:.0%}",
+        *(_valid_text(load) for load in (with_it, without)),
+        f"[{style}]{level.verdict.value}[/]",
+    ]
+
+
+def _valid_text(load: LoadResult) -> str:
+    return f"{load.valid} of {load.requests}"
 
 
 def _status(finding: CheckResult) -> str:

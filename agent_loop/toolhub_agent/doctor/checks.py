@@ -10,6 +10,7 @@ import anyio
 import httpx2
 
 from toolhub.config.llm import LlmSettings
+from toolhub_agent.doctor.decoding import draft_counts
 from toolhub_agent.doctor.probe import (
     REQUEST_TIMEOUT_S,
     CheckResult,
@@ -21,8 +22,8 @@ from toolhub_agent.doctor.probe import (
     read_identity,
 )
 from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict, results_for
-from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S, read_metrics
-from toolhub_agent.llm.transport import HTTP_ERRORS, BodyTooLarge, ChatTransport, read_body
+from toolhub_agent.llm.concurrency import read_metrics
+from toolhub_agent.llm.transport import ChatTransport
 from toolhub_agent.types import Json, Message
 
 # --- Unique prompts ---------------------------------------------------------------------------------------------------
@@ -328,19 +329,6 @@ _METRICS_ADVICE = {
 }
 
 
-async def read_metrics_page(server: ModelServer) -> str:
-    """The content of `/metrics`; empty if there is none. Raises RequestFailed."""
-    try:
-        with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
-            async with server.http.stream("GET", f"{server.adapter.root}/metrics") as response:
-                content = await read_body(response, MAX_METRICS_BYTES)
-                return content.decode(errors="replace") if response.status_code == 200 else ""
-    except BodyTooLarge:
-        return ""
-    except (*HTTP_ERRORS, TimeoutError) as exc:
-        raise RequestFailed(f"/metrics did not answer ({type(exc).__name__})") from exc
-
-
 def load_result(server: ModelServer, page: str) -> CheckResult:
     reading = read_metrics(page)
     if reading is not None:
@@ -349,6 +337,17 @@ def load_result(server: ModelServer, page: str) -> CheckResult:
     advice = _METRICS_ADVICE.get(server.adapter.name, "set `llm: max_in_flight:` to what the server takes at once")
     what = "no queue is reported" if page else "there are no metrics"
     return CheckResult("metrics", "weaker", f"{what} at {server.adapter.root}/metrics", advice)
+
+
+def speculation_results(server: ModelServer, page: str) -> list[CheckResult]:
+    """One result if the server drafts tokens, else none."""
+    counts = draft_counts(page)
+    if counts is None:
+        return []
+    share = counts.acceptance
+    detail = "nothing was drafted yet" if share is None else f"on; {share:.0%} of the drafted tokens were accepted"
+    advice = f"toolhub doctor --llm {server.url} --against URL compares it with a server that does not speculate"
+    return [CheckResult("speculation", "note", detail, advice)]
 
 
 # --- All checks -------------------------------------------------------------------------------------------------------
@@ -424,11 +423,12 @@ class _Checks:
         """The metrics before the first request of a check: the queue of other clients."""
         self.progress("metrics")
         try:
-            page = await read_metrics_page(self.server)
+            page = await self.server.metrics_page()
         except RequestFailed as exc:
             self.found.append(CheckResult("metrics", "weaker", str(exc)))
             return ""
         self.found.append(load_result(self.server, page))
+        self.found += speculation_results(self.server, page)
         return page
 
     async def _add(self, name: str, check: Callable[[], Awaitable[list[CheckResult]]]) -> None:

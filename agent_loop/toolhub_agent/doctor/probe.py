@@ -12,6 +12,7 @@ import anyio
 import httpx2
 
 from toolhub.config.llm import LlmSettings
+from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.kv_hints.engines import (
     PREFETCH_ID_PREFIX,
     SGLANG_INFO_PAGES,
@@ -21,9 +22,17 @@ from toolhub_agent.kv_hints.engines import (
     identify,
 )
 from toolhub_agent.kv_hints.signals import Prompt
-from toolhub_agent.llm.accumulator import usage_of
+from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
+from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S
 from toolhub_agent.llm.errors import AttemptFailed, sanitize
-from toolhub_agent.llm.transport import HTTP_ERRORS, ChatTransport, ChunkStream, session_headers
+from toolhub_agent.llm.transport import (
+    HTTP_ERRORS,
+    BodyTooLarge,
+    ChatTransport,
+    ChunkStream,
+    read_body,
+    session_headers,
+)
 from toolhub_agent.types import Json, Message, Usage
 
 CheckStatus = Literal["ok", "weaker", "note"]
@@ -94,6 +103,34 @@ class ModelServer:
             answer = await self._transport.ask(self._body(messages, body), self.headers())
             return _read_whole(answer, anyio.current_time() - began)
 
+    async def answer(self, body: Mapping[str, Any], *, session: str, timeout: float) -> AnswerAccumulator:
+        """Stream a whole answer, as an agent does. Raises RequestFailed."""
+        asked = {"model": self.model, "temperature": 0, **body}
+        answer = AnswerAccumulator()
+        with self._bounded(timeout):
+            chunks = await self._transport.stream(
+                asked | {"stream": True, "stream_options": {"include_usage": True}}, session_headers(session)
+            )
+            try:
+                while isinstance(chunk := await chunks.next(), dict):
+                    answer.feed(chunk)
+                answer.finish()
+            finally:
+                await chunks.aclose()
+        return answer
+
+    async def metrics_page(self) -> str:
+        """The content of `/metrics`; empty if there is none. Raises RequestFailed."""
+        try:
+            with anyio.fail_after(5 * SCRAPE_TIMEOUT_S):
+                async with self.http.stream("GET", f"{self.adapter.root}/metrics") as response:
+                    content = await read_body(response, MAX_METRICS_BYTES)
+                    return content.decode(errors="replace") if response.status_code == 200 else ""
+        except BodyTooLarge:
+            return ""
+        except (*HTTP_ERRORS, TimeoutError) as exc:
+            raise RequestFailed(f"/metrics did not answer ({type(exc).__name__})") from exc
+
     async def prefetch(self, prompt: Prompt) -> None:
         """Send a prefetch as the hints do. Raises RequestFailed."""
         request_id = f"{PREFETCH_ID_PREFIX}{uuid4().hex}"
@@ -118,12 +155,15 @@ class ModelServer:
         return {"model": self.model, "messages": list(messages), "max_tokens": 1, "temperature": 0, **body}
 
     @contextmanager
-    def _bounded(self) -> Iterator[None]:
+    def _bounded(self, timeout: float | None = None) -> Iterator[None]:
+        limit = REQUEST_TIMEOUT_S if timeout is None else timeout
         try:
-            with anyio.fail_after(REQUEST_TIMEOUT_S):
+            with anyio.fail_after(limit):
                 yield
         except TimeoutError as exc:
-            raise RequestFailed(f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from exc
+            raise RequestFailed(f"no answer within {limit:.0f} s") from exc
+        except AnswerUnreadable as exc:
+            raise RequestFailed(str(exc)) from exc
         except AttemptFailed as exc:
             raise RequestFailed(f"HTTP {exc}" if exc.status is not None else str(exc), exc.status) from exc
         except HTTP_ERRORS as exc:

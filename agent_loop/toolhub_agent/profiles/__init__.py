@@ -5,7 +5,8 @@
 
 A profile is a YAML file beside this one, or one of your own. It lists commands with the engines' own flags. In its
 texts `{model}` is the model, `{NAME.node}` the host of the command NAME, and `{NAME.FLAG}` the value of one of its
-flags. `{listen}` is the address to listen on: the host itself if it is a loopback address, else all addresses.
+flags. `{listen}` is the address to listen on: the host itself if it is a loopback address, else all addresses, and
+`{draft}` is the draft model of a recipe for speculative decoding (`toolhub_agent.decoding`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from toolhub.config.explain import validate
 from toolhub.config.problems import Problem, did_you_mean, first_of_each_key, kind_of
 from toolhub.config.section import Section, Text
 from toolhub.errors import ConfigError
+from toolhub_agent.decoding import EngineRecipe, engine_of, find_recipe
 from toolhub_runtime import install_command
 
 SCHEDULER = "toolhub_agent.vllm_plugin.PinScheduler"
@@ -53,6 +55,8 @@ class ProfileFile(Section):
     checked: str
     """Against which versions the flags were checked, and what could not be."""
     model: Text
+    draft: Text | None = None
+    """The draft model, where a flag names it as `{draft}`."""
     url: str
     """Where requests go."""
     commands: dict[str, CommandTemplate] = Field(min_length=1)
@@ -91,6 +95,16 @@ class LaunchCommand:
 
 
 @dataclass(frozen=True)
+class AppliedRecipe:
+    """A recipe for speculative decoding whose flags the commands have. for_engine: its part for their engine."""
+
+    name: str
+    description: str
+    use_when: str
+    for_engine: EngineRecipe
+
+
+@dataclass(frozen=True)
 class Profile:
     """The commands in the order in which they are started. url: where requests go."""
 
@@ -99,6 +113,7 @@ class Profile:
     model: str
     url: str
     commands: tuple[LaunchCommand, ...]
+    decoding: AppliedRecipe | None = None
 
 
 def profile_names() -> list[str]:
@@ -106,28 +121,34 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _HERE.glob("*.yaml"))
 
 
-def load_profile(name: str, overrides: Iterable[str] = ()) -> Profile:
+def load_profile(name: str, overrides: Iterable[str] = (), decode: str | None = None) -> Profile:
     """Read a profile. name: of one that comes with toolhub, or the path of a YAML file.
 
-    overrides: `KEY=VALUE` with YAML values. `model=...` sets the model, `node=...` the host of all commands. `FLAG=...`
-    sets a flag of every command that has it. If none has it, it is set for all commands but the router, which is the
-    last of several. `NAME.FLAG=...` sets a flag of one command, `NAME.node=...` its host, `NAME.env.VARIABLE=...` a
-    variable. An empty value removes a flag. Raises ConfigError, with file and line where it can.
+    decode: the name of a recipe for speculative decoding, whose flags every engine gets.
+
+    overrides: `KEY=VALUE` with YAML values. `model=...` sets the model, `draft=...` a recipe's draft model, `node=...`
+    the host of all commands. `FLAG=...` sets a flag of every command that has it. If none has it, it is set for all
+    commands but the router, which is the last of several. `NAME.FLAG=...` sets a flag of one command, `NAME.node=...`
+    its host, `NAME.env.VARIABLE=...` a variable. An empty value removes a flag. Raises ConfigError, with file and line
+    where it can.
     """
     document = read_document(_path_of(name))
     if not isinstance(document.data, Mapping):
         raise document.source.error([Problem((), f"expected a mapping, found {kind_of(document.data)}")])
     data = copy.deepcopy(dict(document.data))
+    decoding = _add_recipe(data, name, decode) if decode is not None else None
     for override in overrides:
         _apply(data, override)
     file, problems = validate(ProfileFile, data)
     if file is None:
         raise document.source.error(first_of_each_key(problems))
-    if file.model.startswith("-"):
-        raise ConfigError("must be a name or a path; an engine reads a leading dash as a flag", key="model")
+    for key, model in (("model", file.model), ("draft", file.draft or "")):
+        if model.startswith("-"):
+            raise ConfigError("must be a name or a path; an engine reads a leading dash as a flag", key=key)
     _check_addresses(file)
+    _check_draft(file)
     commands = tuple(_rendered(file, name, template) for name, template in file.commands.items())
-    return Profile(file.description, file.checked, file.model, _filled(file, "", file.url), commands)
+    return Profile(file.description, file.checked, file.model, _filled(file, "", file.url), commands, decoding)
 
 
 def is_loopback(host: str) -> bool:
@@ -145,6 +166,28 @@ def _path_of(name: str) -> Path:
     return _HERE / f"{name}.yaml"
 
 
+def _add_recipe(data: dict[str, Any], name: str, decode: str) -> AppliedRecipe:
+    """Add a recipe's flags to all engines of a profile. Raises ConfigError if it has none for them."""
+    recipe = find_recipe(decode)
+    found: EngineRecipe | None = None
+    for command in (data.get("commands") or {}).values():
+        engine = engine_of(command.get("run") or ())
+        if engine is not None and engine in recipe.engines:
+            found = recipe.engines[engine]
+            command["flags"] = {**command.get("flags", {}), **copy.deepcopy(found.flags)}
+    if found is None:
+        raise ConfigError(f"the recipe {decode!r} is for {' and '.join(recipe.engines)}, which {name!r} does not start")
+    return AppliedRecipe(decode, recipe.description, recipe.use_when, found)
+
+
+def _check_draft(file: ProfileFile) -> None:
+    flags = json.dumps([command.flags for command in file.commands.values()], default=str)
+    if "{draft}" in flags and file.draft is None:
+        raise ConfigError(
+            "a draft model is needed, which was trained for the model that is served: --set draft=MODEL", key="draft"
+        )
+
+
 def _apply(data: dict[str, Any], override: str) -> None:
     key, found, text = override.partition("=")
     if not found or not key:
@@ -155,8 +198,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise ConfigError("the value is not valid YAML", key=f"--set {key}") from exc
     commands = data.get("commands") or {}
     name, _, rest = key.partition(".")
-    if key == "model":
-        data["model"] = value
+    if key in ("model", "draft"):
+        data[key] = value
     elif key == "node":
         for command in commands.values():
             command["node"] = value
@@ -213,7 +256,7 @@ def _filled(file: ProfileFile, name: str, text: str) -> str:
     def value_of(match: re.Match[str]) -> str:
         owner, _, key = match[1].partition(".")
         if not key:
-            own = {"model": file.model}
+            own = {"model": file.model} | ({} if file.draft is None else {"draft": file.draft})
             if name:
                 own["listen"] = template.node if is_loopback(template.node) else "0.0.0.0"  # noqa: S104
             return own.get(owner, match[0])

@@ -49,6 +49,9 @@ class Load:
     blocks: int | None = None
     """Blocks of the cache, of 16 tokens each; None: not reported."""
     preemptions: int = 0
+    drafted: int | None = None
+    """Tokens drafted so far; None: it does not speculate."""
+    accepted: int = 0
 
 
 @dataclass(frozen=True)

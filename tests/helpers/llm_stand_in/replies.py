@@ -115,5 +115,9 @@ def metrics_text(load: Load, running: int) -> str:
         lines.append(f'vllm:num_preemptions_total{{engine="0"}} {float(load.preemptions)}')
     elif load.blocks is not None:
         lines.append(f'sglang:max_total_num_tokens{{model_name="m"}} {16.0 * load.blocks}')
+    if load.drafted is not None:
+        lines.append(f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {float(load.drafted)}')
+        lines.append(f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {float(load.accepted)}')
+        lines.append('vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 9.0')
     beside = 'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0'
     return "\n".join(["# HELP vllm:num_requests_waiting Number of requests waiting.", *lines, beside, ""])

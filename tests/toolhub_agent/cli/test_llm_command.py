@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 from toolhub_command import Shell
@@ -11,6 +12,7 @@ def test_without_a_name_it_lists_what_there_is(shell: Shell) -> None:
     listed = shell("llm-command")
     assert listed.returncode == 0
     assert all(name in listed.stdout for name in ("vllm-tp", "sglang-disaggregated", "dynamo", "llamacpp", "cpu"))
+    assert all(name in listed.stdout for name in ("--decode", "suffix", "ngram", "eagle3", "mtp"))
 
 
 def test_what_it_prints_is_a_script_a_shell_can_read(shell: Shell) -> None:
@@ -39,3 +41,21 @@ def test_who_lets_other_machines_in_is_told(shell: Shell) -> None:
 
 def test_an_unknown_profile_is_refused_with_near_names(shell: Shell) -> None:
     assert "did you mean 'llamacpp'" in shell.refusal("llm-command", "llama-cpp")
+
+
+def test_a_recipe_comes_with_its_hazards_and_the_way_to_measure_it(shell: Shell) -> None:
+    done = shell("llm-command", "vllm", "--decode", "ngram")
+    words = shlex.split(done.stdout, comments=True)
+    speculation = json.loads(words[words.index("--speculative-config") + 1])
+    assert (speculation["method"], speculation["prompt_lookup_min"]) == ("ngram", 8)
+    assert "# - structured outputs: with prompt_lookup_min 2 about half of the tool calls" in done.stdout
+    assert "toolhub doctor --llm http://127.0.0.1:8000/v1 --against URL" in done.stdout
+    told = shell.json("llm-command", "sglang", "--decode", "mtp")
+    assert told["decode"]["name"] == "mtp" and told["decode"]["for_engine"]["hazards"]
+
+
+def test_a_recipe_that_cannot_be_used_is_refused_with_the_reason(shell: Shell) -> None:
+    assert "--set draft=MODEL" in shell.refusal("llm-command", "vllm", "--decode", "eagle3")
+    assert "is for vllm, which 'sglang' does not start" in shell.refusal("llm-command", "sglang", "--decode", "suffix")
+    assert "did you mean 'ngram'" in shell.refusal("llm-command", "vllm", "--decode", "n-gram")
+    assert "--decode needs a profile" in shell.refusal("llm-command", "--decode", "ngram")

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from toolhub_agent.decoding import load_recipes
 from toolhub_agent.profiles import LaunchCommand, load_profile, profile_names
 
 from toolhub.errors import ConfigError
@@ -94,6 +95,25 @@ def test_values_are_yaml_and_an_empty_one_removes_the_flag() -> None:
     assert "--enforce-eager" in command.argv and "--enable-chunked-prefill" not in command.argv
     assert value(command, "--override-config") == '{"a":1}'
     assert command.shell().startswith("NAME='a b' vllm serve ")
+
+
+@pytest.mark.parametrize("name", load_recipes())
+def test_a_recipe_is_added_to_every_engine_and_to_no_router(name: str) -> None:
+    recipe = load_recipes()[name]
+    for engine, profile in {"vllm": "vllm-replicas", "sglang": "sglang-replicas"}.items():
+        if engine not in recipe.engines:
+            continue
+        *servers, router = load_profile(profile, ["draft=a/draft"], name).commands
+        for flag in recipe.engines[engine].flags:
+            assert all(f"--{flag}" in server.argv for server in servers) and f"--{flag}" not in router.argv
+        assert not [word for server in servers for word in server.argv if "{draft}" in word]
+
+
+def test_a_flag_that_is_set_wins_over_the_recipe() -> None:
+    (command,) = load_profile(
+        "vllm", ["speculative-config={method: ngram, num_speculative_tokens: 2}"], "ngram"
+    ).commands
+    assert value(command, "--speculative-config") == '{"method":"ngram","num_speculative_tokens":2}'
 
 
 def test_what_would_be_more_than_a_word_to_a_shell_is_quoted() -> None:
