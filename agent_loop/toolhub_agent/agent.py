@@ -118,7 +118,13 @@ def catalog_for(definitions: Iterable[Json], settings: AgentSettings) -> ToolCat
 
 def system_prompt_for(catalog: ToolCatalog, settings: AgentSettings, objective: str, date: datetime.date) -> str:
     """date: the task's start, the same for all of its conversations."""
-    return system_prompt(catalog, date=date, objective=objective, protocol=settings.protocol)
+    return system_prompt(
+        catalog,
+        date=date,
+        objective=objective,
+        protocol=settings.protocol,
+        parallel=settings.ask_for_parallel_calls,
+    )
 
 
 # --- The loop ---------------------------------------------------------------------------------------------------------
@@ -407,7 +413,14 @@ class Agent:
             await events.show_error(str(exc) or repr(exc))
             log.finished("failed", NO_ANSWER, error=str(exc) or repr(exc))
             raise
-        log.finished(result.status, result.answer, summary=result.summary, error=result.error or "")
+        log.finished(
+            result.status,
+            result.answer,
+            summary=result.summary,
+            error=result.error or "",
+            turns=result.turns,
+            tool_calls=result.tool_calls,
+        )
         await events.end_of_workflow(workflow)
         await events.end()
         document = await anyio.to_thread.run_sync(log.write_miroflow)

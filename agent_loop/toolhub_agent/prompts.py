@@ -25,6 +25,10 @@ _INTRO = (
     "found out.\n\nToday is: {date}\n"
 )
 _ONE = "Use only one tool per message."
+_SEVERAL = (
+    "Use several tools in one message whenever none of them needs another one's result: they run at the same time. A "
+    "tool that needs a result waits for the next message."
+)
 _XML_FORMAT = """
 # Tool-Use Formatting Instructions
 
@@ -56,6 +60,11 @@ Important notes:
 
 Names and arguments are passed on as they are written. The servers and tools that can be used are these:
 """
+_XML_END = "- The use of a tool stands at the **end** of the message, at the **top level**, and inside no other tag.\n"
+_XML_SEVERAL_END = (
+    "- The uses of tools stand at the **end** of the message, one after the other, at the **top level**, each in a "
+    "<use_mcp_tool> tag of its own and inside no other tag.\n"
+)
 _GENERAL_OBJECTIVE = """
 # General Objective
 
@@ -75,15 +84,17 @@ def system_prompt(
     date: datetime.date,
     objective: str,
     protocol: str = "xml",
+    parallel: bool = False,
 ) -> str:
     """Return the whole system prompt.
 
     date: keep it for the whole conversation, also past midnight, or the cached prefix is lost. objective: what this
-    agent is for. protocol: with `native` the tools go into the request instead.
+    agent is for. protocol: with `native` the tools go into the request instead. parallel: ask for several calls per
+    message where they are independent; models were trained with one.
     """
-    parts = [_INTRO.format(how_many=_ONE, date=date.isoformat())]
+    parts = [_INTRO.format(how_many=_SEVERAL if parallel else _ONE, date=date.isoformat())]
     if protocol == "xml":
-        parts.append(_XML_FORMAT)
+        parts.append(_XML_FORMAT.replace(_XML_END, _XML_SEVERAL_END) if parallel else _XML_FORMAT)
         parts += [_server(name, entries) for name, entries in catalog.servers.items()]
     parts += [_GENERAL_OBJECTIVE, f"\n# Agent Specific Objective\n\n{objective.strip()}\n"]
     return "".join(parts)

@@ -44,7 +44,7 @@ from toolhub_agent.llm.errors import AttemptFailed
 from toolhub_agent.prompts import MAIN_OBJECTIVE
 from toolhub_agent.tasklog import LogUnreadable, TaskLog, TaskRecord, logs_of_task, read_log
 from toolhub_agent.tools import HubTask, HubTools
-from toolhub_agent.types import Delta, Json, Task, TaskResult
+from toolhub_agent.types import Delta, Json, Task, TaskResult, calls_per_turn
 
 # --- What all tasks use -----------------------------------------------------------------------------------------------
 
@@ -342,6 +342,7 @@ def summary(rows: Iterable[ResultRow]) -> Json:
         "with_ground_truth": len(known),
         "turns": sum(row.turns for row in rows),
         "tool_calls": sum(row.tool_calls for row in rows),
+        "calls_per_turn": calls_per_turn(sum(row.tool_calls for row in rows), sum(row.turns for row in rows)),
         "rollbacks": sum(row.rollbacks for row in rows),
         "prompt_tokens": prompt,
         "cached_share": round(sum(cached) / prompt, 4) if cached and prompt else None,

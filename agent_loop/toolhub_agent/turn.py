@@ -456,7 +456,10 @@ class Conversation:
 
     def _body(self) -> Json:
         """The fields besides messages that shape the prompt. They are the same in every turn."""
-        return {"tools": self._tools, "tool_choice": "auto"} if self._tools else {}
+        if not self._tools:
+            return {}
+        parallel = {"parallel_tool_calls": True} if self._settings.ask_for_parallel_calls else {}
+        return {"tools": self._tools, "tool_choice": "auto", **parallel}
 
     def _account(self, request: LlmRequest, completion: Completion) -> None:
         number = self.history.turns + 1

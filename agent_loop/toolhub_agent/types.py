@@ -140,3 +140,12 @@ class TaskResult:
     seconds: float = 0.0
     log: Path | None = None
     error: str | None = None
+
+    @property
+    def calls_per_turn(self) -> float | None:
+        return calls_per_turn(self.tool_calls, self.turns)
+
+
+def calls_per_turn(tool_calls: int, turns: int) -> float | None:
+    """Of the turns that stayed, those without a call included; None without a turn."""
+    return round(tool_calls / turns, 2) if turns else None

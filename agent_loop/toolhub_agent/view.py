@@ -106,7 +106,8 @@ def result_panel(result: TaskResult) -> Table:
     table.add_row("answer", f"[{color}]{markup_text(result.answer)}[/]")
     if result.error:
         table.add_row("error", markup_text(result.error))
-    table.add_row("turns", f"{result.turns}, {result.tool_calls} tool calls, {result.rollbacks} rolled back")
+    calls = calls_text(result.turns, result.tool_calls, result.calls_per_turn)
+    table.add_row("turns", f"{calls}, {result.rollbacks} rolled back")
     table.add_row("tokens", markup_text(usage_text(result.usage)))
     table.add_row("time", f"{result.seconds:.1f} s")
     if result.log is not None:
@@ -122,12 +123,17 @@ def summary_table(summary: Json) -> Table:
     table.add_row("tasks", f"{summary['tasks']}: {summary['success']} answered, {summary['failed']} failed")
     if summary["exact"] is not None:
         table.add_row("exact", f"{summary['exact']} of {summary['with_ground_truth']} with a known answer")
-    table.add_row("turns", f"{summary['turns']:,}, {summary['tool_calls']:,} tool calls")
+    table.add_row("turns", calls_text(summary["turns"], summary["tool_calls"], summary["calls_per_turn"]))
     share = "" if summary["cached_share"] is None else f", {summary['cached_share']:.0%} of the prompt cached"
     table.add_row("tokens", f"{summary['prompt_tokens']:,} in, {summary['completion_tokens']:,} out{share}")
     if summary["seconds_median"] is not None:
         table.add_row("time", f"{summary['seconds_median']:.1f} s per task (median)")
     return table
+
+
+def calls_text(turns: int, calls: int, per_turn: float | None) -> str:
+    share = "" if per_turn is None else f" ({per_turn:.1f} per turn)"
+    return f"{turns:,}, {calls:,} tool calls{share}"
 
 
 def cost_text(completion: Completion) -> str:

@@ -43,6 +43,38 @@ async def test_native_calls_go_into_history_with_their_ids_and_results(stage: Lo
     assert [message["role"] for message in results] == ["tool", "tool"]
 
 
+@pytest.mark.parametrize("asked", [False, True])
+async def test_native_parallel_calls_are_asked_for_only_if_configured(stage: LoopStage, asked: bool):
+    stage.settings |= {"protocol": "native", "ask_for_parallel_calls": asked}
+    stage.server.script(said(r"\boxed{1}"))
+    await stage.run()
+    (request,) = stage.server.chats
+    assert request.body.get("parallel_tool_calls") is (True if asked else None)
+    assert ("Use several tools in one message" in request.body["messages"][0]["content"]) == asked
+
+
+async def test_a_request_without_tools_asks_for_no_parallel_calls(stage: LoopStage):
+    stage.settings |= {"ask_for_parallel_calls": True}  # XML: the tools are in the prompt
+    stage.server.script(said(search("a") + "\n" + search("b")), said(r"\boxed{1}"))
+    result = await stage.run()
+    assert not any("parallel_tool_calls" in seen.body for seen in stage.server.chats)
+    assert (result.turns, result.tool_calls, result.calls_per_turn) == (2, 2, 1.0)
+
+
+async def test_the_log_of_a_task_shows_turns_calls_and_calls_per_turn(stage: LoopStage):
+    stage.settings["protocol"] = "native"
+    calls = [("search-google_search", {"q": query}) for query in "abc"]
+    stage.server.script(called(*calls), said(r"\boxed{1}"))
+    result = await stage.run()
+    assert result.calls_per_turn == 1.5 and result.log is not None
+    *_, record = [json.loads(line) for line in result.log.with_suffix(".jsonl").read_text().splitlines()]
+    assert {name: record[name] for name in ("kind", "turns", "tool_calls", "calls_per_turn")} == {
+        "kind": "result", "turns": 2, "tool_calls": 3, "calls_per_turn": 1.5,
+    }  # fmt: skip
+    steps = json.loads(result.log.read_text())["step_logs"]
+    assert "2 turns, 3 tool calls, 1.5 calls per turn" in [step["message"] for step in steps]
+
+
 async def test_each_turn_only_adds_to_the_prompt_of_the_one_before(stage: LoopStage):
     turns = [said(search(f"query {number}")) for number in range(4)]
     stage.server.script(*turns, said(r"\boxed{x}"))

@@ -69,6 +69,8 @@ class AgentSettings(Section):
     """Which calls may start while the model still writes its turn."""
     parallel_calls: Count = 8
     """Calls of one turn that may run at once."""
+    ask_for_parallel_calls: bool = False
+    """Ask the model to make calls that do not depend on each other in one turn."""
     tool_timeout_s: Seconds = 1200
     """For one tool call, waiting included."""
     result_chars: Count = 100_000

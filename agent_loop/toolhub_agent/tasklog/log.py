@@ -20,7 +20,7 @@ from toolhub.config.redact import long_enough, redact
 from toolhub_agent.history import dumps, encoded
 from toolhub_agent.tasklog.miroflow import write_miroflow
 from toolhub_agent.tasklog.reader import LOST, TaskRecord, clock_text, file_stem, full_id, read_log
-from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome
+from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome, calls_per_turn
 
 # --- The file ---------------------------------------------------------------------------------------------------------
 # Appends lines to a file. If the disk fails, the caller goes on.
@@ -260,9 +260,27 @@ class TaskLog:
         """Record that an attempt failed and another follows."""
         self._record("attempt_ended", number=number, reason=reason)
 
-    def finished(self, status: TaskStatus, answer: str, *, summary: str = "", error: str = "") -> None:
-        """Record the result. answer: the boxed one. summary: the text that contains it."""
-        self._record("result", status=status, answer=answer, summary=summary, error=error)
+    def finished(
+        self,
+        status: TaskStatus,
+        answer: str,
+        *,
+        summary: str = "",
+        error: str = "",
+        turns: int = 0,
+        tool_calls: int = 0,
+    ) -> None:
+        """Record the result. answer: the boxed one. summary: the text that contains it. turns: of the main agent."""
+        self._record(
+            "result",
+            status=status,
+            answer=answer,
+            summary=summary,
+            error=error,
+            turns=turns,
+            tool_calls=tool_calls,
+            calls_per_turn=calls_per_turn(tool_calls, turns),
+        )
 
     def judged(self, result: str, *, judge_type: str = "", details: Mapping[str, Any] | None = None) -> None:
         self._record("judged", result=result, judge_type=judge_type, details=None if details is None else dict(details))

@@ -181,6 +181,10 @@ def _session_start_step(record: Json) -> tuple[str, str, str, Json]:
 
 def _result_steps(record: Json) -> Iterator[tuple[str, str, str, Json]]:
     yield "info", "Main Agent | Final boxed answer", f"Final boxed answer:\n\n{record['answer']}", {}
+    if turns := record.get("turns"):
+        counts = {name: record[name] for name in ("turns", "tool_calls", "calls_per_turn")}
+        said = f"{turns} turns, {record['tool_calls']} tool calls, {record['calls_per_turn']} calls per turn"
+        yield "info", "Main Agent | Turns", said, counts
     if record["status"] == "success":
         yield "info", "Main Agent | Task Completed", "Main agent task completed successfully", {}
     else:

@@ -21,7 +21,7 @@ def test_a_question_is_answered_with_tools_and_everything_is_shown(server: Model
     config = write_config(tmp_path)
     done = toolhub("run", "What time is it?", "-c", config, "--llm", server.url, "--prefix", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "What time is it?" in done.stdout and "2, 1 tool calls" in done.stdout
+    assert "What time is it?" in done.stdout and "2, 1 tool calls (0.5 per turn)" in done.stdout
     assert "clock/get_current_time" in done.stderr and "TTFT" in done.stderr and "Prompt tokens" in done.stderr
     (document,) = (tmp_path / "logs").glob("task_*.json")
     assert json.loads(document.read_text())["status"] == "success"

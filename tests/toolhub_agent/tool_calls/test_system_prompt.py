@@ -83,6 +83,15 @@ def test_one_tool_per_message_is_asked_for():
     assert "only one tool per message" in prompt()
 
 
+@pytest.mark.parametrize("protocol", ["xml", "native"])
+def test_asked_for_parallel_calls_it_wants_independent_ones_in_one_message(protocol):
+    text = prompt(protocol=protocol, parallel=True)
+    assert "Use several tools in one message whenever none of them needs another one's result" in text
+    assert "only one tool per message" not in text
+    assert ("each in a <use_mcp_tool> tag of its own" in text) == (protocol == "xml")
+    assert "The use of a tool stands at the **end**" not in text
+
+
 def test_with_native_calls_the_tools_are_not_in_the_text():
     text = prompt(protocol="native")
     assert "use_mcp_tool" not in text
