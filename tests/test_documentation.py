@@ -9,6 +9,8 @@ import pytest
 from docsite import links, reference
 from docsite.pages import NAVIGATION, SiteFolder
 
+from toolhub.config.schema import field_doc
+
 pytestmark = pytest.mark.quick
 
 
@@ -74,7 +76,7 @@ def test_every_key_of_the_config_has_a_meaning_in_the_reference() -> None:
         f"{path}.{name}"
         for path, section in reference.sections()
         for name in section.model_fields
-        if not reference.field_doc(section, name)
+        if not field_doc(section, name)
     ]
     assert without == []
 

@@ -6,6 +6,7 @@ Whoever reads a module then knows that nothing above it can be involved; whoever
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,9 +62,9 @@ MODULES = {
 KNOWN = frozenset(name.removesuffix(".__init__") for name in MODULES)
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for name, path in MODULES.items():
-        yield name, ast.parse(path.read_text(), filename=str(path))
+@functools.cache  # not when the tests are collected: every worker does that
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text(), filename=str(path)) for name, path in MODULES.items()}
 
 
 def imports(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -80,7 +81,9 @@ def imports(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield (submodule, "") if submodule in KNOWN else (source, alias.name)
 
 
-IMPORTS = [(name, *imported) for name, tree in trees() for imported in imports(name, tree)]
+@functools.cache
+def all_imports() -> list[tuple[str, str, str]]:
+    return [(name, *imported) for name, tree in trees().items() for imported in imports(name, tree)]
 
 
 def floor(module: str) -> int | None:
@@ -106,7 +109,7 @@ def test_every_module_of_toolhub_stands_on_a_floor():
 
 def test_a_module_imports_only_from_its_floor_or_below():
     wrong = []
-    for name, module, member in IMPORTS:
+    for name, module, member in all_imports():
         own = floor(name)
         if own is None or package_of(module) != "toolhub":
             continue
@@ -122,7 +125,7 @@ def test_toolhub_finds_servers_sandbox_and_agent_by_entry_point_only():
     outside = ("toolhub_servers", "toolhub_sandbox", "toolhub_agent", "benchmarks", "testbed", "tests")
     assert [
         f"{name} imports {module}"
-        for name, module, _ in IMPORTS
+        for name, module, _ in all_imports()
         if package_of(name) == "toolhub" and package_of(module) in outside
     ] == []
 
@@ -131,7 +134,7 @@ def test_the_sandbox_and_the_servers_use_only_the_ground_floors():
     may_use = {"toolhub_sandbox": set(), "toolhub_servers": {"toolhub_sandbox"}}
     wrong = [
         f"{name} imports {member} of {module}"
-        for name, module, member in IMPORTS
+        for name, module, member in all_imports()
         if (package := package_of(name)) in may_use
         and package_of(module) in PACKAGES
         and package_of(module) not in {package, *may_use[package]}
@@ -146,7 +149,7 @@ def test_the_agent_loop_and_the_benchmarks_use_only_what_is_public():
     public = {*toolhub.__all__, "__version__"}
     wrong = [
         f"{name} imports {member or module} of {module}"
-        for name, module, member in IMPORTS
+        for name, module, member in all_imports()
         if package_of(name) in outsiders and package_of(module) == "toolhub"
         if not (module == "toolhub" and (member in public or not member))
         and ".".join(module.split(".")[:2]) not in PUBLIC_MODULES
@@ -169,7 +172,7 @@ def test_nothing_but_their_own_tests_imports_the_benchmarks():
     assert [path for path in importers if not path.startswith(own_tests)] == []
     wrong = [
         f"{name} imports {module}"
-        for name, module, _ in IMPORTS
+        for name, module, _ in all_imports()
         if package_of(module) in ("benchmarks", "tests") and package_of(name) != package_of(module)
     ]
     assert wrong == []
@@ -178,7 +181,7 @@ def test_nothing_but_their_own_tests_imports_the_benchmarks():
 def test_the_testbed_imports_nothing_of_the_project():
     wrong = [
         f"{name} imports {module}"
-        for name, module, _ in IMPORTS
+        for name, module, _ in all_imports()
         if package_of(name) == "testbed" and package_of(module) in {*PACKAGES, "tests"} - {"testbed"}
     ]
     assert wrong == []
@@ -187,7 +190,7 @@ def test_the_testbed_imports_nothing_of_the_project():
 def test_the_sdk_is_imported_only_where_it_is_spoken():
     wrong = [
         f"{name} imports {module}"
-        for name, module, _ in IMPORTS
+        for name, module, _ in all_imports()
         if package_of(module) in SDK and not f"{name}.".startswith(SDK_USERS)
     ]
     assert wrong == []
@@ -197,7 +200,7 @@ def test_every_task_has_an_owner():
     bare = {"create_task", "ensure_future"}
     wrong = [
         f"{name}:{node.lineno}"
-        for name, tree in trees()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if package_of(name) == "toolhub"
         and (

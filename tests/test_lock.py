@@ -52,7 +52,7 @@ def test_every_pin_has_hashes_and_names_no_place(lock: Path) -> None:
 def test_every_requirement_of_the_tests_and_the_documentation_is_locked_at_its_floor_or_above(extra: str) -> None:
     locked = pins(LOCKS[extra])
     for spec in wanted(extra):
-        name = re.match(r"[\w-]+", spec)[0].lower().replace("_", "-")  # type: ignore[index]  # every spec has a name
+        name = re.match(r"[\w-]+", spec)[0].lower().replace("_", "-")
         floor = re.search(r">=([\d.]+)", spec)
         assert name in locked, f"{spec} is not in {LOCKS[extra].name}; run `make lock`"
         for version in locked[name]:

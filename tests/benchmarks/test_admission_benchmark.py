@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiny_admission import TINY_ADMISSION, WORKLOAD
 from toolhub_agent.types import Usage
 
 from benchmarks.admission import benchmark as admission
@@ -15,6 +14,7 @@ from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PolicyChoice
 from benchmarks.admission.programs import RunReport, Workload
 from benchmarks.common.result import Outcome
 from benchmarks.model.costs import EngineCosts
+from tests.benchmarks.tiny_admission import TINY_ADMISSION, WORKLOAD
 
 LOAD = Workload(2.0)
 POLICIES = (ALL_AT_ONCE, LEDGER, *map(PolicyChoice, (1, 4, 16)))

@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in_engine import TINY_KV, TINY_LOOP
-from tiny_admission import TINY_ADMISSION
-from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
-from tiny_starts import TINY_DENSITY, TINY_STORM
-from tiny_tasks import TINY_TASK
 
 from benchmarks import runner
 from benchmarks.common.result import Benchmark, Outcome
@@ -25,12 +20,18 @@ from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
 from benchmarks.mirothinker import benchmark as mirothinker
 from benchmarks.overhead import benchmark as overhead
+from benchmarks.questions import BENCHMARKS
 from benchmarks.recover import benchmark as recover
 from benchmarks.sandbox import benchmark as sandbox
 from benchmarks.sandbox import startup
 from benchmarks.servers import benchmark as servers
 from benchmarks.throughput import benchmark as throughput
 from testbed.third_party import SetupError
+from tests.benchmarks.stand_in_engine import TINY_KV, TINY_LOOP
+from tests.benchmarks.tiny_admission import TINY_ADMISSION
+from tests.benchmarks.tiny_loads import TINY_OVERLOAD, TINY_SWEEP
+from tests.benchmarks.tiny_starts import TINY_DENSITY, TINY_STORM
+from tests.benchmarks.tiny_tasks import TINY_TASK
 
 # An event loop more is a start more and no code more; that each of the others answers is test_contestants' business.
 VARIANTS = tuple(
@@ -82,7 +83,7 @@ TINY: dict[str, Any] = {
 
 
 def tiny(name: str) -> Outcome:
-    question = runner.BENCHMARKS[name]
+    question = BENCHMARKS[name]
     outcome: Outcome = question.run(TINY[name])
     for row in (row for table in outcome.tables for row in table.rows):
         assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
@@ -90,7 +91,7 @@ def tiny(name: str) -> Outcome:
 
 
 def test_every_question_has_a_tiny_run() -> None:
-    assert set(TINY) == set(runner.BENCHMARKS)
+    assert set(TINY) == set(BENCHMARKS)
 
 
 @pytest.mark.slow

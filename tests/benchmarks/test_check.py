@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from benchmarks import runner
+from benchmarks.questions import BENCHMARKS
 from benchmarks.report import check
 from benchmarks.report.check import DEFAULT_NOISE, LEAST_NOISE, compare, own_noise, ratios
 from benchmarks.report.pages import newest_results
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
+COMMITTED = newest_results(runner.HERE / "results", BENCHMARKS)
 
 
 def with_value(result: Json, value: float | None) -> Json:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from benchmarks import runner
+from benchmarks.common.result import ROOT
+from benchmarks.questions import BENCHMARKS
 from benchmarks.report import headline
 from benchmarks.report.claims import CLAIMS, Claim
 from benchmarks.report.headline import block, find, missing, summary
-from benchmarks.report.pages import newest_results
+from benchmarks.report.pages import newest_results, verdict
 
 Json = dict[str, Any]
 
-COMMITTED = newest_results(runner.HERE / "results", runner.BENCHMARKS)
+COMMITTED = newest_results(runner.HERE / "results", BENCHMARKS)
 ONE_CALL = next(claim for claim in CLAIMS if claim.what == "One call")
 
 
@@ -30,7 +32,7 @@ def results(result: Json) -> dict[str, Json]:
 
 
 def test_the_committed_page_has_the_table_that_the_committed_results_make() -> None:
-    page = (runner.ROOT / "README.md").read_text()
+    page = (ROOT / "README.md").read_text()
     assert headline.BLOCK.findall(page) == [block(COMMITTED)]
 
 
@@ -83,7 +85,7 @@ def test_every_missed_target_of_the_committed_results_is_listed() -> None:
     for name, result in COMMITTED.items():
         for target in result["targets"]:
             is_missed = f"| {name}: {target['claim'].replace('|', chr(92) + '|')} |" in made
-            assert is_missed == (headline.verdict(target) == "missed"), target
+            assert is_missed == (verdict(target) == "missed"), target
 
 
 def test_a_noisy_or_quick_run_is_marked(results: dict[str, Json]) -> None:

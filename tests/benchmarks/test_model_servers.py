@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in_engine import TINY_KV, TINY_LOOP
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
 from toolhub_agent.types import Completion, Usage
 
@@ -28,7 +27,9 @@ from benchmarks.loop.dispatch import TURNS
 from benchmarks.loop.long_task import script as long_script
 from benchmarks.loop.long_task import summary
 from benchmarks.loop.many_agents import OURS, PLAIN
+from benchmarks.questions import BENCHMARKS
 from testbed.engine.install import EngineSetupError
+from tests.benchmarks.stand_in_engine import TINY_KV, TINY_LOOP
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
         runner.main(["kv", "--quick"])
     assert "kv is left out: run: make engine" in capsys.readouterr().err
     answered = Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None)
-    monkeypatch.setitem(runner.BENCHMARKS, "idle", answered)
+    monkeypatch.setitem(BENCHMARKS, "idle", answered)
     runner.main(["all", "--quick"])
     said = capsys.readouterr().err
     assert "1 of 2 questions answered" in said and "Left out: kv (run: make engine)." in said

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 
 from benchmarks.common.leak_watch import HubHistory, HubSample, least_squares
 from benchmarks.common.result import Outcome
@@ -15,6 +14,7 @@ from benchmarks.overload.load import OPEN, OURS, VARIANTS, LoadResult, jain
 from benchmarks.overload.slow_service import ALONE_S, AT_ONCE, BUSY_S, ProcessorSharing, fitted_k
 from benchmarks.report.check import ratios
 from benchmarks.sweep import benchmark as sweep
+from tests.benchmarks.tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 
 NOTHING_ELSE = {"late": 0, "expired": 0, "refusals": 0, "given_up": 0}
 

@@ -17,6 +17,7 @@ from benchmarks import runner
 from benchmarks.common import machine
 from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.subprocess_worker import WorkerFailed
+from benchmarks.questions import BENCHMARKS
 from benchmarks.report.pages import targets_sentence
 from testbed.engine.install import EngineSetupError
 
@@ -35,7 +36,7 @@ def test_the_committed_page_is_what_the_committed_results_make() -> None:
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
     runner.main(["report", "--out", str(tmp_path)])
     page = (tmp_path / "README.md").read_text()
-    assert page.count("No results yet") == len(runner.BENCHMARKS)
+    assert page.count("No results yet") == len(BENCHMARKS)
 
 
 def test_a_number_changed_in_a_result_changes_on_the_page(tmp_path: Path, result: Json) -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiny_starts import TINY_DENSITY, TINY_STORM
 
-from benchmarks import runner
 from benchmarks.common.agent_startup import Builtin
 from benchmarks.common.result import Json, Outcome, Target
 from benchmarks.common.server_commands import ServerCommand, fixture_echo
 from benchmarks.density import benchmark as density
 from benchmarks.density import capacity
 from benchmarks.density.benchmark import OPEN_TASKS
+from benchmarks.questions import BENCHMARKS
 from benchmarks.storm import benchmark as storm
+from tests.benchmarks.tiny_starts import TINY_DENSITY, TINY_STORM
 
 BROKEN = ServerCommand("broken", [sys.executable, "-c", "raise SystemExit('no reason')"], "echo", {})
 
@@ -154,4 +154,4 @@ def test_a_stage_stops_when_its_time_is_over_and_closes_what_is_not_ready() -> N
 
 
 def test_both_questions_are_in_the_runner() -> None:
-    assert {"storm", "density"} <= set(runner.BENCHMARKS)
+    assert {"storm", "density"} <= set(BENCHMARKS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from stand_in_engine import open_large
-from tiny_tasks import TINY_REPLAY, TINY_TASK
 
 from benchmarks.common.result import Outcome
 from benchmarks.llm.prompts import Writer
@@ -15,6 +13,8 @@ from benchmarks.task.modelled import CASES, POLICIES, TRIED
 from benchmarks.task.replay import Round, measure_replay, write
 from benchmarks.task.tables import LABELS
 from benchmarks.task.variants import DROP_IN, SPAWN, TOOLHUB
+from tests.benchmarks.stand_in_engine import open_large
+from tests.benchmarks.tiny_tasks import TINY_REPLAY, TINY_TASK
 
 PARTS = ("queue_s", "prefill_s", "decode_s", "tools_s", "start_s")
 

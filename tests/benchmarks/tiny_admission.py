@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from llm_stand_in.model_server import open_model_server
-from stand_in_engine import prescribed
-from tiny_tasks import known
 
 from benchmarks.admission import benchmark as admission
 from benchmarks.admission.heat_map import HeatMapSettings
 from benchmarks.admission.programs import Workload
 from benchmarks.llm.scripted_agent import Served
+from tests.benchmarks.stand_in_engine import prescribed
+from tests.benchmarks.tiny_tasks import known
 
 
 @asynccontextmanager

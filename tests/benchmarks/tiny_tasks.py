@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from stand_in_engine import open_large
-
 from benchmarks.llm.scripted_agent import Served
 from benchmarks.model.costs import Calibration, EngineCosts
 from benchmarks.model.play import Site
@@ -11,6 +9,7 @@ from benchmarks.model.samples import HeldOut, Measured
 from benchmarks.task import benchmark as task
 from benchmarks.task.modelled import TRIED, ExtrapolationSettings, SiteCase
 from benchmarks.task.replay import Replay
+from tests.benchmarks.stand_in_engine import open_large
 
 
 async def known(_: Served) -> Measured:

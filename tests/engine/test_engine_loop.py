@@ -8,13 +8,14 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_script import ScriptedLlm
+from toolhub_agent import Sampling
 from toolhub_agent.agent import Agent
 from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog, read_log
 from toolhub_agent.types import Task, TaskResult
 
 from testbed.engine.server import EngineServer
+from tests.engine.engine_script import ScriptedLlm
 from toolhub import Hub, parse_config
 from toolhub.config import AgentSettings, LlmSettings
 
@@ -66,7 +67,7 @@ def tools_config(folder: Path) -> dict[str, Any]:
 
 
 async def answered(engine: EngineServer, folder: Path, texts: list[str], **settings: Any) -> tuple[TaskResult, Agent]:
-    agent_settings = AgentSettings(max_context_tokens=32_000, sampling={"max_tokens": 400}, **settings)
+    agent_settings = AgentSettings(max_context_tokens=32_000, sampling=Sampling(max_tokens=400), **settings)
     config = parse_config(tools_config(folder), environ={})
     with anyio.fail_after(PATIENCE_S):
         async with (

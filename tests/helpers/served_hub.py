@@ -77,7 +77,7 @@ class ServedHub:
 
     def client(self, *, unix: bool = False, **options: Any) -> httpx2.Client:
         """A client of the TCP port with the hub's token, or of the unix socket without."""
-        options = {"timeout": 10} | options
+        options = {"timeout": 60} | options
         if unix:
             transport = httpx2.HTTPTransport(uds=self.uds)
             return httpx2.Client(transport=transport, base_url="http://localhost", **options)

@@ -19,7 +19,7 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSListener
 from toolhub_servers.web.client import Web, open_private_web
-from toolhub_servers.web.guard import Guard, GuardedBackend
+from toolhub_servers.web.guard import Guard, GuardedBackend, Resolve
 from toolhub_servers.web.settings import WebSettings
 
 # Nothing here takes longer than milliseconds; running into this is a failure, never slowness.
@@ -170,7 +170,7 @@ class Names:
 
 @asynccontextmanager
 async def open_wired_client(
-    wires: Wires, names: Names, *, context: ssl.SSLContext | None = None, **settings: Any
+    wires: Wires, names: Resolve, *, context: ssl.SSLContext | None = None, **settings: Any
 ) -> AsyncIterator[Web]:
     """A client for which the stage's names lead to public addresses, and its wires to an origin."""
     chosen = WebSettings(**settings)

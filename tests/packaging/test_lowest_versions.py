@@ -135,7 +135,7 @@ def test_a_served_hub_answers_the_client_the_command_and_an_mcp_client(
     url = f"unix://{tmp_path}/hub.sock"
     port = free_port()
     listen = ["--uds", f"{tmp_path}/hub.sock", "--port", str(port)]
-    line = [python, "-m", "toolhub", "serve", "--config", config, *listen]
+    line = [str(python), "-m", "toolhub", "serve", "--config", str(config), *listen]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as hub:
         try:
             assert hub.stderr is not None

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -23,9 +24,10 @@ both_majors = pytest.mark.parametrize(
 PythonOf = Callable[[], Path]
 
 
-def time_server(python: PythonOf, **fields: object) -> ServerSpec:
+def time_server(python: PythonOf, **fields: Any) -> ServerSpec:
     args = ["-m", "mcp_server_time", "--local-timezone", "UTC"]
-    return ServerSpec(**{"name": "time", "command": str(python()), "args": args, "stateful": False} | fields)
+    given: dict[str, Any] = {"name": "time", "command": str(python()), "args": args, "stateful": False}
+    return ServerSpec(**given | fields)
 
 
 async def ask_the_time(task: HubTask) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from llm_stand_in.model_server import ModelServer, open_model_server
-from loop_stage import LoopStage
 from toolhub_command import Shell
+
+from tests.toolhub_agent.loop_stage import LoopStage
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class NotingTools:
         if isinstance(answer, Exception):
             raise answer
         about = {"server_name": server_name, "tool_name": tool_name}
-        return about | (answer if isinstance(answer, Mapping) else {"result": answer})
+        return {**about, **(answer if isinstance(answer, Mapping) else {"result": answer})}
 
 
 class NotingHints(NullHints):

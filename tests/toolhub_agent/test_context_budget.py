@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from conversation import after_turns
 from hypothesis import given
 from hypothesis import strategies as st
 from toolhub_agent.history import ContextBudget, encoded
 from toolhub_agent.types import Usage
+
+from tests.toolhub_agent.conversation import after_turns
 
 pytestmark = pytest.mark.quick
 

@@ -8,13 +8,13 @@ import anyio
 import pytest
 from llm_stand_in.answers import failed, said
 from llm_stand_in.model_server import ModelServer, open_model_server
-from loop_stage import NotingTools
 from toolhub_agent.agent import Agent
 from toolhub_agent.kv_hints.signals import NullHints
 from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog
 from toolhub_agent.types import EngineFields, Task
 
+from tests.toolhub_agent.loop_stage import NotingTools
 from toolhub.config import AgentSettings, LlmSettings
 
 pytestmark = pytest.mark.anyio

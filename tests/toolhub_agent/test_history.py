@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from conversation import a_call, after_turns, an_answer, an_outcome, contents, native_answer
 from hypothesis import given
 from hypothesis import strategies as st
 from toolhub_agent.history import History, dumps, encoded
 from toolhub_agent.types import ToolOutcome
+
+from tests.toolhub_agent.conversation import a_call, after_turns, an_answer, an_outcome, contents, native_answer
 
 pytestmark = pytest.mark.quick
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 from llm_stand_in.answers import said
-from loop_stage import LoopStage, search, use
 from toolhub_agent.agent import Agent
 from toolhub_agent.llm import open_llm
 
+from tests.toolhub_agent.loop_stage import LoopStage, search, use
 from toolhub.config import AgentSettings, LlmSettings
 
 pytestmark = pytest.mark.anyio

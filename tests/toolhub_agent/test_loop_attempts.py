@@ -8,9 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 from llm_stand_in.answers import said
-from loop_stage import LoopStage, NotingTools, search, use
 from toolhub_agent.kv_hints import signals
 from toolhub_agent.tasklog import TaskLog
+
+from tests.toolhub_agent.loop_stage import LoopStage, NotingTools, search, use
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 from llm_stand_in.answers import Answer, Fault, said
-from loop_stage import LoopStage, search, use
 from toolhub_agent.tasklog import read_log
+
+from tests.toolhub_agent.loop_stage import LoopStage, search, use
 
 pytestmark = pytest.mark.anyio
 

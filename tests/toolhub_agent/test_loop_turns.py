@@ -7,10 +7,11 @@ import json
 import anyio
 import pytest
 from llm_stand_in.answers import called, cut, failed, said
-from loop_stage import LoopStage, search, use
 from toolhub_agent.agent import NO_ANSWER
 from toolhub_agent.kv_hints.signals import TurnFinished
 from toolhub_agent.types import EngineFields
+
+from tests.toolhub_agent.loop_stage import LoopStage, search, use
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from conversation import after_turns, an_answer, an_outcome
 from rich.console import Console
 from toolhub_agent.history import ToolResultTrimmer
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.types import Message, Usage
+
+from tests.toolhub_agent.conversation import after_turns, an_answer, an_outcome
 
 pytestmark = pytest.mark.quick
 

@@ -9,9 +9,9 @@ import anyio
 import pytest
 from llm_stand_in.answers import said
 from llm_stand_in.model_server import ModelServer
-from loop_stage import NotingTools, search
 from toolhub_agent import Agent
 
+from tests.toolhub_agent.loop_stage import NotingTools, search
 from toolhub import Hub
 from toolhub.config import parse_config
 

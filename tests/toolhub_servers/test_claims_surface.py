@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import pytest
 from mcp_clients import MODES, mcp_client
-from roster import ALL, NEEDED, make
 from served_hub import ServedHub, served, write_config
 
+from tests.toolhub_servers.roster import ALL, NEEDED, make
 from toolhub import Hub, HubTask, connect, parse_config
 from toolhub.miroflow import ToolManager
 

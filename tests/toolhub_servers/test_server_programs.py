@@ -11,8 +11,9 @@ import pytest
 from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from roster import ALL, make
 from server_calls import answer
+
+from tests.toolhub_servers.roster import ALL, make
 
 # A call that each server answers without a network, a key or a browser, and what is in the answer.
 A_CALL_OF: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -17,13 +17,14 @@ import yaml
 from mcp.server import MCPServer
 from mcp.types import Tool
 from pydantic import BaseModel
-from roster import ALL, SERVERS, factory, make, module_of
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.models.api import ModelSettings
 from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.search.registry import settings_model
 from toolhub_servers.serving import program
 from toolhub_servers.web.settings import WebSettings
+
+from tests.toolhub_servers.roster import ALL, SERVERS, factory, make, module_of
 
 TEXT = (SERVERS.parent / "README.md").read_text()
 SECTIONS = dict(re.findall(r"^##+ (\S.*?)\n(.*?)(?=^#+ |\Z)", TEXT, re.DOTALL | re.MULTILINE))

@@ -11,9 +11,10 @@ import pytest
 from mcp import Client
 from mcp.server import MCPServer
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from roster import ALL, make
 from server_calls import answer
 from toolhub_servers.serving.server import make_tool
+
+from tests.toolhub_servers.roster import ALL, make
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
+from server_calls import text_of
 from toolhub_servers.task_planner import MAX_TODOS, Plan, create_server
 
 from toolhub import Hub, parse_config
@@ -126,4 +127,4 @@ async def test_each_task_of_a_hub_has_its_own_plan(tmp_path: Path) -> None:
 async def test_a_client_calls_it_over_the_protocol(tmp_path: Path) -> None:
     async with Client(create_server(data_dir=str(tmp_path))) as client:
         result = await client.call_tool("add_todo", {"titles": ["a"]})
-        assert result.content[0].text.startswith("✅ Added 1 todo(s)")
+        assert text_of(result).startswith("✅ Added 1 todo(s)")

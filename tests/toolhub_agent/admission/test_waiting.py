@@ -197,7 +197,7 @@ async def test_a_program_that_moves_gives_up_its_place():
     admission = opened(ENGINE, OTHER)
     await fill(admission, "p", 900, ENGINE)
     await taken(admission, "p", 900, OTHER)
-    assert [admission.statistics(url).ledger.used for url in (ENGINE, OTHER)] == [0, 900]  # type: ignore[union-attr]
+    assert [admission.statistics(url).ledger.used for url in (ENGINE, OTHER)] == [0, 900]
 
 
 async def test_a_new_program_goes_where_it_fits_and_an_old_one_stays_where_its_tokens_are():

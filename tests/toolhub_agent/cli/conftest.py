@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from llm_stand_in.model_server import ModelServer, open_model_server
-from run_stage import look_at_the_clock_then_answer
+
+from tests.toolhub_agent.cli.run_stage import look_at_the_clock_then_answer
 
 
 @pytest.fixture

@@ -33,8 +33,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 def start_toolhub(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "toolhub", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=cwd, env=environment(cwd), text=True, **pipes)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment(cwd), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def toolhub(*arguments: str | Path, cwd: Path) -> Done:

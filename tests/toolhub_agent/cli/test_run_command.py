@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from llm_stand_in.answers import failed, said
 from llm_stand_in.model_server import ModelServer
-from run_stage import look_at_the_clock_then_answer, start_toolhub, toolhub, use_clock, write_config
+
+from tests.toolhub_agent.cli.run_stage import (
+    look_at_the_clock_then_answer,
+    start_toolhub,
+    toolhub,
+    use_clock,
+    write_config,
+)
 
 
 def rows_in(path: Path) -> list[dict]:

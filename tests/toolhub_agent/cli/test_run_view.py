@@ -14,14 +14,15 @@ pytestmark = pytest.mark.quick
 
 
 def seen(*tables, **doings) -> str:
-    console = Console(file=io.StringIO(), width=120, highlight=False)
+    told = io.StringIO()
+    console = Console(file=told, width=120, highlight=False)
     view = TaskView(console)
     with view:
         for method, arguments in doings.items():
             getattr(view, method)(*arguments)
     for table in tables:
         console.print(table)
-    return console.file.getvalue()
+    return told.getvalue()
 
 
 def a_result(**fields) -> TaskResult:

@@ -8,11 +8,20 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from hint_stage import URL, Agent, Engine, after_first_turn, opened, tools_take, virtual_time
 from toolhub_agent.kv_hints.engines import adapter_for, identify, version_of
 from toolhub_agent.kv_hints.estimates import ToolDurations
 from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.kv_hints.template import TemplateChecks, TemplateVerdict
+
+from tests.toolhub_agent.kv_hints.hint_stage import (
+    URL,
+    Agent,
+    Engine,
+    after_first_turn,
+    opened,
+    tools_take,
+    virtual_time,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 

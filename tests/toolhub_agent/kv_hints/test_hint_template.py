@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hint_stage import URL, Engine, virtual_time
 from llm_stand_in.prefix_cache import render
 from toolhub_agent.kv_hints.engines import adapter_for
 from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.kv_hints.template import TRIALS, TemplateChecks, TemplateVerdict, kind_of, results_for, sample_of
+
+from tests.toolhub_agent.kv_hints.hint_stage import URL, Engine, virtual_time
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 

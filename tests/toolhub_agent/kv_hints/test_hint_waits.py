@@ -6,10 +6,21 @@ from typing import Any
 
 import anyio
 import pytest
-from hint_stage import OVERHEAD_S, PER_TOKEN_S, URL, Agent, Engine, after_first_turn, opened, tools_take, virtual_time
 from llm_stand_in.prefix_cache import render, tokens_of
 from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
 from toolhub_agent.kv_hints.signals import HistoryRewritten, ToolResultReady, ToolWaitStarted
+
+from tests.toolhub_agent.kv_hints.hint_stage import (
+    OVERHEAD_S,
+    PER_TOKEN_S,
+    URL,
+    Agent,
+    Engine,
+    after_first_turn,
+    opened,
+    tools_take,
+    virtual_time,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quick]
 

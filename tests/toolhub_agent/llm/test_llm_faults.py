@@ -7,11 +7,12 @@ from email.utils import format_datetime
 
 import anyio
 import pytest
-from llm_asking import ask, settings
 from llm_stand_in.answers import Answer, Fault, cut, failed, said, stalled
 from toolhub_agent.errors import AnswerUnreadable, ContextTooLong, LlmRefused, LlmUnavailable
 from toolhub_agent.llm import open_llm
 from toolhub_agent.types import Delta
+
+from tests.toolhub_agent.llm.llm_asking import ask, settings
 
 pytestmark = pytest.mark.anyio
 SECRET = "sk-very-secret-key"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from llm_asking import HELLO, ask, settings
 from llm_stand_in.answers import cut, failed, said, stalled
 from llm_stand_in.model_server import open_model_server
 from toolhub_agent.errors import AnswerUnreadable
 from toolhub_agent.llm import open_llm
 from toolhub_agent.llm.client import group_by_prefix, prefix_key
 from toolhub_agent.llm.endpoint_pool import rendezvous_order
+
+from tests.toolhub_agent.llm.llm_asking import HELLO, ask, settings
 
 pytestmark = pytest.mark.anyio
 PREFIX = ({"role": "system", "content": "You search. " * 50},)

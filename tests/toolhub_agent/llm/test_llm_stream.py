@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from llm_asking import HELLO, ask, settings
 from llm_stand_in.answers import Answer, called, said, stalled
 from llm_stand_in.prefix_cache import render, tokens_of
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.llm import open_llm
 from toolhub_agent.llm.concurrency import SlotStatistics
 from toolhub_agent.types import Delta
+
+from tests.toolhub_agent.llm.llm_asking import HELLO, ask, settings
 
 pytestmark = pytest.mark.anyio
 

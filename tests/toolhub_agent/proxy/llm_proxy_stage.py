@@ -15,6 +15,7 @@ import httpx2
 import openai
 import uvicorn
 from llm_stand_in.model_server import ModelServer, Seen
+from openai.types.chat import ChatCompletionMessageParam
 from toolhub_agent.kv_hints.engines import PREFETCH_ID_PREFIX
 from toolhub_agent.proxy.app import LlmProxy
 
@@ -22,8 +23,11 @@ from toolhub import Hub, parse_config
 from toolhub.serve.app import Application
 
 Json = dict[str, Any]
-HELLO = [{"role": "user", "content": "hello"}]
-TASK = [{"role": "system", "content": "You search. " * 20}, {"role": "user", "content": "What is it?"}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+TASK: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "You search. " * 20},
+    {"role": "user", "content": "What is it?"},
+]
 
 
 @dataclass

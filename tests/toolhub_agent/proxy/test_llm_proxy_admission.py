@@ -9,19 +9,21 @@ from typing import Any
 import anyio
 import openai
 import pytest
-from llm_proxy_stage import ProxyStage, open_stage, xml_call
 from llm_stand_in.answers import Answer
 from llm_stand_in.model_server import ModelServer, open_model_server
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import ProxyStage, open_stage, xml_call
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
 AGENTS, TURNS = 6, 5
-SYSTEM = {"role": "system", "content": "You search the web and answer. " * 20}
+SYSTEM: ChatCompletionMessageParam = {"role": "system", "content": "You search the web and answer. " * 20}
 
 
 async def agent(stage: ProxyStage, number: int, *, stream: bool = True) -> None:
     """An agent with an SDK. It names no session: the proxy finds its conversation by the messages."""
-    messages: list[Json] = [SYSTEM, {"role": "user", "content": f"Task {number}"}]
+    messages: list[ChatCompletionMessageParam] = [SYSTEM, {"role": "user", "content": f"Task {number}"}]
     async with stage.client() as client:
         for turn in range(TURNS):
             messages.append({"role": "assistant", "content": await ask(client, messages, stream=stream)})
@@ -29,11 +31,11 @@ async def agent(stage: ProxyStage, number: int, *, stream: bool = True) -> None:
             await anyio.sleep(0.02)
 
 
-async def ask(client: openai.AsyncOpenAI, messages: list[Json], *, stream: bool) -> str:
+async def ask(client: openai.AsyncOpenAI, messages: list[ChatCompletionMessageParam], *, stream: bool) -> str:
     if not stream:
-        answer = await client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+        answer = await client.chat.completions.create(model="m", messages=messages)
         return answer.choices[0].message.content or ""
-    pieces = await client.chat.completions.create(model="m", messages=messages, stream=True)  # type: ignore[arg-type]
+    pieces = await client.chat.completions.create(model="m", messages=messages, stream=True)
     return "".join([piece.choices[0].delta.content or "" async for piece in pieces if piece.choices])
 
 
@@ -127,7 +129,7 @@ async def test_a_conversation_that_asks_for_no_further_tools_gives_its_place_up(
         server.script(Answer(pieces=(xml_call(q="x"),)), Answer(pieces=("the answer",)))
         async with open_stage(server, folder=tmp_path, **admission(capacity_tokens=100_000)) as stage:
             async with stage.client() as client:
-                messages: list[Json] = [{"role": "user", "content": "Who?"}]
+                messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Who?"}]
                 messages.append({"role": "assistant", "content": await ask(client, messages, stream=True)})
                 await wait_for(lambda: stage.metric("toolhub_llm_programs", state="acting") == 1)
                 await ask(client, [*messages, {"role": "user", "content": "found"}], stream=True)

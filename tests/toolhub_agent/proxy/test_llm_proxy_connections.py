@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from llm_proxy_stage import chat, open_stage
 from llm_stand_in.answers import stalled
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import chat, open_stage
 
 pytestmark = pytest.mark.anyio
 CHAT = "/llm/v1/chat/completions"

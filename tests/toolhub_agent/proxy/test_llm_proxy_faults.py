@@ -9,10 +9,11 @@ import anyio
 import httpx2
 import openai
 import pytest
-from llm_proxy_stage import HELLO, chat, open_stage
 from llm_stand_in.answers import cut, failed, stalled
 from llm_stand_in.model_server import open_model_server
 from toolhub_agent.llm.endpoint_pool import rendezvous_order
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import HELLO, chat, open_stage
 
 pytestmark = pytest.mark.anyio
 SESSION = {"X-Session-ID": "task"}

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from llm_proxy_stage import TASK, is_prefetch, open_stage, xml_call
 from llm_stand_in.answers import called, said
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import TASK, is_prefetch, open_stage, xml_call
 
 pytestmark = pytest.mark.anyio
 MIROFLOW = {"x-upstream-session-id": "q17-0b0e7a8e-5c55-4d0e-8a43-d2b3f2f6f5a1"}

@@ -8,8 +8,9 @@ import anyio
 import httpx2
 import openai
 import pytest
-from llm_proxy_stage import HELLO, chat, open_stage
 from llm_stand_in.answers import Answer, called, failed, said, stalled
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import HELLO, chat, open_stage
 
 pytestmark = pytest.mark.anyio
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}

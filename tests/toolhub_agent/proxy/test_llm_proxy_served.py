@@ -7,9 +7,11 @@ from pathlib import Path
 
 import openai
 import pytest
-from llm_proxy_stage import TASK, is_prefetch, xml_call
 from llm_stand_in.answers import said
+from openai.types.chat import ChatCompletionMessageParam
 from served_hub import eventually, open_task, served, write_config
+
+from tests.toolhub_agent.proxy.llm_proxy_stage import TASK, is_prefetch, xml_call
 
 TOKEN = "a-token-for-this-test"
 # Counted once the answer is out, so a client may see it a moment later.
@@ -46,8 +48,8 @@ def test_an_agent_that_knows_nothing_of_hints_gets_its_prompt_computed_ahead(con
         server.block_until(lambda s: any(is_prefetch(seen) for seen in s.chats))
         done.touch()
         calling.join(20)
-        answer = {"role": "assistant", "content": first.choices[0].message.content}
-        messages = [*TASK, answer, {"role": "user", "content": "found"}]
+        answer: ChatCompletionMessageParam = {"role": "assistant", "content": first.choices[0].message.content}
+        messages: list[ChatCompletionMessageParam] = [*TASK, answer, {"role": "user", "content": "found"}]
         client.chat.completions.create(model="m", messages=messages)
         metrics = eventually(lambda: text if ANSWERED in (text := api.get("/metrics").text) else "")
         said_by_hub = hub.said

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
-from demo_words import QUESTION, WORDS
 from toolhub_agent.events import NoCallbacks
 from toolhub_agent.history import encoded
 from toolhub_agent.llm.client import LlmRequest
@@ -23,6 +22,8 @@ from toolhub_agent.replay.player import play
 from toolhub_agent.replay.recording import PlaybackPace, RecordedAnswer, RecordedConversation, ReplayLlm, Trajectory
 from toolhub_agent.tasklog import MAIN, TaskLog
 from toolhub_agent.types import Usage
+
+from tests.toolhub_agent.replay.demo_words import QUESTION, WORDS
 
 TASK = "holm-skerry"
 NOTE = (

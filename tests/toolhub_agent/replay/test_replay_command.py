@@ -9,9 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 from real_processes import below
-from replay_stage import CLOCK, call_clock, config_in, perform, script
 from served_hub import TOOLHUB, environment, write_config
 from toolhub_command import Shell
+
+from tests.toolhub_agent.replay.replay_stage import CLOCK, call_clock, config_in, perform, script
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_words import QUESTION, WORDS
-from record_demo import record
 from toolhub_agent.replay import player
 from toolhub_agent.replay.recording import Trajectory
+
+from tests.toolhub_agent.replay.demo_words import QUESTION, WORDS
+from tests.toolhub_agent.replay.record_demo import record
 
 # Of a record: what is the same in every run. Times, counts of tokens and results differ.
 STABLE = {

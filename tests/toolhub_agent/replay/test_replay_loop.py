@@ -6,7 +6,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from replay_stage import AT_ONCE, call, call_clock, config_in, perform, say, script
 from toolhub_agent.errors import LlmRefused
 from toolhub_agent.events import NoCallbacks
 from toolhub_agent.llm.client import LlmRequest
@@ -15,6 +14,7 @@ from toolhub_agent.replay.recording import PlaybackPace, RecordedAnswer, ReplayL
 from toolhub_agent.tasklog import MAIN, read_log
 from toolhub_agent.types import Completion, Delta, Usage
 
+from tests.toolhub_agent.replay.replay_stage import AT_ONCE, call, call_clock, config_in, perform, say, script
 from toolhub.config import SandboxSettings
 
 pytestmark = pytest.mark.anyio

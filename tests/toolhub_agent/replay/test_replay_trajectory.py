@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from toolhub_agent.history import History
@@ -20,7 +21,7 @@ class Writer:
         self.log = TaskLog.create(folder, "t", description="Who?")
         self.begin(MAIN)
 
-    def begin(self, session: str, protocol: str = "xml", opening: str = "Who?") -> None:
+    def begin(self, session: str, protocol: Literal["xml", "native"] = "xml", opening: str = "Who?") -> None:
         self.journal = self.log.conversation(session, "system")
         self.history = History("system", protocol=protocol, journal=self.journal)
         self.history.append_user(opening)

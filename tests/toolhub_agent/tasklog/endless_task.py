@@ -14,7 +14,7 @@ import resource
 import sys
 from pathlib import Path
 
-from written_log import a_history, a_log, a_turn
+from tests.toolhub_agent.tasklog.written_log import a_history, a_log, a_turn
 
 
 def say(text: object) -> None:

@@ -74,7 +74,7 @@ async def test_a_queue_whose_put_must_be_awaited_holds_the_sender_until_there_is
     events = StreamEvents(sink)
     await events.message("m", "1")
     sender = asyncio.create_task(events.message("m", "2"))
-    while not sink._putters:
+    while not sink._putters:  # type: ignore[attr-defined]  # typeshed has no private names
         await asyncio.sleep(0)
     assert (await sink.get())["data"]["delta"] == {"content": "1"}
     await sender

@@ -9,7 +9,8 @@ import stat
 import pytest
 from toolhub_agent.tasklog import MAIN, TaskLog, read_log
 from toolhub_agent.types import ToolCall
-from written_log import START, a_history, a_log, a_task, a_turn
+
+from tests.toolhub_agent.tasklog.written_log import START, a_history, a_log, a_task, a_turn
 
 pytestmark = pytest.mark.quick
 
@@ -85,7 +86,7 @@ def test_what_is_no_json_costs_its_record_and_not_the_task(tmp_path, caplog):
     endless: list = []
     endless.append(endless)
     log.log_step("info", "odd", "step", {"endless": endless})
-    log.log_step("info", "even", "step", {("a", "b"): 1})
+    log.log_step("info", "even", "step", {("a", "b"): 1})  # type: ignore[dict-item]  # a key that JSON does not know
     log.log_step("info", "path", "step", {"path": tmp_path})
     assert [step.name for step in read_log(log.path).steps if not step.is_derived] == ["path"]
     assert len(caplog.records) == 2

@@ -10,8 +10,8 @@ from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, TaskLog, miroflow_document, read_log
 from toolhub_agent.tasklog.reader import icon_of
 from toolhub_agent.types import ToolCall, ToolOutcome
-from written_log import START, a_history, a_log, a_task, a_turn
 
+from tests.toolhub_agent.tasklog.written_log import START, a_history, a_log, a_task, a_turn
 from toolhub.miroflow import ToolManager
 
 KEYS = [

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, LogUnreadable, TaskLog, read_log
 from toolhub_agent.types import Completion, ToolCall, ToolOutcome, Usage
-from written_log import a_history, a_log, a_task, a_turn
+
+from tests.toolhub_agent.tasklog.written_log import a_history, a_log, a_task, a_turn
 
 pytestmark = pytest.mark.quick
 

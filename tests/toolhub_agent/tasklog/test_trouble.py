@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, TaskLog, log, read_log
-from written_log import a_turn
+
+from tests.toolhub_agent.tasklog.written_log import a_turn
 
 PROGRAM = Path(__file__).with_name("endless_task.py")
 # In the middle of the third turn's results, which are 70 kB.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from toolhub_agent.history import History
 from toolhub_agent.tasklog import MAIN, ConversationLog, TaskLog
@@ -13,8 +14,8 @@ START = 1767294245.0
 
 
 def a_log(folder: Path, task_id: str = "t1", **more) -> TaskLog:
-    more = {"description": "Who?", "clock": lambda: START} | more
-    return TaskLog.create(folder, task_id, **more)
+    given: dict[str, Any] = {"description": "Who?", "clock": lambda: START} | more
+    return TaskLog.create(folder, task_id, **given)
 
 
 def a_history(log: TaskLog, *, session: str = MAIN, **more) -> tuple[History, ConversationLog]:

@@ -6,9 +6,19 @@ import asyncio
 
 import anyio
 import pytest
-from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts
 from toolhub_agent.tool_calls import Dispatcher
 from toolhub_agent.types import Delta, ToolCall
+
+from tests.toolhub_agent.tool_calls.staged_tools import (
+    CATALOG,
+    Events,
+    StagedTools,
+    native,
+    run,
+    search,
+    settled,
+    texts,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
 import pytest
 from openai import AsyncOpenAI
-from staged_tools import CATALOG, Events, StagedTools, native, search
 from toolhub_agent.tool_calls import Dispatcher
 from toolhub_agent.types import Json
+
+from tests.toolhub_agent.tool_calls.staged_tools import CATALOG, Events, StagedTools, native, search
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +71,8 @@ async def read_request(stream: anyio.abc.SocketStream) -> Json:
 
 
 async def test_a_foreign_agent_starts_native_calls_while_the_stream_is_still_open():
-    execute, events, messages = StagedTools(), Events(), [{"role": "user", "content": "cats and dogs?"}]
+    execute, events = StagedTools(), Events()
+    messages: list[Any] = [{"role": "user", "content": "cats and dogs?"}]
 
     async def pieces() -> AsyncIterator[Json]:
         yield chunk(role="assistant", content="")
@@ -85,7 +88,7 @@ async def test_a_foreign_agent_starts_native_calls_while_the_stream_is_still_ope
 
     with anyio.fail_after(30):
         async with sse_server(pieces) as (client, requests):
-            asked = {"model": "m", "messages": messages, "tools": CATALOG.native_tools()}
+            asked: dict[str, Any] = {"model": "m", "messages": messages, "tools": CATALOG.native_tools()}
             async with Dispatcher(execute, CATALOG, protocol="native", on_event=events) as turn:
                 async for piece in await client.chat.completions.create(**asked, stream=True):
                     turn.feed(piece)

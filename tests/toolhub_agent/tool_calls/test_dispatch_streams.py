@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from staged_tools import CATALOG, Events, StagedTools, native, run, search, settled, texts, xml
 from toolhub_agent.errors import ToolFailed
 from toolhub_agent.tool_calls import CallEvent, CallStarted, Dispatcher
 from toolhub_agent.types import Delta, ToolCall
+
+from tests.toolhub_agent.tool_calls.staged_tools import (
+    CATALOG,
+    Events,
+    StagedTools,
+    native,
+    run,
+    search,
+    settled,
+    texts,
+    xml,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -257,7 +268,7 @@ async def test_an_exception_of_a_call_becomes_its_error_and_costs_the_others_not
 
 async def test_a_result_that_is_not_text_becomes_an_error_too():
     async def execute(call: ToolCall) -> str:
-        return None  # type: ignore[return-value]
+        return None
 
     with anyio.fail_after(10):
         async with Dispatcher(execute, CATALOG) as turn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
+from typing import Any
 
 import pytest
 from toolhub_agent.prompts import system_prompt
@@ -33,8 +34,8 @@ DEFINITIONS = [
 DATE = datetime.date(2026, 4, 13)
 
 
-def prompt(**more: object) -> str:
-    given = {"date": DATE, "objective": "Answer the question."} | more
+def prompt(**more: Any) -> str:
+    given: dict[str, Any] = {"date": DATE, "objective": "Answer the question."} | more
     return system_prompt(ToolCatalog.of(DEFINITIONS), **given)
 
 

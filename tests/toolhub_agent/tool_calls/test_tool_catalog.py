@@ -136,7 +136,7 @@ def test_every_function_name_is_valid_unique_and_leads_back():
         (("web", "unheard_of"), ("web", "unheard_of")),
     ],
 )
-def test_a_wrong_server_is_corrected_if_only_one_has_the_tool(called, meant):
+def test_a_wrong_server_is_corrected_if_only_one_has_the_tool(called: tuple[str, str], meant: tuple[str, str]):
     assert CATALOG.correct(*called, {})[:2] == meant
 
 

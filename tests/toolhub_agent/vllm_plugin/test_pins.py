@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from pool_model import Clock, ModelBlock, ModelPool
 from toolhub_agent.vllm_plugin.pins import Pins
+
+from tests.toolhub_agent.vllm_plugin.pool_model import Clock, ModelBlock, ModelPool
 
 
 class Bench:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from pool_model import Clock, ModelBlock, ModelPool
 from toolhub_agent.vllm_plugin.pins import Pins
+
+from tests.toolhub_agent.vllm_plugin.pool_model import Clock, ModelBlock, ModelPool
 
 SIZE, CAP = 24, 12
 KEYS = st.sampled_from("abcdef")

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from pool_model import Clock
 from prometheus_client import CollectorRegistry
 from toolhub_agent.vllm_plugin.metrics import LOG_EVERY_S, PinMetrics
 from toolhub_agent.vllm_plugin.pins import PIN_EVENTS, PinStatistics
+
+from tests.toolhub_agent.vllm_plugin.pool_model import Clock
 
 
 def statistics(pins: int = 0, blocks: int = 0, **events: int) -> PinStatistics:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from standin import KEY, StandIn, serve_standin
-from standin_stage import patience, profile, settings
 from toolhub_sandbox.e2b import E2BBackend, E2BSandbox, open_e2b
+
+from tests.toolhub_sandbox.e2b.standin import KEY, StandIn, serve_standin
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile, settings
 
 
 @pytest.fixture

@@ -20,13 +20,24 @@ import anyio.abc
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 from loopback_app import serve_app
-from standin_answers import Fault, Lines, context_description, error, gone, iso, pieces, sandbox_description
-from standin_envd import Folders, Processes
-from standin_machine import Machine
 from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.toolhub_sandbox.e2b.standin_answers import (
+    Fault,
+    Lines,
+    context_description,
+    error,
+    gone,
+    iso,
+    pieces,
+    sandbox_description,
+)
+from tests.toolhub_sandbox.e2b.standin_envd import Folders, Processes
+from tests.toolhub_sandbox.e2b.standin_machine import Machine
 
 PATIENCE_S = 10.0
 KEY = "e2b_0123456789-the-key"
@@ -238,6 +249,7 @@ class StandIn:
             else:
                 async with request.form() as form:
                     for upload in form.values():
+                        assert isinstance(upload, UploadFile)
                         file.write(await upload.read())
         return JSONResponse([{"path": path, "name": place.name, "type": "file"}])
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from standin_machine import HOME, Context, Machine
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from tests.toolhub_sandbox.e2b.standin_machine import HOME, Context, Machine
 
 
 @dataclass

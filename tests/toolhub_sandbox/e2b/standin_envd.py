@@ -14,13 +14,15 @@ from connectrpc.errors import ConnectError
 from e2b.envd.filesystem import filesystem_connect, filesystem_pb
 from e2b.envd.process import process_connect, process_pb
 from protobuf import Oneof
-from standin_machine import HOME, Machine
+
+from tests.toolhub_sandbox.e2b.standin_machine import HOME, Machine
 
 FindMachine = Callable[[Any], "Machine | None"]
 
 
 def _event(field: str, value: Any) -> process_pb.StartResponse:
-    return process_pb.StartResponse(event=process_pb.ProcessEvent(event=Oneof(field, value)))
+    event: Any = Oneof(field, value)
+    return process_pb.StartResponse(event=process_pb.ProcessEvent(event=event))
 
 
 class _Inside:
@@ -59,7 +61,8 @@ class Processes(_Inside, process_connect.Process):
         machine.processes[process.pid] = process
         yield _event("start", process_pb.ProcessEvent.StartEvent(pid=process.pid))
         async for name, data in _output(process):
-            yield _event("data", process_pb.ProcessEvent.DataEvent(output=Oneof(name, data)))
+            output: Any = Oneof(name, data)
+            yield _event("data", process_pb.ProcessEvent.DataEvent(output=output))
         code = await process.wait()
         del machine.processes[process.pid]
         status = f"exit status {code}" if code >= 0 else "signal: killed"

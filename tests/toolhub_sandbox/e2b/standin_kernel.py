@@ -44,7 +44,10 @@ def show(value: Any, *, is_result: bool = False) -> None:
 
 def run(code: str, names: dict[str, Any]) -> None:
     tree = ast.parse(code)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last: ast.Expr | None = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = tree.body[-1]
+        tree.body.pop()
     exec(compile(tree, "<cell>", "exec"), names)
     if last is not None:
         value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
@@ -53,7 +56,7 @@ def run(code: str, names: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    sys.stdout, sys.stderr = Stream("stdout"), Stream("stderr")  # type: ignore[assignment]  # only write() is used
+    sys.stdout, sys.stderr = Stream("stdout"), Stream("stderr")
     names: dict[str, Any] = {"__name__": "__main__", "display": show}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for count, line in enumerate(sys.stdin, start=1):

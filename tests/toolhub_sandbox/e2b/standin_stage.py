@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from toolhub.config import E2BSettings, SandboxProfile, SandboxSettings
 
 # Nothing here takes longer than a second or two; running into this is a failure, never slowness.
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 def settings(*, api_key: str | None = None, **e2b: Any) -> SandboxSettings:

@@ -6,9 +6,10 @@ import base64
 
 import anyio
 import pytest
-from standin_stage import patience, profile
 from toolhub_sandbox import SandboxUnavailable
 from toolhub_sandbox.e2b import interpreter
+
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile
 
 pytestmark = pytest.mark.anyio
 
@@ -190,9 +191,9 @@ async def test_code_waits_for_the_code_before_it_and_its_timeout_does_not_run_me
 
     with patience():
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, "first", "import time\ntime.sleep(0.6)\norder = ['first']", 10)
+            tasks.start_soon(run, "first", "import time\ntime.sleep(2.2)\norder = ['first']", 10)
             await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(run, "second", "order + ['second']", 0.4)
+            tasks.start_soon(run, "second", "order + ['second']", 2)
     assert (results["second"].result, results["second"].timed_out) == ("['first', 'second']", False)
 
 

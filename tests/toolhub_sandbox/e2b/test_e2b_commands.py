@@ -8,8 +8,9 @@ from contextlib import suppress
 import anyio
 import psutil
 import pytest
-from standin_stage import patience, profile
 from toolhub_sandbox import SandboxError
+
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,11 @@ import traceback
 
 import anyio
 import pytest
-from standin import KEY
-from standin_stage import patience, profile, settings
 from toolhub_sandbox import SandboxError, SandboxLimit, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.e2b import open_e2b
+
+from tests.toolhub_sandbox.e2b.standin import KEY
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile, settings
 
 pytestmark = pytest.mark.anyio
 

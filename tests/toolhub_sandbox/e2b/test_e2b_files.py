@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from standin_stage import patience, profile, settings
 from toolhub_sandbox import FileError, SandboxError
 from toolhub_sandbox.e2b import open_e2b
+
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile, settings
 
 pytestmark = pytest.mark.anyio
 

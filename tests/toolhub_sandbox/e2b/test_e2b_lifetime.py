@@ -6,10 +6,11 @@ import random
 
 import anyio
 import pytest
-from standin_stage import patience, profile, settings
 from toolhub_sandbox import SandboxLost, SandboxUnavailable
 from toolhub_sandbox.e2b import open_e2b
 from toolhub_sandbox.e2b.lifecycle import Lease
+
+from tests.toolhub_sandbox.e2b.standin_stage import patience, profile, settings
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,17 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from hostile_stage import HostileStage, assert_well, cheap_for_the_hub, patience, processes, settings
 from real_processes import eventually
 from toolhub_sandbox import Sandbox, Sandboxes
+
+from tests.toolhub_sandbox.hostile.hostile_stage import (
+    HostileStage,
+    assert_well,
+    cheap_for_the_hub,
+    patience,
+    processes,
+    settings,
+)
 
 # What one test may leave in the hub's memory and descriptors: nothing but the allocator's slack.
 _LEFT_BYTES = 64 << 20

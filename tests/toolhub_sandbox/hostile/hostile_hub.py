@@ -84,8 +84,9 @@ async def hub_process(
     *, sandboxes: int, code: str = "None", busy: str = "None", fork: bool = False, **keys: Any
 ) -> AsyncIterator[HostileHub]:
     """Start this file as a program; leaving kills what is left of it."""
-    from hostile_stage import settings
     from real_processes import Process, below
+
+    from tests.toolhub_sandbox.hostile.hostile_stage import settings
 
     arguments = [settings(**keys).model_dump_json(), str(sandboxes), code, busy, *["--fork"] * fork]
     popen = subprocess.Popen(
@@ -106,7 +107,7 @@ async def hub_process(
     finally:
         popen.kill()
         popen.wait()
-        popen.stdout.close()  # type: ignore[union-attr]  # it is a pipe
+        popen.stdout.close()
         for process in [*hub.alive, *([hub.fork] if hub.fork else [])] if hub else []:
             process.kill_if_alive()
 

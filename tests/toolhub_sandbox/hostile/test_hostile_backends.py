@@ -10,14 +10,30 @@ from typing import Any
 
 import anyio
 import pytest
-from hostile_hub import LINGERING, hub_process
-from hostile_stage import MIB, SMALL, TRIES, cheap_for_the_hub, patience, processes, settings, tried, value
 from real_processes import eventually
-from test_hostile_bombs import FORK_BOMB
-from test_hostile_hub_death import OTHER_PYTHON, SYSTEM_PYTHON, assert_next_hub_sweeps, temporary_folders
-from test_hostile_processes import BASH_DAEMON, DAEMON
-from test_hostile_uids import HAS_UIDS, uid_outside
 from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost
+
+from tests.toolhub_sandbox.hostile.hostile_hub import LINGERING, hub_process
+from tests.toolhub_sandbox.hostile.hostile_stage import (
+    MIB,
+    SMALL,
+    TRIES,
+    cheap_for_the_hub,
+    patience,
+    processes,
+    settings,
+    tried,
+    value,
+)
+from tests.toolhub_sandbox.hostile.test_hostile_bombs import FORK_BOMB
+from tests.toolhub_sandbox.hostile.test_hostile_hub_death import (
+    OTHER_PYTHON,
+    SYSTEM_PYTHON,
+    assert_next_hub_sweeps,
+    temporary_folders,
+)
+from tests.toolhub_sandbox.hostile.test_hostile_processes import BASH_DAEMON, DAEMON
+from tests.toolhub_sandbox.hostile.test_hostile_uids import HAS_UIDS, uid_outside
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hostile_stage import MIB, SMALL, TRIES, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import SandboxLost
+
+from tests.toolhub_sandbox.hostile.hostile_stage import (
+    MIB,
+    SMALL,
+    TRIES,
+    HostileStage,
+    cheap_for_the_hub,
+    patience,
+    tried,
+    value,
+)
 
 pytestmark = pytest.mark.anyio
 

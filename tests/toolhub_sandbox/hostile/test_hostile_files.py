@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from hostile_stage import MIB, SMALL, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import FileError
+
+from tests.toolhub_sandbox.hostile.hostile_stage import (
+    MIB,
+    SMALL,
+    HostileStage,
+    cheap_for_the_hub,
+    patience,
+    tried,
+    value,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +44,7 @@ os.chmod("locked", 0o500)
 
 async def problem(action: object) -> str:
     with pytest.raises(FileError) as raised:
-        await action  # type: ignore[misc]  # one of put() or get()
+        await action
     return raised.value.problem
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hostile_stage import SMALL, TRIES, HostileStage, cheap_for_the_hub, patience, tried, value
 from toolhub_sandbox import Display, Execution, FileError, SandboxError, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.inside.frames import MAX_HEAD, encode
 from toolhub_sandbox.local.agent_connection import AgentConnection
@@ -18,6 +17,15 @@ from toolhub_sandbox.local.backend import _handshake
 from toolhub_sandbox.local.fork_server import ForkServer
 from toolhub_sandbox.local.sandbox import LocalSandbox, max_response_bytes
 
+from tests.toolhub_sandbox.hostile.hostile_stage import (
+    SMALL,
+    TRIES,
+    HostileStage,
+    cheap_for_the_hub,
+    patience,
+    tried,
+    value,
+)
 from toolhub.config import SandboxProfile
 
 pytestmark = pytest.mark.anyio
@@ -345,7 +353,7 @@ async def test_a_notice_that_is_none_ends_the_zygote_and_not_the_hub(notice: byt
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     killed: list[str] = []
-    fork_server = ForkServer(ours, process=None)  # type: ignore[arg-type]  # it is asked for nothing
+    fork_server = ForkServer(ours, process=None)
     fork_server.listeners.append(killed.append)
     with ours, theirs, patience():
         theirs.send(notice)

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile_hub import SECRET, hub_process
-from hostile_stage import HostileStage, patience, processes, tried, value
+
+from tests.toolhub_sandbox.hostile.hostile_hub import SECRET, hub_process
+from tests.toolhub_sandbox.hostile.hostile_stage import HostileStage, patience, processes, tried, value
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hostile_hub import LINGERING, HostileHub, hub_process
-from hostile_stage import assert_well, patience, processes, settings, value
 from real_processes import Process, below, eventually
 from toolhub_sandbox import Sandbox, Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.cgroups import PREFIX
+
+from tests.toolhub_sandbox.hostile.hostile_hub import LINGERING, HostileHub, hub_process
+from tests.toolhub_sandbox.hostile.hostile_stage import assert_well, patience, processes, settings, value
 
 pytestmark = pytest.mark.anyio
 

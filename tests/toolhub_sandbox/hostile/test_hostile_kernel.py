@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_stage import TRIES, HostileStage, patience, tried, value
 from toolhub_sandbox.inside import seccomp
+
+from tests.toolhub_sandbox.hostile.hostile_stage import TRIES, HostileStage, patience, tried, value
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hostile_stage import SMALL, TRIES, HostileStage, patience, tried, value
 from real_processes import eventually
 from toolhub_sandbox import Execution, SandboxLost
+
+from tests.toolhub_sandbox.hostile.hostile_stage import SMALL, TRIES, HostileStage, patience, tried, value
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +82,7 @@ async def test_code_that_ignores_the_interrupt_is_killed_and_its_loss_told(stage
             done = await stage.box.exec_code(code, timeout=0.3)
         assert done.timed_out
         assert_lost(done, "ExecutionTimeout")
-        assert "state lost" in done.error.value  # type: ignore[union-attr]  # asserted before
+        assert "state lost" in done.error.value
         await assert_starts_anew(stage)
 
 
@@ -131,7 +132,7 @@ async def test_kill_ends_daemons(stage: HostileStage) -> None:
     with patience():
         await stage.box.exec_code(DAEMON)
         await stage.box.run_command(BASH_DAEMON + "true")
-        assert (await stage.box.info()).processes > 4  # type: ignore[operator]  # local sandboxes count
+        assert (await stage.box.info()).processes > 4
         left = stage.its_processes
         assert len(left) > 4
         await stage.box.kill()
@@ -158,7 +159,7 @@ async def test_an_interpreter_that_ends_is_replaced_and_its_end_told(stage: Host
             assert_lost(done, "ExecutionTimeout")
         else:
             assert_lost(done)
-            assert told in done.error.value  # type: ignore[union-attr]  # asserted before
+            assert told in done.error.value
         await assert_starts_anew(stage)
 
 

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hostile_stage import HostileStage, patience, tried, value
 from toolhub_sandbox import Sandbox
 from toolhub_sandbox.local.sandbox import LocalSandbox
+
+from tests.toolhub_sandbox.hostile.hostile_stage import HostileStage, patience, tried, value
 
 pytestmark = pytest.mark.anyio
 

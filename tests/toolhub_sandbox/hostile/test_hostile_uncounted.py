@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hostile_stage import MIB, TRIES, patience, settings, tried, value
 from real_processes import eventually
 from toolhub_sandbox import Execution, OwnerSandboxes, Sandbox, Sandboxes
 from toolhub_sandbox.inside.isolation import FILE_SYSTEMS
 from toolhub_sandbox.local import backend
 from toolhub_sandbox.local.fork_server import ForkServer
+
+from tests.toolhub_sandbox.hostile.hostile_stage import MIB, TRIES, patience, settings, tried, value
 
 pytestmark = pytest.mark.anyio
 

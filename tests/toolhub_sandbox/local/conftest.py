@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_stage import patience, settings
 from toolhub_sandbox import OwnerSandboxes, Sandbox, Sandboxes
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience, settings
 
 
 @pytest.fixture(scope="module")

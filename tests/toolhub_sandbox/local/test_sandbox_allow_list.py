@@ -61,7 +61,7 @@ async def run(sandbox: Sandbox, code: str) -> Execution:
 async def test_only_what_is_listed_is_reached_and_only_through_the_proxy() -> None:
     with a_service() as listed, a_service() as other:
         web = {"network": {"allow": [f"127.0.0.1:{listed}"]}, "pool": 0}
-        async with Sandboxes(SandboxSettings(profiles={"web": web})) as sandboxes:
+        async with Sandboxes(SandboxSettings.model_validate({"profiles": {"web": web}})) as sandboxes:
             scope = sandboxes.for_owner("t")
             sandbox = await scope.create("web")
             reached = await run(sandbox, FETCH.format(url=f"http://127.0.0.1:{listed}/"))
@@ -76,7 +76,7 @@ async def test_only_what_is_listed_is_reached_and_only_through_the_proxy() -> No
 async def test_the_proxy_ends_with_its_sandbox_and_serves_no_other() -> None:
     with a_service() as listed:
         profiles = {"web": {"network": {"allow": [f"127.0.0.1:{listed}"]}, "pool": 0}, "bare": {"pool": 0}}
-        async with Sandboxes(SandboxSettings(profiles=profiles)) as sandboxes:
+        async with Sandboxes(SandboxSettings.model_validate({"profiles": profiles})) as sandboxes:
             scope = sandboxes.for_owner("t")
             first, second = await scope.create("web"), await scope.create("web")
             await first.kill()
@@ -91,7 +91,7 @@ async def test_the_hub_itself_is_not_reached_even_where_its_address_is_listed() 
         hub.setblocking(False)
         port = hub.getsockname()[1]
         web = {"network": {"allow": [f"127.0.0.1:{port}"]}, "pool": 0}
-        async with Sandboxes(SandboxSettings(profiles={"web": web})) as sandboxes:
+        async with Sandboxes(SandboxSettings.model_validate({"profiles": {"web": web}})) as sandboxes:
             sandbox = await sandboxes.for_owner("t").create("web")
             refused = await run(sandbox, FETCH.format(url=f"http://127.0.0.1:{port}/v1/tasks"))
         assert refused.error is not None and f"127.0.0.1:{port} is the hub itself" in refused.error.value

@@ -9,8 +9,9 @@ import textwrap
 
 import pytest
 import toolhub_sandbox
-from sandbox_stage import patience, settings
 from toolhub_sandbox import Sandboxes, SandboxLimit, SandboxLost
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience, settings
 
 
 def test_the_example_of_the_package_runs_as_printed() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from sandbox_stage import patience
 from toolhub_sandbox import Execution, Failure, Sandbox
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import patience
 from toolhub_sandbox import CommandResult
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

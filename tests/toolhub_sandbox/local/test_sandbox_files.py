@@ -7,8 +7,9 @@ import hashlib
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import patience
 from toolhub_sandbox import FileError
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

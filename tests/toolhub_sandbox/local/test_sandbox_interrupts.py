@@ -7,7 +7,8 @@ import math
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import patience
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import PATIENCE_S, descriptors, patience, processes, settings
 from toolhub_sandbox import Sandboxes
 from toolhub_sandbox.local import cgroups
+
+from tests.toolhub_sandbox.local.sandbox_stage import PATIENCE_S, descriptors, patience, processes, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +34,9 @@ def groups() -> set[str]:
 async def nothing_left(anyio_backend, temporary):
     """Compare what there is before a test and after it."""
     await anyio.to_thread.run_sync(lambda: None)  # threads of the event loop stay, with what they have open
-    before = descriptors(), processes(), groups(), set(temporary.iterdir())
+    before: tuple[Any, ...] = descriptors(), processes(), groups(), set(temporary.iterdir())
     yield
-    after = descriptors(), processes(), groups(), set(temporary.iterdir())
+    after: tuple[Any, ...] = descriptors(), processes(), groups(), set(temporary.iterdir())
     assert [now - then for now, then in zip(after, before, strict=True)] == [Counter(), set(), set(), set()]
 
 
@@ -99,7 +101,7 @@ async def test_the_end_of_one_sandbox_leaves_nothing_of_it():
         scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
-            before = descriptors(), processes(), groups()
+            before: tuple[Any, ...] = descriptors(), processes(), groups()
             for _ in range(5):
                 sandbox = await scope.create()
                 await sandbox.exec_code("1")
@@ -113,7 +115,7 @@ async def test_a_create_that_is_cancelled_at_any_point_leaves_nothing():
         scope = sandboxes.for_owner("t")
         with patience():
             await (await scope.create()).kill()
-        before = descriptors(), processes(), groups()
+        before: tuple[Any, ...] = descriptors(), processes(), groups()
         for steps in range(40):
             async with anyio.create_task_group() as tasks:
                 coming = Running(tasks, scope.create)

@@ -9,8 +9,9 @@ import anyio
 import psutil
 import pytest
 from running import Running
-from sandbox_stage import patience, processes
 from toolhub_sandbox import SandboxLost
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience, processes
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import patience
 from toolhub_sandbox import SandboxLost
 from toolhub_sandbox.inside.frames import FrameBuffer, encode
 from toolhub_sandbox.local.agent_connection import AgentConnection
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

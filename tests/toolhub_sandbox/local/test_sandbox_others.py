@@ -8,9 +8,16 @@ import shutil
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import SYSTEM_PYTHON, is_system_python_new_enough, patience, processes, settings
 from toolhub_sandbox import Sandboxes, SandboxLost, SandboxUnavailable
 from toolhub_sandbox.local.uids import UNUSED_UID
+
+from tests.toolhub_sandbox.local.sandbox_stage import (
+    SYSTEM_PYTHON,
+    is_system_python_new_enough,
+    patience,
+    processes,
+    settings,
+)
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, nullcontext
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import UNAVAILABLE, MemoryBackend, patience
 from toolhub_sandbox import SandboxUnavailable
 from toolhub_sandbox.sandboxes import WarmPool
 
+from tests.toolhub_sandbox.local.sandbox_stage import UNAVAILABLE, MemoryBackend, patience
 from toolhub.config import SandboxProfile
 
 pytestmark = pytest.mark.anyio

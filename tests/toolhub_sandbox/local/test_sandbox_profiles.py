@@ -12,8 +12,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from sandbox_stage import SYSTEM_PYTHON, is_system_python_new_enough, patience, processes, settings
 from toolhub_sandbox import Sandboxes, SandboxUnavailable
+
+from tests.toolhub_sandbox.local.sandbox_stage import (
+    SYSTEM_PYTHON,
+    is_system_python_new_enough,
+    patience,
+    processes,
+    settings,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from sandbox_stage import patience
+
+from tests.toolhub_sandbox.local.sandbox_stage import patience
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 from running import Running
-from sandbox_stage import UNAVAILABLE, MemoryBackend, patience, settings
 from toolhub_sandbox import Sandboxes, SandboxLimit, SandboxNotFound, SandboxUnavailable
 from toolhub_sandbox import sandboxes as module
+
+from tests.toolhub_sandbox.local.sandbox_stage import UNAVAILABLE, MemoryBackend, patience, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -19,10 +20,13 @@ def anyio_backend(request):
     return request.param
 
 
+class CountedBackend(MemoryBackend):
+    opened = 0
+
+
 @pytest.fixture
 def backend(monkeypatch):
-    backend = MemoryBackend()
-    backend.opened = 0
+    backend = CountedBackend()
 
     @asynccontextmanager
     async def open_backend(_):

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_stage import patience, settings
 from toolhub_sandbox import OwnerSandboxes, Sandboxes, SandboxLimit
 from toolhub_sandbox.inside.zygote import ZygoteSettings, _map_uids
 from toolhub_sandbox.local.uids import UNUSED_UID, UidPool, uid_pool
 
+from tests.toolhub_sandbox.local.sandbox_stage import patience, settings
 from toolhub.config import SandboxSettings
 
 

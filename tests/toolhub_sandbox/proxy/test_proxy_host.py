@@ -6,8 +6,9 @@ import socket
 from ipaddress import ip_address
 
 import pytest
-from proxy_stage import ask, echo, expect, open_origin, open_proxy, open_tunnel, resolver
 from toolhub_sandbox.proxy.machine import is_own_address, listening_ports
+
+from tests.toolhub_sandbox.proxy.proxy_stage import ask, echo, expect, open_origin, open_proxy, open_tunnel, resolver
 
 pytestmark = pytest.mark.anyio
 

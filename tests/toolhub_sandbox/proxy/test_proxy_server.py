@@ -16,7 +16,10 @@ import anyio.abc
 import anyio.to_thread
 import httpx2
 import pytest
-from proxy_stage import (
+from toolhub_sandbox.proxy.rules import AllowRules
+from toolhub_sandbox.proxy.server import CONNECTIONS, HEAD_BYTES, run_proxy
+
+from tests.toolhub_sandbox.proxy.proxy_stage import (
     PATIENCE_S,
     ask,
     echo,
@@ -29,8 +32,6 @@ from proxy_stage import (
     read_all,
     resolver,
 )
-from toolhub_sandbox.proxy.rules import AllowRules
-from toolhub_sandbox.proxy.server import CONNECTIONS, HEAD_BYTES, run_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -90,11 +91,11 @@ async def test_a_standard_client_talks_http_through_a_tunnel():
 
 async def test_a_tunnel_passes_on_the_end_of_one_side_and_keeps_the_other_open():
     async with open_origin(echo) as port, open_proxy(f"127.0.0.1:{port}") as proxy:
-        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as client:
-            await client.send(b"hello")
-            await expect(client, b"hello")
-            await client.send_eof()
-            assert await read_all(client) == b"<end>"
+        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as tunnel:
+            await tunnel.send(b"hello")
+            await expect(tunnel, b"hello")
+            await tunnel.send_eof()
+            assert await read_all(tunnel) == b"<end>"
 
 
 async def test_a_tunnel_stays_open_for_a_client_after_the_upstream_has_ended():
@@ -203,9 +204,9 @@ async def test_a_name_is_looked_up_once_and_the_address_that_was_judged_is_used(
 async def test_an_ip_address_is_never_looked_up():
     nobody_asks = resolver()
     async with open_origin(echo) as port, open_proxy(f"127.0.0.1:{port}", resolve=nobody_asks) as proxy:
-        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as client:
-            await client.send(b"hello")
-            await expect(client, b"hello")
+        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as tunnel:
+            await tunnel.send(b"hello")
+            await expect(tunnel, b"hello")
 
 
 async def test_without_a_resolver_the_systems_own_is_asked():
@@ -253,9 +254,9 @@ async def test_clients_that_leave_at_any_point_harm_nobody():
                 if not ends:  # a reset instead of an end
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 client.close()
-        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as client:
-            await client.send(b"hello")
-            await expect(client, b"hello")
+        async with open_tunnel(proxy.port, f"127.0.0.1:{port}") as tunnel:
+            await tunnel.send(b"hello")
+            await expect(tunnel, b"hello")
 
 
 async def test_a_reset_upstream_is_a_reset_for_the_client():

@@ -9,9 +9,19 @@ from ipaddress import ip_address
 import anyio
 import anyio.abc
 import pytest
-from proxy_stage import echo, expect, open_origin, open_proxy, open_sockets, open_tunnel, read_all, resolver
 from toolhub_sandbox.proxy.server import CONNECT_S, HEAD_S, IDLE_S, LINGER_S
 from trio.testing import MockClock
+
+from tests.toolhub_sandbox.proxy.proxy_stage import (
+    echo,
+    expect,
+    open_origin,
+    open_proxy,
+    open_sockets,
+    open_tunnel,
+    read_all,
+    resolver,
+)
 
 pytestmark = pytest.mark.anyio
 

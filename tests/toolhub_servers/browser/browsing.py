@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 import psutil
-from browser_site import Website
 from mcp import Client
 from mcp.types import ImageContent, TextContent
 from toolhub_servers.browser import BrowserSettings, create_server
 from toolhub_servers.browser.shared import BrowserStatistics, open_shared
 
+from tests.toolhub_servers.browser.browser_site import Website
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import SharedResources
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_site import Website, open_website
-from browsing import Open, Task, open_task
 
 from testbed import third_party
+from tests.toolhub_servers.browser.browser_site import Website, open_website
+from tests.toolhub_servers.browser.browsing import Open, Task, open_task
 from toolhub.shared_resources import SharedResources, open_shared_resources
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from browser_site import Website
-from browsing import Open, Task
 from toolhub_servers.browser import BrowserSettings, downloads, open_renderer
 from toolhub_servers.web.errors import Unreachable
 
+from tests.toolhub_servers.browser.browser_site import Website
+from tests.toolhub_servers.browser.browsing import Open, Task
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import gc
 import anyio
 import psutil
 import pytest
-from browsing import Open, Task, browser_processes, chromium_roots, statistics
 
+from tests.toolhub_servers.browser.browsing import Open, Task, browser_processes, chromium_roots, statistics
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio

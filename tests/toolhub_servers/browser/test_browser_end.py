@@ -12,12 +12,12 @@ import anyio
 import psutil
 import pytest
 from anyio import to_thread
-from browser_site import Website
-from browsing import browser_processes, open_task
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import TextContent
 
+from tests.toolhub_servers.browser.browser_site import Website
+from tests.toolhub_servers.browser.browsing import browser_processes, open_task
 from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio

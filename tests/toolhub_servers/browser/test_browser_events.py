@@ -7,8 +7,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from browsing import Open
 from toolhub_servers.browser.downloads import folder_name
+
+from tests.toolhub_servers.browser.browsing import Open
 
 pytestmark = pytest.mark.anyio
 

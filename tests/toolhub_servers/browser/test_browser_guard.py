@@ -7,11 +7,12 @@ from ipaddress import ip_address
 
 import anyio
 import pytest
-from browser_site import Website, answer
-from browsing import Open
 from toolhub_sandbox.proxy.rules import Target
 from toolhub_servers.browser.errors import Refused
 from toolhub_servers.browser.guard import PublicRules, checked_url
+
+from tests.toolhub_servers.browser.browser_site import Website, answer
+from tests.toolhub_servers.browser.browsing import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
-from browser_site import Website
 
+from tests.toolhub_servers.browser.browser_site import Website
 from toolhub import Hub, parse_config
 
 pytestmark = pytest.mark.anyio

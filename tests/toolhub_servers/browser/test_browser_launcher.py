@@ -9,13 +9,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from browsing import Open, browser_processes, chromium_roots
 from toolhub_servers.browser import BrowserSettings
 from toolhub_servers.browser import chromium as chromium_module
-from toolhub_servers.browser import launcher as launcher_module
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import NEEDLESS, Launcher
 from toolhub_servers.confined import BROWSER_UID
+
+from tests.toolhub_servers.browser.browsing import Open, browser_processes, chromium_roots
 
 PATIENCE = 45
 
@@ -47,7 +47,7 @@ def test_where_no_program_can_be_run_chromium_is_run_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A temporary directory that is mounted `noexec`."""
-    monkeypatch.setattr(launcher_module.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert Launcher(tmp_path, "/usr/bin/chromium").path == "/usr/bin/chromium"
     assert "set TMPDIR to another folder" in caplog.text
 
@@ -86,7 +86,7 @@ def is_filtered(pid: int) -> bool:
 def test_a_root_that_cannot_be_somebody_else_runs_chromium_only_if_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chromium_module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(chromium_module, "uid_exists", lambda uid: False)
     with pytest.raises(BrowserUnavailable, match="run the hub as an ordinary user, .* option sandbox: false"):
         chromium_module.account(BrowserSettings())

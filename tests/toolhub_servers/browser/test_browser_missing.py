@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from browser_site import Website
-from browsing import open_task
 from toolhub_servers.browser import create_server, open_renderer
 from toolhub_servers.browser.chromium import environment, failure_reason, find_chromium
 from toolhub_servers.browser.downloads import _copy, fit_name, folder_name
@@ -18,6 +17,8 @@ from toolhub_servers.browser.launcher import Launcher
 from toolhub_servers.browser.reading import cut
 from toolhub_servers.confined import BROWSER_UID
 
+from tests.toolhub_servers.browser.browser_site import Website
+from tests.toolhub_servers.browser.browsing import open_task
 from toolhub.errors import MissingExtra
 from toolhub.shared_resources import open_shared_resources
 
@@ -53,7 +54,7 @@ def test_importing_the_server_needs_no_playwright() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_tabs": 0}, {"allow_private": ["a b"]}, {"tabs": 1}, {"snapshots": "some"}])
-def test_an_option_that_cannot_be_used_is_refused(options: dict[str, object]) -> None:
+def test_an_option_that_cannot_be_used_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         create_server(**options)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from browser_site import Website
-from browsing import statistics
 from toolhub_servers.browser import BrowserSettings, open_renderer
 from toolhub_servers.browser.render import BrowserRenderer
 from toolhub_servers.web.errors import Forbidden, Unreachable, WebTimeout
 
+from tests.toolhub_servers.browser.browser_site import Website
+from tests.toolhub_servers.browser.browsing import statistics
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio

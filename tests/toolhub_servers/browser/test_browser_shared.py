@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 import anyio
 import anyio.lowlevel
 import pytest
-from browsing import Open, chromium_roots, statistics
 
+from tests.toolhub_servers.browser.browsing import Open, chromium_roots, statistics
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio

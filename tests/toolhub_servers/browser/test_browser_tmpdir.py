@@ -9,14 +9,14 @@ from pathlib import Path
 
 import anyio
 import pytest
-from browser_site import Website
-from browsing import open_task
 from toolhub_servers.browser import launcher
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import find_parent
 from toolhub_servers.browser.scratch import PREFIX
 from toolhub_servers.confined import BROWSER_UID
 
+from tests.toolhub_servers.browser.browser_site import Website
+from tests.toolhub_servers.browser.browsing import open_task
 from toolhub.shared_resources import open_shared_resources
 
 PATIENCE = 120

@@ -6,8 +6,9 @@ import base64
 
 import anyio
 import pytest
-from browser_site import ARTICLE, Website, answer
-from browsing import Open
+
+from tests.toolhub_servers.browser.browser_site import ARTICLE, Website, answer
+from tests.toolhub_servers.browser.browsing import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from media_standins import Service, serve_standin
 from toolhub_servers.models import api as _model_api
+
+from tests.toolhub_servers.models.media_standins import Service, serve_standin
 
 
 @pytest.fixture(scope="module")

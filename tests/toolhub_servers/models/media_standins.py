@@ -123,7 +123,9 @@ def form_of(content_type: str, body: bytes) -> dict[str, Any]:
     form = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body, policy=HTTP)
     fields: dict[str, Any] = {}
     for part in form.iter_parts():
-        content, name = part.get_payload(decode=True), part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        name = part.get_param("name", header="content-disposition")
+        assert isinstance(content, bytes) and isinstance(name, str)
         file = part.get_filename()
         fields[name] = (file, part.get_content_type(), content) if file else content.decode()
     return fields

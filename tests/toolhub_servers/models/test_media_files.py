@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import pytest
-from media_standins import PATIENCE_S, Service, jpeg, mp3, png, wav
 from starlette.responses import RedirectResponse
 from toolhub_servers.models import media as _media
 from toolhub_servers.models.media import (
@@ -27,10 +26,12 @@ from toolhub_servers.models.media import (
     is_url,
 )
 from toolhub_servers.models.media_types import Accepted
+from toolhub_servers.serving.local_files import ReadableFolders
 from toolhub_servers.serving.server import ServerContext
 from toolhub_servers.web import guard
 from toolhub_servers.web.errors import BadStatus, Forbidden
 
+from tests.toolhub_servers.models.media_standins import PATIENCE_S, Service, jpeg, mp3, png, wav
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
 
@@ -122,7 +123,7 @@ async def test_a_file_that_may_not_be_read_is_told(
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(_media.ReadableFolders, "open", refuse)
+    monkeypatch.setattr(ReadableFolders, "open", refuse)
     told = await refusal(reading(lobby, local_dirs=[str(folder)]), "a.png")
     assert told == "Permission denied when reading file: a.png"
 
@@ -160,7 +161,7 @@ class Growing(io.FileIO):
 async def test_a_file_that_grows_while_it_is_read_ends_at_the_limit(
     lobby: ServerContext, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_media.ReadableFolders, "open", lambda *_: Growing(str(folder / "a.png")))
+    monkeypatch.setattr(ReadableFolders, "open", lambda *_: Growing(str(folder / "a.png")))
     told = await refusal(reading(lobby, SMALL, local_dirs=[str(folder)]), "a.png")
     assert told.startswith("File size ") and told.endswith(" for image")
     assert (folder / "a.png").stat().st_size < 2000
@@ -170,7 +171,7 @@ async def test_a_file_that_cannot_be_read_in_time_is_an_error_and_blocks_nothing
     lobby: ServerContext, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    monkeypatch.setattr(_media.ReadableFolders, "open", lambda *_: released.wait(PATIENCE_S))
+    monkeypatch.setattr(ReadableFolders, "open", lambda *_: released.wait(PATIENCE_S))
     monkeypatch.setattr(_media, "READ_TIMEOUT", 0.05)
     try:
         with pytest.raises(OSError, match=r"reading a\.png took more than 0\.05 seconds"):
@@ -181,7 +182,8 @@ async def test_a_file_that_cannot_be_read_in_time_is_an_error_and_blocks_nothing
 
 @pytest.mark.parametrize("path", ["/home/user/a.png", "home/user/a.png", "/data/home/user"])
 async def test_a_path_in_a_sandbox_is_recognised(lobby: ServerContext, folder: Path, path: str) -> None:
-    for settings in ({}, {"local_dirs": [str(folder)]}):
+    cases: list[dict[str, Any]] = [{}, {"local_dirs": [str(folder)]}]
+    for settings in cases:
         with pytest.raises(SandboxFile):
             await reading(lobby, **settings).read(path)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from media_standins import jpeg, mp3, png, wav
 from toolhub_servers.models.duration import duration_s
 from toolhub_servers.models.media_types import by_extension, sniff, suffix_of
+
+from tests.toolhub_servers.models.media_standins import jpeg, mp3, png, wav
 
 pytestmark = pytest.mark.quick
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from media_standins import KEY, PATIENCE_S, Service, wav
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from toolhub_servers.models import api as _model_api
 from toolhub_servers.models.api import (
@@ -23,6 +22,7 @@ from toolhub_servers.models.api import (
 from toolhub_servers.models.media import Media
 from toolhub_servers.serving.server import ServerContext
 
+from tests.toolhub_servers.models.media_standins import KEY, PATIENCE_S, Service, wav
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult
-from media_standins import KEY, Service
 from starlette.responses import PlainTextResponse
 from toolhub_servers.models import reasoning_os
 
+from tests.toolhub_servers.models.media_standins import KEY, Service
 from toolhub.overload import OverloadSignal, overload_in
 
 pytestmark = pytest.mark.anyio
 
 
 async def asked(service: Service) -> CallToolResult:
-    endpoint = {"base_url": f"{service.url}/v1/chat/completions", "model": "some-thinker", "api_key": KEY}
+    url = f"{service.url}/v1/chat/completions"
+    endpoint: dict[str, Any] = {"base_url": url, "model": "some-thinker", "api_key": KEY}
     async with Client(reasoning_os.create_server(**endpoint)) as client:
         return await client.call_tool("reasoning", {"question": "why?"})
 

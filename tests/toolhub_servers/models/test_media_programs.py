@@ -11,7 +11,6 @@ import pytest
 from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from media_standins import KEY, PATIENCE_S, Service, answer, png, wav
 from toolhub_servers.models.media import READ_TIMEOUT, MediaSettings
 from toolhub_servers.models.reasoning import ReasoningSettings
 from toolhub_servers.models.reasoning_os import ReasoningOsSettings
@@ -21,6 +20,7 @@ from toolhub_servers.models.vqa import VqaSettings
 from toolhub_servers.models.vqa_os import VqaOsSettings
 from toolhub_servers.web.guard import LOOK_UP_S
 
+from tests.toolhub_servers.models.media_standins import KEY, PATIENCE_S, Service, answer, png, wav
 from toolhub import Hub, parse_config
 
 FILES = {"a.png": png(), "a.wav": wav(1.5)}

@@ -10,9 +10,10 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
-from media_standins import KEY, Service, answer
 from starlette.responses import JSONResponse, PlainTextResponse
 from toolhub_servers.models import reasoning, reasoning_os
+
+from tests.toolhub_servers.models.media_standins import KEY, Service, answer
 
 pytestmark = pytest.mark.anyio
 

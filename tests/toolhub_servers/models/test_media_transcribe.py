@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from media_standins import KEY, Service, answer, mp3, png, wav
 from starlette.responses import JSONResponse, PlainTextResponse
 from toolhub_servers.models import transcribe, transcribe_os
 from toolhub_servers.models.media import MIB
+
+from tests.toolhub_servers.models.media_standins import KEY, Service, answer, mp3, png, wav
 
 pytestmark = pytest.mark.anyio
 

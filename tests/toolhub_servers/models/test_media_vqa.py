@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from media_standins import KEY, Service, answer, jpeg, mp3, png
 from starlette.responses import JSONResponse, PlainTextResponse
-from toolhub_servers.models import media as _media
 from toolhub_servers.models import vqa, vqa_os
 from toolhub_servers.models.media import MIB
+from toolhub_servers.serving.local_files import ReadableFolders
+
+from tests.toolhub_servers.models.media_standins import KEY, Service, answer, jpeg, mp3, png
 
 pytestmark = pytest.mark.anyio
 
@@ -173,7 +174,7 @@ async def test_a_file_that_breaks_is_told(service: Service, folder: Path, monkey
     def fail(*_: Any) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(_media.ReadableFolders, "open", fail)
+    monkeypatch.setattr(ReadableFolders, "open", fail)
     async with asking_vqa(service, folder) as client:
         told = await ask(client, "a.png")
     assert told == (

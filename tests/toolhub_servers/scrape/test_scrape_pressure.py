@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 from mcp.types import CallToolResult
-from scrape_stage import hosted, serving, summary_options
 from toolhub_servers.scrape import jina_scrape_llm_summary
 from toolhub_servers.search import google_search
 from website import standins
 from website.site import Site
 from website.standins import JINA_KEY
 
+from tests.toolhub_servers.scrape.scrape_stage import hosted, serving, summary_options
 from toolhub.overload import OverloadSignal, overload_in
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
 
 REFUSED = standins.status(429, retry_after="300")
-ONLY_JINA = {"readers": ["jina"]}
+ONLY_JINA: dict[str, Any] = {"readers": ["jina"]}
 
 
 def said(result: CallToolResult) -> OverloadSignal | None:

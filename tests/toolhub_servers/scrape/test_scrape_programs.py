@@ -11,11 +11,11 @@ import psutil
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from scrape_stage import answer, extracted, summary_options
 from website import standins
 from website.site import Site
 
 from testbed import third_party
+from tests.toolhub_servers.scrape.scrape_stage import answer, extracted, summary_options
 from toolhub import Hub, parse_config
 
 pytestmark = pytest.mark.anyio

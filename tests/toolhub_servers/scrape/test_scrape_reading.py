@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from scrape_stage import answer, hosted, refusal, serving
 from toolhub_servers.scrape import reader, reading
 from toolhub_servers.scrape.model import DATASET_REFUSAL
 from website import documents, standins
 from website.site import Site
 
+from tests.toolhub_servers.scrape.scrape_stage import answer, hosted, refusal, serving
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio

@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
-from scrape_stage import extracted, hosted, serving, summary_options
 from starlette.responses import JSONResponse
 from toolhub_servers.scrape import jina_scrape_llm_summary
 from toolhub_servers.scrape.model import DATASET_REFUSAL
 from website import standins
 from website.site import Site
 
+from tests.toolhub_servers.scrape.scrape_stage import extracted, hosted, serving, summary_options
 from toolhub.shared_resources import SharedResources
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ async def test_the_tool_has_the_schema_that_the_models_know() -> None:
 async def test_the_model_is_given_the_page_and_its_answer_comes_back(serve: Serve, site: Site) -> None:
     async with serve() as client:
         result = await extracted(client, f"{site.url}/article", "How deep is it?")
-    page = standins.jina_page(f"{site.url}/article").body.decode()
+    page = bytes(standins.jina_page(f"{site.url}/article").body).decode()
     assert list(result) == [
         "success", "url", "extracted_info", "error", "scrape_stats", "model_used", "tokens_used",
     ]  # fmt: skip

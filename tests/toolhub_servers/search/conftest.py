@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import anyio
 import pytest
 import stamina
-from search_standins import StandIn, exa, searxng, serper, standing_in, tencent
+
+from tests.toolhub_servers.search.search_standins import StandIn, exa, searxng, serper, standing_in, tencent
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from mcp.server import MCPServer
-from search_stage import calling, told, told_json
-from search_standins import Answer, Request, StandIn
 from toolhub_servers.search import search_and_scrape_webpage
 from toolhub_servers.search.backend import open_service
 from toolhub_servers.search.backends.exa import HINTS, Exa
@@ -17,6 +15,8 @@ from toolhub_servers.search.backends.searxng import MAX_PAGES
 from toolhub_servers.search.model import Query
 from toolhub_servers.search.registry import settings_model
 
+from tests.toolhub_servers.search.search_stage import calling, told, told_json
+from tests.toolhub_servers.search.search_standins import Answer, Request, StandIn
 from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server import MCPServer
-from search_stage import calling, error_object, told, told_json
-from search_standins import DROPPED, NEVER, ORGANIC, Answer, Request, StandIn
 from toolhub_servers.search import search_and_scrape_webpage
+
+from tests.toolhub_servers.search.search_stage import calling, error_object, told, told_json
+from tests.toolhub_servers.search.search_standins import DROPPED, NEVER, ORGANIC, Answer, Request, StandIn
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from search_standins import Answer, StandIn
 
+from tests.toolhub_servers.search.search_standins import Answer, StandIn
 from toolhub import Hub, HubTask, parse_config
 from toolhub.errors import StartError
 

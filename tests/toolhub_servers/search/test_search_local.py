@@ -15,14 +15,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio import to_thread
-from search_stage import calling, told_json
 from toolhub_servers.search import search_and_scrape_webpage
 from toolhub_servers.search.backends.local import index as index_module
 from toolhub_servers.search.backends.local.backend import Local, open_local
 from toolhub_servers.search.backends.local.index import Index, Progress
 from toolhub_servers.search.model import Hit, Query, Results, SearchFailed
-from toolhub_servers.search.registry import SearchSettings, settings_model
+from toolhub_servers.search.registry import settings_model
 
+from tests.toolhub_servers.search.search_stage import calling, told_json
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
 
@@ -50,7 +50,8 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(folder: Path, **options: Any) -> SearchSettings:
+def settings(folder: Path, **options: Any) -> Any:
+    """The settings of the search servers; `local` is there because the backend is."""
     local = {"folder": str(folder), "cache_dir": str(folder.parent / "cache"), "refresh_s": 0, **options}
     return settings_model().model_validate({"backends": ["local"], "local": local})
 

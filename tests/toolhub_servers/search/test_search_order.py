@@ -10,13 +10,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 from mcp import Client
-from search_stage import calling, text_of, told_json
-from search_standins import NEVER, Answer, StandIn, serper
 from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
 from toolhub_servers.search.chain import Search, first_results
 from toolhub_servers.search.model import Query, Results, SearchFailed
 from toolhub_servers.search.registry import read_settings
 
+from tests.toolhub_servers.search.search_stage import calling, text_of, told_json
+from tests.toolhub_servers.search.search_standins import NEVER, Answer, StandIn, serper
 from toolhub.extensions import BuiltinContext
 from toolhub.shared_resources import open_shared_resources
 
@@ -85,7 +85,7 @@ async def test_what_failed_before_the_deadline_is_told_with_it(google: StandIn, 
 
 @pytest.mark.parametrize("num", [0, -3])
 async def test_less_than_one_result_is_one(neural: StandIn, instance: StandIn, num: int) -> None:
-    backends = {"exa": {"api_key": "k", "base_url": neural.url}, "searxng": {"base_url": instance.url}}
+    backends: dict[str, Any] = {"exa": {"api_key": "k", "base_url": neural.url}, "searxng": {"base_url": instance.url}}
     for name, settings in backends.items():
         server = search_and_scrape_webpage.create_server(backends=[name], **{name: settings})
         async with calling(server) as client:

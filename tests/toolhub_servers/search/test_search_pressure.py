@@ -8,10 +8,10 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.types import CallToolResult
-from search_stage import calling, text_of, told_json
-from search_standins import SECRET_ID, SECRET_KEY, Answer, StandIn, busy
 from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
 
+from tests.toolhub_servers.search.search_stage import calling, text_of, told_json
+from tests.toolhub_servers.search.search_standins import SECRET_ID, SECRET_KEY, Answer, StandIn, busy
 from toolhub import Hub, parse_config
 from toolhub.overload import META, OverloadSignal, overload_in
 

@@ -12,8 +12,9 @@ import pytest
 from in_process import run_server
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from search_stage import told, told_json
-from search_standins import StandIn
+
+from tests.toolhub_servers.search.search_stage import told, told_json
+from tests.toolhub_servers.search.search_standins import StandIn
 
 PROGRAMS = ["search_and_scrape_webpage", "google_search", "sogou_search"]
 

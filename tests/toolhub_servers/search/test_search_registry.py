@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import Field
-from search_stage import calling, told_json
 from toolhub_servers.search import google_search, registry
 from toolhub_servers.search.backend import Backend, BackendSettings, SharedSettings
 from toolhub_servers.search.model import Hit, Query, Results
 
+from tests.toolhub_servers.search.search_stage import calling, told_json
 from toolhub import Hub, parse_config
 from toolhub.shared_resources import SharedResources
 

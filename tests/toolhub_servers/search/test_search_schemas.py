@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from search_stage import calling, text_of
 from toolhub_servers.search import google_search, search_and_scrape_webpage, sogou_search
+
+from tests.toolhub_servers.search.search_stage import calling, text_of
 
 pytestmark = pytest.mark.anyio
 

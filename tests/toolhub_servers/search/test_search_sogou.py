@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from mcp.server import MCPServer
-from search_stage import calling, error_object, told, told_json
-from search_standins import DROPPED, SECRET_ID, SECRET_KEY, Answer, StandIn, busy
 from toolhub_servers.search import search_and_scrape_webpage, sogou_search
+
+from tests.toolhub_servers.search.search_stage import calling, error_object, told, told_json
+from tests.toolhub_servers.search.search_standins import DROPPED, SECRET_ID, SECRET_KEY, Answer, StandIn, busy
 
 pytestmark = pytest.mark.anyio
 

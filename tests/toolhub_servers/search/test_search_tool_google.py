@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from mcp.server import MCPServer
-from search_stage import calling, error_object, told, told_json
-from search_standins import ORGANIC, Answer, StandIn, standing_in
 from toolhub_servers.search import google_search, sogou_search
+
+from tests.toolhub_servers.search.search_stage import calling, error_object, told, told_json
+from tests.toolhub_servers.search.search_standins import ORGANIC, Answer, StandIn, standing_in
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from toolhub import Hub, parse_config
 
 SUBJECT = [sys.executable, str(Path(__file__).with_name("stdio_subject.py"))]
 PATIENCE_S = 30
-OPENING = [
+OPENING: list[dict[str, Any]] = [
     {
         "id": 0,
         "method": "initialize",
@@ -67,8 +67,9 @@ def served(requests: bytes, *flags: str, **streams: Any) -> subprocess.Completed
 @contextmanager
 def conversation() -> Iterator[subprocess.Popen[bytes]]:
     """A server that has been greeted and has answered; stderr begins behind `opened`."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(SUBJECT, **pipes, bufsize=0) as process:
+    with subprocess.Popen(
+        SUBJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as process:
         try:
             assert process.stdin and process.stdout and process.stderr
             process.stdin.write(lines(*OPENING))
@@ -150,7 +151,10 @@ def test_stdin_may_be_the_null_device() -> None:
 
 def test_one_socket_may_be_both() -> None:
     ours, theirs = socket.socketpair()
-    with ours, subprocess.Popen(SUBJECT, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+    with (
+        ours,
+        subprocess.Popen(SUBJECT, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL) as process,
+    ):
         theirs.close()
         ours.settimeout(PATIENCE_S)
         ours.sendall(lines(*OPENING, call(1, "echo", text="by socket")))

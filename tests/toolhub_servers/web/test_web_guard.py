@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from ipaddress import ip_address
+from typing import Any
 
 import anyio
 import httpcore2
@@ -178,7 +179,7 @@ async def test_there_is_no_way_to_a_unix_socket():
 
 
 async def test_a_name_that_does_not_exist_is_asked_for_once():
-    async def nobody(host, port):
+    async def nobody(host: str, port: int) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     with anyio.fail_after(PATIENCE_S):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 # A worker has to start first: an interpreter, and what the main module imports.
 PATIENCE_S = 30.0
 MODULE = sys.modules[offload.__module__]  # the function has the same name
-HERE = Path(__file__).parent
+HERE = Path(web_work.__file__).parent
 
 
 async def test_work_is_done_in_another_process_that_is_kept():
