@@ -48,7 +48,8 @@ def main(folders: list[str]) -> int:
         home = tempfile.mkdtemp(prefix="home-", dir=copy)
         os.chown(home, account.pw_uid, account.pw_gid)
         command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in wanted)]
-        env = {"HOME": home, "TMPDIR": home, "PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {"HOME": home, "TMPDIR": home, "PATH": os.defpath, "LANG": "C.UTF-8"}
+        env |= {"PYTHONPATH": copy, "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
             command, cwd=copy, env=env, user=account.pw_uid, group=account.pw_gid, extra_groups=[]
         ).returncode

@@ -150,4 +150,6 @@ def estimate_ttft(*, read: int, written: int, seconds: float) -> float:
     read: prompt tokens that were not cached.
     """
     work = read + WRITE_TO_READ * written
-    return seconds * read / work if read > 0 else 0.0 if written > 0 else seconds
+    if read > 0:
+        return seconds * (read / work)  # in this order rounding makes it no more than `seconds`
+    return 0.0 if written > 0 else seconds

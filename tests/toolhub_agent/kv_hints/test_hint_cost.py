@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from toolhub_agent.kv_hints.estimates import PrefillTimeEstimator, estimate_ttft
 
@@ -49,5 +49,6 @@ def test_most_of_a_whole_answer_s_time_is_writing():
 
 
 @given(st.integers(-5, 10**6), st.integers(0, 10**6), st.floats(0, 600))
+@example(359, 0, 365.65340041753893)
 def test_the_time_to_the_first_token_is_never_more_than_all_of_it(read, written, seconds):
     assert 0 <= estimate_ttft(read=read, written=written, seconds=seconds) <= seconds
