@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+from forked_toolhub import ForkedProcess, start_toolhub
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CHECKOUT = Path(__file__).parents[2]
-SERVE = [sys.executable, "-m", "toolhub", "serve"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class HubProcess:
     """A running hub and where it listens."""
 
     url: str
-    child: subprocess.Popen[bytes]
+    child: ForkedProcess | subprocess.Popen[bytes]
 
     def kill(self) -> None:
         self.child.kill()
@@ -32,17 +34,35 @@ class HubProcess:
     def freeze(self) -> None:
         """Keep its connections and answer nothing."""
         self.child.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.child.pid, os.WSTOPPED)
+        while psutil.Process(self.child.pid).status() != psutil.STATUS_STOPPED:
+            os.sched_yield()
 
 
 @contextmanager
 def private_hub(directory: Path) -> Iterator[HubProcess]:
     """A hub on a unix socket; it ends with the context, however it is left."""
     path = directory / "hub.sock"
-    with _running([*SERVE, "--private", "--uds", str(path)], f"unix://{path}") as hub:
-        assert hub.child.stdout is not None
-        assert hub.child.stdout.readline() == b"ready\n"
-        yield hub
+    stdin, lifeline = os.pipe()  # it ends when its stdin does
+    ready, stdout = os.pipe()
+    with open(ready, "rb") as told:
+        try:
+            child = start_toolhub(
+                ["serve", "--private", "--uds", str(path)],
+                env=os.environ,
+                cwd=CHECKOUT,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=2,
+            )
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+        with _ended(child):
+            try:
+                assert told.readline() == b"ready\n"
+                yield HubProcess(f"unix://{path}", child)
+            finally:
+                os.close(lifeline)
 
 
 @contextmanager
@@ -50,23 +70,36 @@ def tcp_hub(config: Path, token: str) -> Iterator[HubProcess]:
     """A hub on a TCP port with a token."""
     config.write_text(f"servers:\n  echo:\n    command: {sys.executable}\n    args: [{FIXTURES / 'echo.py'}]\n")
     port = free_port()
-    command = [*SERVE, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--token", token]
-    with _running(command, f"http://127.0.0.1:{port}", stderr=subprocess.PIPE) as hub:
-        assert hub.child.stderr is not None
-        while b"Ctrl-C" not in hub.child.stderr.readline():
-            assert hub.child.poll() is None
-        yield hub
+    command = [
+        sys.executable,
+        "-m",
+        "toolhub",
+        "serve",
+        "--config",
+        str(config),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--token",
+        token,
+    ]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as child, _ended(child):
+        assert child.stderr is not None
+        while b"Ctrl-C" not in child.stderr.readline():
+            assert child.poll() is None
+        yield HubProcess(f"http://127.0.0.1:{port}", child)
 
 
 @contextmanager
-def _running(command: list[str], url: str, **pipes: Any) -> Iterator[HubProcess]:
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **pipes) as child:
-        try:
-            yield HubProcess(url, child)
-        finally:
-            if child.poll() is None:
-                child.send_signal(signal.SIGCONT)
-                child.terminate()
+def _ended(child: ForkedProcess | subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a hub with the context, also a frozen one."""
+    try:
+        yield
+    finally:
+        child.send_signal(signal.SIGCONT)
+        child.terminate()
+        child.wait(30)
 
 
 def free_port() -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+from forked_toolhub import ForkedProcess, start_toolhub
 from prometheus_client.parser import text_string_to_metric_families
 from real_processes import FIXTURES, PYTHON, Process, below
 
@@ -61,7 +62,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class ServedHub:
     """A running hub. `http` and `uds` are where it listens; empty if it does not listen there."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess | subprocess.Popen[bytes]
     log: Path
     http: str = ""
     uds: str = ""
@@ -103,18 +104,25 @@ def served(
 ) -> Iterator[ServedHub]:
     """Run `toolhub serve` until the block ends; then no process of its may be left.
 
-    token: what the clients of this hub send; it is not passed on. command: instead of TOOLHUB.
+    token: what the clients of this hub send; it is not passed on. command: executed instead of a forked `toolhub`.
     """
     log = config.parent / f"log-{time.monotonic_ns()}.txt"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [*(command or TOOLHUB), "serve", "--config", str(config), "--port", "0", *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            cwd=config.parent,
-            env=environment(env),
-        )
+    arguments = ["serve", "--config", str(config), "--port", "0", *options]
+    process: ForkedProcess | subprocess.Popen[bytes]
+    with log.open("wb") as stderr, open(os.devnull, "r+b") as null:
+        if command is None:
+            process = start_toolhub(
+                arguments,
+                env=environment(env),
+                cwd=config.parent,
+                stdin=null.fileno(),
+                stdout=null.fileno(),
+                stderr=stderr.fileno(),
+            )
+        else:
+            process = subprocess.Popen(
+                [*command, *arguments], stdin=null, stdout=null, stderr=stderr, cwd=config.parent, env=environment(env)
+            )
     hub = ServedHub(process, log, token=token)
     try:
         eventually(lambda: "Ctrl-C stops" in hub.said or process.poll() is not None, within=STARTS_WITHIN_S)

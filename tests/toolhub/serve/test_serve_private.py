@@ -49,7 +49,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 
 def hang_up(hub: ServedHub) -> int:
     """End the hub's stdin and return its exit code."""
-    assert hub.process.stdin
+    assert isinstance(hub.process, subprocess.Popen) and hub.process.stdin
     hub.process.stdin.close()
     return hub.process.wait(10)
 
