@@ -33,7 +33,7 @@ _MOST_ANSWERS = 48
 _MOST_FILES = 200
 
 
-class Inputs(NamedTuple):
+class AnswerSources(NamedTuple):
     """What answers are made from.
 
     contents: files that must not change. programs: files whose size and time must not change. variables: of the
@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
     variables: Sequence[str]
 
     def state(self) -> str:
-        """Return a digest of all inputs as they are now."""
+        """Return a digest of all sources as they are now."""
         found = [
             [FORMAT, __version__],
             [[path, _content(path)] for path in self.contents],
@@ -72,22 +72,22 @@ class FirstAnswers:
         """Return the answers; none if they may be out of date."""
         kept = self._kept()
         try:
-            inputs = Inputs(*kept["inputs"])
+            sources = AnswerSources(*kept["sources"])
             answers: dict[str, str] = kept["answers"]
-            return answers if inputs.state() == kept["state"] else {}
+            return answers if sources.state() == kept["state"] else {}
         except (KeyError, TypeError, ValueError):
             return {}
 
-    def keep(self, inputs: Inputs, state: str, answers: Mapping[str, str]) -> None:
-        """Keep answers beside those that were made in the same state of the inputs. Raises OSError."""
+    def keep(self, sources: AnswerSources, state: str, answers: Mapping[str, str]) -> None:
+        """Keep answers beside those that were made in the same state of the sources. Raises OSError."""
         kept = self._kept()
-        is_current = kept.get("state") == state and kept.get("inputs") == [list(names) for names in inputs]
+        is_current = kept.get("state") == state and kept.get("sources") == [list(names) for names in sources]
         before = kept.get("answers") if is_current else None
         together = {**(before if isinstance(before, dict) else {}), **answers}
         if together == before:
             return
         newest = dict(list(together.items())[-_MOST_ANSWERS:])
-        text = json.dumps({"inputs": inputs, "state": state, "answers": newest})
+        text = json.dumps({"sources": sources, "state": state, "answers": newest})
         if len(text) <= _MAX_BYTES:
             write_private(self._path, text.encode())
             prune(self._path.parent, most=_MOST_FILES)
@@ -100,7 +100,7 @@ class FirstAnswers:
         return kept if isinstance(kept, dict) else {}
 
 
-class Received(NamedTuple):
+class EarlyMessages(NamedTuple):
     """What was read from stdin before the gateway was there.
 
     messages: each with the result that the client was told, as a JSON text; None for what is not a request. rest: what

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ async def open_http(spec: ServerSpec, profile: ClientProfile = OWN_PROFILE, *, l
         await client.aclose()
 
 
-class HttpTransport:
+class HttpTransport(ABC):
     """Source and sink of a `Peer`. A message is posted by a task of `tasks`, which ends with the conversation."""
 
     is_full = False
@@ -137,10 +138,10 @@ class HttpTransport:
                 raise anyio.BrokenResourceError
         self._tasks.start_soon(self._post, method, asked, body, headers or {}, before, done)
 
-    async def wait_room(self) -> None:
+    async def wait_room(self) -> None:  # noqa: B027  # this is what both kinds do
         """There is always room."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # as above
         """The tasks end with the conversation."""
 
     def exit_info(self) -> ExitInfo:
@@ -181,9 +182,9 @@ class HttpTransport:
                 if self._notice is done:
                     self._notice = None
 
+    @abstractmethod
     async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
         """Send one message and take what answers it."""
-        raise NotImplementedError
 
     async def _cancel(self, number: RequestId, body: bytes, headers: Mapping[str, str]) -> None:
         """Stop waiting for an answer."""
@@ -195,7 +196,7 @@ class HttpTransport:
         with anyio.move_on_after(_CANCEL_S):
             await self._post("notifications/cancelled", None, body, headers, None, None)
 
-    async def end_session(self) -> None:
+    async def end_session(self) -> None:  # noqa: B027  # only one kind has sessions
         """Tell the server that the conversation is over."""
 
     # --- what is read -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from toolhub.catalog.first_answers import FirstAnswers, FirstRequests, Received, answers_path
+from toolhub.catalog.first_answers import EarlyMessages, FirstAnswers, FirstRequests, answers_path
 
 _MODULES = ("toolhub.cli.app", "toolhub.cli.stdio", "toolhub.hub", "toolhub.serve.stdio")
 _READ_BYTES = 1 << 16
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20
 _SWITCH_S = 0.0005
 
 
-def answer_early(arguments: Sequence[str]) -> Received | None:
+def answer_early(arguments: Sequence[str]) -> EarlyMessages | None:
     """Answer requests at stdin until one needs the gateway, or the gateway is imported. Return what was read.
 
     None: no answers are kept for these arguments, and nothing was read.
@@ -61,9 +61,9 @@ def _import(imported: int) -> None:
         os.close(imported)
 
 
-def _serve(requests: FirstRequests, is_imported: int) -> tuple[Received, bool]:
+def _serve(requests: FirstRequests, is_imported: int) -> tuple[EarlyMessages, bool]:
     """Return what was read, and whether stdin has ended."""
-    received, rest = Received([], b""), b""
+    received, rest = EarlyMessages([], b""), b""
     while len(rest) < _MOST_BYTES:
         ready, _, _ = select.select([0, is_imported], [], [])
         if is_imported in ready:
@@ -80,7 +80,7 @@ def _serve(requests: FirstRequests, is_imported: int) -> tuple[Received, bool]:
     return received._replace(rest=rest), False
 
 
-def _take(line: bytes, requests: FirstRequests, received: Received) -> bool:
+def _take(line: bytes, requests: FirstRequests, received: EarlyMessages) -> bool:
     """Answer one message. Return False if only the gateway can."""
     try:
         message = json.loads(line)

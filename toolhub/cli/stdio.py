@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from toolhub.catalog.first_answers import FirstAnswers, Received, answers_path
+from toolhub.catalog.first_answers import EarlyMessages, FirstAnswers, answers_path
 from toolhub.cli.shared import DEFAULT_FILES, find_config, log_to_stderr, open_task, read_config
 from toolhub.cli.shared import run as run_async
 
@@ -19,7 +19,7 @@ def run(
     token: str | None,
     servers: Collection[str] | None,
     *,
-    received: Received | None,
+    received: EarlyMessages | None,
 ) -> None:
     """Serve until stdin ends. received: what was read from it already, which is only done for a hub of our own."""
     log_to_stderr("warning")
@@ -31,7 +31,7 @@ async def _serve(
     hub: str | None,
     token: str | None,
     servers: Collection[str] | None,
-    received: Received | None,
+    received: EarlyMessages | None,
 ) -> None:
     async with open_task(config, hub, token, None, servers) as task:
         if hub is not None:

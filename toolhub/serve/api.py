@@ -14,7 +14,7 @@ from toolhub.config import ServerSpec, parse_server
 from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.serve.openapi import CallTool, OpenTask
+from toolhub.serve.openapi import CallToolRequest, OpenTaskRequest
 from toolhub.serve.responses import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
@@ -60,7 +60,7 @@ class TaskApi:
 
     async def open_task(self, request: Request) -> Response:
         """Open a task."""
-        body = await read_body(request, OpenTask)
+        body = await read_body(request, OpenTaskRequest)
         allow_inline = self._allow_inline or request.scope["server"][1] is None
         specs: dict[str, ServerSpec] = {}
         refused: dict[str, ToolhubError] = {}
@@ -152,7 +152,7 @@ class TaskApi:
     async def call(self, request: Request) -> Response:
         """Call a tool. `Accept: application/x-ndjson` streams progress and logs. Disconnecting cancels the call."""
         scope = self._task(request)
-        body = await read_body(request, CallTool)
+        body = await read_body(request, CallToolRequest)
 
         async def run(on_progress: ProgressFn | None = None, on_log: LogFn | None = None) -> Result:
             return await scope.call(

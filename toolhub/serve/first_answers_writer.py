@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -17,15 +18,15 @@ from pydantic_core import to_json
 
 from toolhub.catalog.answers import SavedAnswers, answer_name, answers_may_be_saved
 from toolhub.catalog.catalog import Catalog
-from toolhub.catalog.first_answers import METHODS, FirstAnswers, Inputs, file_version, request_key
+from toolhub.catalog.first_answers import METHODS, AnswerSources, FirstAnswers, file_version, request_key
 from toolhub.catalog.store import CatalogStore, program_files
 from toolhub.config import Config, ServerSpec
 from toolhub.errors import ToolhubError
-from toolhub.model import ClientProfile, Json, RelayedRequest, ServerInfo, ToolInfo
+from toolhub.model import ClientProfile, Json, Listener, RelayedRequest, ServerInfo, ToolInfo
 from toolhub.serve.mcp.client import ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway
 from toolhub.sessions.pool import offered_on_wire, offered_tools
-from toolhub.task import HELLO, HubTask, is_whole_list, saved_info
+from toolhub.task import HELLO, is_whole_list, saved_info
 
 # The first requests of one client; it sends one of each kind.
 _MOST_REQUESTS = 8
@@ -74,20 +75,20 @@ class FirstAnswersWriter:
                 logger.exception("cannot keep the first answers")
 
     async def _write(self, tasks: anyio.abc.TaskGroup) -> None:
-        inputs = self._inputs()
-        if inputs is None:
+        sources = self._sources()
+        if sources is None:
             return
-        state, answers = inputs.state(), {}
+        state, answers = sources.state(), {}
         gateway = Gateway(self._config.hub, tasks)
         for key, request in list(self._requests.items()):
             task = SavedTask(request.task.specs, self._config.hub.state_path)
             answer = await gateway.respond(_repeated(request, task))
             if task.knows_everything and "result" in answer:
                 answers[key] = to_json(answer["result"], inf_nan_mode="null").decode()
-        if answers and state == inputs.state():
-            self._kept.keep(inputs, state, answers)
+        if answers and state == sources.state():
+            self._kept.keep(sources, state, answers)
 
-    def _inputs(self) -> Inputs | None:
+    def _sources(self) -> AnswerSources | None:
         """Return what the answers are made from; None if that cannot be read again."""
         if file_version(str(self._source)) is None:
             return None
@@ -95,15 +96,11 @@ class FirstAnswersWriter:
         saved = [str(CatalogStore(state / folder).path(spec)) for spec in specs for folder in ("answers", "catalog")]
         programs = [path for spec in specs for path in program_files(spec).values()]
         variables = {*_VARIABLE.findall(self._source.read_text(errors="replace")), *_STATE_VARIABLES}
-        return Inputs([str(self._source), *saved], [*programs, *self._others], sorted(variables))
+        return AnswerSources([str(self._source), *saved], [*programs, *self._others], sorted(variables))
 
 
-class SavedTask(HubTask):
-    """A task whose servers never start: it knows what an equal task of the next start knows at once.
-
-    It has only what a gateway uses before a tool call. It is a `HubTask` for the type checker, which compares the
-    signatures.
-    """
+class SavedTask:
+    """The `GatewayTask` of the first requests: it knows what an equal task of the next start knows at once."""
 
     def __init__(self, specs: Mapping[str, ServerSpec], state: Path) -> None:
         self.id = "saved"
@@ -134,6 +131,16 @@ class SavedTask(HubTask):
             return answer
         self.knows_everything = False
         return {}
+
+    async def listen(self, server: str, relayed: RelayedRequest) -> Json:
+        return await self.relay(server, relayed)
+
+    async def notify(self, server: str, method: str, params: Mapping[str, Any] | None, listener: Listener) -> None:
+        """No server is up."""
+
+    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile) -> ToolInfo | None:
+        """No tool is called."""
+        return None
 
     async def tools_for_client(
         self, profile: ClientProfile, servers: Collection[str] | None = None, *, fresh: bool = False

@@ -20,7 +20,7 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, cache_strings="keys")
 
 
-class OpenTask(RequestBody):
+class OpenTaskRequest(RequestBody):
     """A task to open. It ends by DELETE, with the hub, or when its client is silent for longer than its lease."""
 
     id: str | None = None
@@ -43,7 +43,7 @@ class OpenTask(RequestBody):
     """The task's share of scarce capacity, relative to the other tasks of its run."""
 
 
-class CallTool(RequestBody):
+class CallToolRequest(RequestBody):
     """One tool call. `timeout_s` covers everything, also the time in queues."""
 
     server: str
@@ -56,7 +56,7 @@ class CallTool(RequestBody):
     """Null: the server's `call_timeout_s`, or the tool's."""
 
 
-_BODIES: dict[str, type[RequestBody]] = {"open_task": OpenTask, "call": CallTool}
+_BODIES: dict[str, type[RequestBody]] = {"open_task": OpenTaskRequest, "call": CallToolRequest}
 _ERROR = {
     "type": "object",
     "required": ["error"],

@@ -20,7 +20,7 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
-from toolhub.catalog.first_answers import Received
+from toolhub.catalog.first_answers import EarlyMessages
 from toolhub.channel.jsonrpc.pipes import StdinStream, StdoutStream
 from toolhub.config.models import HubSettings
 from toolhub.model import Era, Json
@@ -153,7 +153,11 @@ def _error(number: int | str, error: Json) -> Json:
 
 
 async def serve_stdio(
-    task: HubTask, settings: HubSettings, *, received: Received | None = None, writer: FirstAnswersWriter | None = None
+    task: HubTask,
+    settings: HubSettings,
+    *,
+    received: EarlyMessages | None = None,
+    writer: FirstAnswersWriter | None = None,
 ) -> None:
     """Serve the client at stdin and stdout until stdin ends. received: what it has sent already."""
     # What a library prints must not come between the messages.

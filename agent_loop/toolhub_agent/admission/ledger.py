@@ -181,7 +181,7 @@ _DECREASE, _INCREASE = 0.9, 0.02
 _LOWEST_SHARE = 0.25
 
 
-class AdaptiveLimit:
+class TokenLimit:
     """How many tokens programs may keep: a share of the capacity, and less while tokens are evicted anyway (AIMD).
 
     If the capacity is unknown there is no limit until tokens are evicted that were found before. An engine that never
@@ -254,7 +254,7 @@ class TokenLedger:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """capacity: tokens that the engine's cache holds; None: unknown, so everything is admitted."""
-        self._limit = AdaptiveLimit(target)
+        self._limit = TokenLimit(target)
         self._limit.set_capacity(capacity)
         self._max_pause = max_pause
         self._now = now

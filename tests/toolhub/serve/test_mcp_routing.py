@@ -13,7 +13,7 @@ from toolhub.channel.mcp import with_subscription_id
 from toolhub.model import Json
 from toolhub.serve.mcp.client import ClientRequest
 from toolhub.serve.mcp.handles import taken_handle, with_handle
-from toolhub.serve.mcp.merged import MOST_TASKS, Known, Subscription
+from toolhub.serve.mcp.merged import MOST_TASKS, OwnerIndex, Subscription
 from toolhub.serve.mcp.names import Owned, callable_names, matches_template, near_names, split_name
 from toolhub.serve.mcp.streams import EventLog
 from toolhub.task import HubTask
@@ -155,7 +155,7 @@ def test_a_subscription_to_several_servers_passes_on_what_was_asked_for_and_noth
 
 @pytest.mark.parametrize("wrap", [lambda task: {"resultType": "task", **task}, lambda task: {"task": task}])
 def test_the_servers_of_tasks_are_remembered_and_their_number_is_bounded(wrap: Callable[[Json], Json]) -> None:
-    known = Known()
+    known = OwnerIndex()
     for number in range(MOST_TASKS + 1):
         known.remember_task("server", wrap({"taskId": str(number)}))
     assert len(known.tasks) == MOST_TASKS and "0" not in known.tasks and known.tasks[str(MOST_TASKS)] == "server"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub.serve.openapi import CallTool, OpenTask
+from toolhub.serve.openapi import CallToolRequest, OpenTaskRequest
 
 PROGRAM = """
 import gc, os, signal, sys
@@ -100,8 +100,8 @@ def test_a_serving_hub_spares_the_garbage_collector_its_modules(tmp_path: Path) 
 @pytest.mark.quick
 def test_a_body_leaves_no_string_values_behind() -> None:
     """A kept string takes 16 KiB of the allocator's memory away from everything of another size."""
-    first, second = (OpenTask.model_validate_json(b'{"id": "an-id", "labels": {"a": "b-c"}}') for _ in range(2))
+    first, second = (OpenTaskRequest.model_validate_json(b'{"id": "an-id", "labels": {"a": "b-c"}}') for _ in range(2))
     assert first == second and first.id is not second.id and first.labels["a"] is not second.labels["a"]
     body = b'{"server": "s", "tool": "t", "arguments": {"text": "a text"}}'
-    one, other = (CallTool.model_validate_json(body).arguments["text"] for _ in range(2))
+    one, other = (CallToolRequest.model_validate_json(body).arguments["text"] for _ in range(2))
     assert one == other and one is not other

@@ -108,7 +108,7 @@ def test_schemas_are_valid_and_describe_what_is_accepted(document: Json) -> None
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
-    accepts = jsonschema.Draft202012Validator(schemas["CallTool"]).is_valid
+    accepts = jsonschema.Draft202012Validator(schemas["CallToolRequest"]).is_valid
     assert accepts({"server": "a", "tool": "b", "arguments": {}, "timeout_s": 1})
     assert not accepts({"server": "a"}) and not accepts({"server": "a", "tool": "b", "more": 1})
 

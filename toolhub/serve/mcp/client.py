@@ -7,7 +7,7 @@ of revision 2026-07-28 stands alone and has no `McpClient`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,8 +16,9 @@ import anyio
 from toolhub.channel.base import Refused
 from toolhub.channel.bridge import hello_of
 from toolhub.channel.jsonrpc.futures import Future, future_factory
-from toolhub.model import ClientProfile, Era, Json, RelayedRequest
-from toolhub.task import HubTask
+from toolhub.config import ServerSpec
+from toolhub.errors import ToolhubError
+from toolhub.model import ClientProfile, Era, Json, Listener, RelayedRequest, ServerInfo, ToolInfo
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 CLIENT_GONE = -32000
@@ -116,6 +117,34 @@ class McpClient:
             scope.cancel()
 
 
+class GatewayTask(Protocol):
+    """What the gateway uses of a task: a `HubTask`, which describes the methods, or the saved answers of one."""
+
+    id: str
+
+    @property
+    def servers(self) -> tuple[str, ...]: ...
+
+    @property
+    def specs(self) -> Mapping[str, ServerSpec]: ...
+
+    async def describe(self, server: str, relayed: RelayedRequest, *, saved: bool = False) -> ServerInfo: ...
+
+    async def relay(self, server: str, relayed: RelayedRequest) -> Json: ...
+
+    async def listen(self, server: str, relayed: RelayedRequest) -> Json: ...
+
+    async def notify(self, server: str, method: str, params: Mapping[str, Any] | None, listener: Listener) -> None: ...
+
+    async def tools_for_client(
+        self, profile: ClientProfile, servers: Collection[str] | None = None, *, fresh: bool = False
+    ) -> dict[str, list[ToolInfo] | ToolhubError]: ...
+
+    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile) -> ToolInfo | None: ...
+
+    def offered(self, server: str, tools: list[Json]) -> list[Json]: ...
+
+
 @dataclass(eq=False)
 class ClientRequest:
     """One request of a client, with the stream of its answer: the `Requester` of what is relayed for it."""
@@ -123,14 +152,14 @@ class ClientRequest:
     id: int | str
     method: str
     params: Json | None
-    task: HubTask
+    task: GatewayTask
     output: Output
     client: McpClient | None = None
     """None in the modern era."""
     version: str = ""
     headers: Mapping[str, str] | None = None
     """The headers that repeat parameters; None for a client that sends none, because it is not connected by HTTP."""
-    new_task: Callable[[], Awaitable[HubTask]] | None = None
+    new_task: Callable[[], Awaitable[GatewayTask]] | None = None
     """Opens a task for what must not be shared; None if `task` is the client's own."""
     ask: Callable[[str, Json | None], Awaitable[Json]] | None = None
     """How a client of revision 2026-07-28 is asked; None: not at all."""

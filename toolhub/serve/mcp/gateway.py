@@ -23,11 +23,10 @@ from toolhub.config.models import HubSettings
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json, ServerInfo
 from toolhub.serve.mcp.checks import check_headers, check_modern
-from toolhub.serve.mcp.client import INTERNAL_ERROR, INVALID_PARAMS, ClientRequest, McpClient
+from toolhub.serve.mcp.client import INTERNAL_ERROR, INVALID_PARAMS, ClientRequest, GatewayTask, McpClient
 from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.merged import MergedServers
 from toolhub.serve.mcp.questions import PendingQuestions
-from toolhub.task import HubTask
 from toolhub.tool_names import SEPARATOR
 from toolhub.wire import error_to_wire
 
@@ -152,7 +151,7 @@ class Gateway:
 
     # --- notifications ----------------------------------------------------------------------------------------------
 
-    async def notified(self, task: HubTask, client: McpClient, method: str, params: Json | None) -> None:
+    async def notified(self, task: GatewayTask, client: McpClient, method: str, params: Json | None) -> None:
         """Take a notification of a client of the handshake era. Servers of the modern era get none."""
         if method == "notifications/cancelled":
             client.cancel(params)

@@ -20,7 +20,13 @@ from toolhub.channel.pages import all_pages
 from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.model import Json
 from toolhub.serve.mcp.checks import check_headers
-from toolhub.serve.mcp.client import INVALID_PARAMS, METHOD_NOT_FOUND, MOST_SUBSCRIPTIONS, ClientRequest
+from toolhub.serve.mcp.client import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MOST_SUBSCRIPTIONS,
+    ClientRequest,
+    GatewayTask,
+)
 from toolhub.serve.mcp.handles import call_tool
 from toolhub.serve.mcp.names import (
     Owned,
@@ -29,7 +35,6 @@ from toolhub.serve.mcp.names import (
     near_names,
     split_name,
 )
-from toolhub.task import HubTask
 from toolhub.tool_names import Prefix, exposed_names
 
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -45,8 +50,8 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Known:
-    """What was learnt about one task's servers."""
+class OwnerIndex:
+    """The servers of one task's tools, prompts, resources and tasks, as far as they were asked for."""
 
     tools: dict[str, Owned] = field(default_factory=dict)
     prompts: dict[str, Owned] = field(default_factory=dict)
@@ -80,7 +85,7 @@ class MergedServers:
 
     def __init__(self, prefix: Prefix) -> None:
         self._prefix = prefix
-        self._known: weakref.WeakKeyDictionary[HubTask, dict[frozenset[str] | None, Known]] = (
+        self._known: weakref.WeakKeyDictionary[GatewayTask, dict[frozenset[str] | None, OwnerIndex]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -113,12 +118,12 @@ class MergedServers:
         """Return the tool of a name that `tools()` has returned."""
         return self._of(request).tools[name]
 
-    def _of(self, request: ClientRequest) -> Known:
+    def _of(self, request: ClientRequest) -> OwnerIndex:
         """Return what is known of the servers of a request: clients that see other servers see other names."""
         selections = self._known.setdefault(request.task, {})
         known = selections.get(request.only)
         if known is None:
-            known = selections[request.only] = Known()
+            known = selections[request.only] = OwnerIndex()
             if len(selections) > _MOST_SELECTIONS:
                 del selections[next(iter(selections))]
         return known
