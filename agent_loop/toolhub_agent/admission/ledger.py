@@ -6,9 +6,11 @@ every prompt is computed again. `TokenLedger` keeps an account of these tokens. 
 others wait before their next turn, outside the engine.
 
 The oldest programs come first. A program that was admitted goes on, before those that wait. When the programs outgrow
-the cache, the youngest one whose tools run is paused. One that waited is admitted when it has room for its next turns
-too: otherwise it would soon be paused again. If the engine has nothing to do, the next one takes the place of the
-youngest. So at least one program is always admitted. While all programs fit, nothing ever waits.
+the cache, the youngest one whose tools run is paused. One that waited is admitted when all that are admitted have room
+for one more turn: otherwise one would soon be paused again. While all programs fit, nothing ever waits.
+
+A place is kept while tools run, but not for any price. If the engine has nothing to do and a turn waits, programs yield
+whose tools have run for longer than the engine needs to fill its cache. Computing their tokens again costs less then.
 
 Others do this too, by other rules: ThunderAgent (arXiv 2602.13692), CONCUR (2601.22705), Continuum (2511.02230).
 """
@@ -18,10 +20,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import median_low
+from statistics import fmean, median_low
 
 from toolhub_agent.types import Usage
 
@@ -29,10 +31,15 @@ from toolhub_agent.types import Usage
 TARGET = 0.95
 # A turn that waited this long goes before all others. OpenAI's client gives up after 600 s.
 MAX_PAUSE_S = 300.0
-# A program that waited needs room for this many further turns. Fewer cost more pauses, and more leave the cache empty.
+# When a program that waited is admitted, all that are admitted have room for this many further turns. Fewer cost more
+# pauses, and more leave the cache empty.
 RESERVED_TURNS = 2
+# The rate at which the engine computes prompts is measured while it also writes answers. Alone it takes half the time.
+HELD_SHARE = 0.5
 # A program whose tools run for this long loses its place. On a busy engine its tokens are evicted by then.
 IDLE_S = 600.0
+# Averages are taken over this many turns.
+REMEMBERED_TURNS = 256
 # A program without a turn for this long is forgotten: its client is silent.
 FORGET_S = 3600.0
 # No engine serves this many conversations. The program that was silent for longest is forgotten.
@@ -65,24 +72,12 @@ _NEXT: dict[State, frozenset[State]] = {
 _RESIDENT = frozenset({State.RUNNING, State.ACTING})
 
 
-@dataclass
-class _Mean:
-    count: int = 0
-    total: float = 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
 @dataclass(eq=False)
 class _Program:
     """age: smaller is older; a child's age begins with its parent's. tokens: in the cache after its last turn.
 
-    needs: tokens in the cache at the end of the turn that waits or runs. reusable: tokens that this turn should find.
+    answered: when that turn ended. needs: tokens in the cache at the end of the turn that waits or runs. reusable:
+    tokens that this turn should find.
     """
 
     name: str
@@ -98,7 +93,7 @@ class _Program:
     tokens: int = 0
     needs: int = 0
     reusable: int = 0
-    growth: _Mean = field(default_factory=_Mean)
+    answered: float = math.inf
 
     @property
     def size(self) -> int:
@@ -236,6 +231,11 @@ class TokenLimit:
 # --- The ledger -------------------------------------------------------------------------------------------------------
 
 
+def _mean(values: Collection[float]) -> float:
+    """0 without values."""
+    return fmean(values) if values else 0.0
+
+
 class TokenLedger:
     """The programs of one engine. A method that may let turns begin returns the names of their programs.
 
@@ -260,8 +260,12 @@ class TokenLedger:
         self._now = now
         self._programs: dict[str, _Program] = {}
         self._number = 0
-        self._growth = _Mean()
-        self._answers = _Mean()
+        self._growth: deque[int] = deque(maxlen=REMEMBERED_TURNS)
+        self._answers: deque[int] = deque(maxlen=REMEMBERED_TURNS)
+        self._tools_s: deque[float] = deque(maxlen=REMEMBERED_TURNS)
+        self._computed = 0
+        self._busy_s = 0.0
+        self._noted = now()
         self._shared: OrderedDict[str, _SharedPrefix] = OrderedDict()
         self._pauses: Counter[str] = Counter()
 
@@ -339,6 +343,8 @@ class TokenLedger:
         program.run, program.weight, program.prefix = run, weight, prefix
         self._note_prefix(prefix, prefix_tokens)
         was_resident = program.state is State.ACTING
+        if program.tokens:
+            self._tools_s.append(self._now() - program.answered)
         # A program that was not paused goes on, unless another one waited too long.
         goes_on = was_resident or (bool(program.tokens) and not program.why)
         head = self._head()
@@ -346,7 +352,7 @@ class TokenLedger:
         program.reusable = program.tokens if was_resident and not is_rewritten else 0
         self._move(program, State.WAITING, program.why or _FULL)
         if head is None or (goes_on and not self._is_overdue(head)):
-            if self._make_room(program, goes_on=goes_on):
+            if self._make_room(program, acting_s=0.0 if goes_on else None):
                 self._move(program, State.RUNNING)
                 return (name, *self.schedule())
         return self.schedule()
@@ -362,11 +368,10 @@ class TokenLedger:
         used, before = self.used, program.tokens
         tokens = usage.prompt_tokens + usage.completion_tokens or program.needs
         self._learn(program, usage, tokens, used)
-        program.tokens = tokens
+        program.tokens, program.answered = tokens, self._now()
         self._move(program, State.ACTING if keeps_place else State.PAUSED)
         if before and tokens > before:
-            program.growth.add(tokens - before)
-            self._growth.add(tokens - before)
+            self._growth.append(tokens - before)
         self._pause_overflow()
         return self.schedule()
 
@@ -385,6 +390,7 @@ class TokenLedger:
 
     def remove(self, name: str) -> tuple[str, ...]:
         """The program is done, or goes to another engine."""
+        self._count_busy()
         program = self._programs.pop(name, None)
         if program is None:
             return ()
@@ -415,13 +421,12 @@ class TokenLedger:
         """Admit all turns that may begin now. Call this once a second while turns wait: they get older."""
         self._expire()
         admitted = []
-        is_idle = all(program.state is not State.RUNNING for program in self._programs.values())
         while (head := self._head()) is not None:
-            if not self._make_room(head, goes_on=is_idle, reserved_turns=0 if is_idle else RESERVED_TURNS):
-                break
+            if not self._make_room(head, reserved_turns=RESERVED_TURNS):
+                if self._is_busy or not self._make_room(head, acting_s=self._held_s()):
+                    break
             self._move(head, State.RUNNING)
             admitted.append(head.name)
-            is_idle = False
         return tuple(admitted)
 
     def _head(self) -> _Program | None:
@@ -438,35 +443,38 @@ class TokenLedger:
     def _is_overdue(self, program: _Program) -> bool:
         return program.state is State.WAITING and self._now() - program.since >= self._max_pause
 
-    def _make_room(self, program: _Program, *, goes_on: bool = False, reserved_turns: int = 0) -> bool:
+    def _make_room(self, program: _Program, *, acting_s: float | None = None, reserved_turns: int = 0) -> bool:
         """Pause programs whose tools run, if that makes room. Return whether the program may be admitted.
 
-        goes_on: it had a place, or the engine is idle, so the youngest others yield. Otherwise only those yield that
-        `_victims` names.
+        acting_s: programs whose tools have run for so long yield, the youngest first. None: only those that `_victims`
+        names. reserved_turns: of it and of all with a place, for which there must be room too.
         """
         if self.limit is None:
             return True
         is_overdue = self._is_overdue(program)
-        reserve = 0 if is_overdue else round(reserved_turns * (self._growth.value() or 0))
-        missing = self._missing(program) + reserve
+        residents = sum(each.state in _RESIDENT for each in self._programs.values())
+        missing = self._missing(program)
+        if not is_overdue:
+            missing += reserved_turns * (residents + 1) * round(_mean(self._growth))
         victims: list[_Program] = []
-        for victim in self._victims(program, may_take_any=goes_on or is_overdue) if missing > 0 else ():
+        for victim in self._victims(program, acting_s=0.0 if is_overdue else acting_s) if missing > 0 else ():
             victims.append(victim)
             missing -= self._own(victim)
             if missing <= 0:
                 break
-        fits = missing <= 0 or len(victims) == sum(each.state in _RESIDENT for each in self._programs.values())
+        fits = missing <= 0 or len(victims) == residents
         if fits or is_overdue:
             for victim in victims:
                 self._pause(victim, _LENT if victim.is_ancestor_of(program) else _YIELDED)
         return fits
 
-    def _victims(self, program: _Program, *, may_take_any: bool) -> Iterator[_Program]:
+    def _victims(self, program: _Program, *, acting_s: float | None) -> Iterator[_Program]:
         """Programs whose tools run, in the order in which they are paused for this one: ancestors, then the youngest.
 
-        Unless it may take any, those are its ancestors, and programs of a run that has more for its weight than its
-        own, as long as it keeps as much.
+        Those are its ancestors, programs of a run that has more for its weight than its own, as long as it keeps as
+        much, and all whose tools have run for acting_s.
         """
+        now = self._now()
         shares = self._shares()
         wanted = shares[program.run] + self._needed(program) / program.weight
         acting = [each for each in self._programs.values() if each.state is State.ACTING]
@@ -475,7 +483,8 @@ class TokenLedger:
             acting.remove(victim)
             rest = shares[victim.run] - self._own(victim) / victim.weight
             has_more = victim.run != program.run and rest >= wanted
-            if may_take_any or has_more or victim.is_ancestor_of(program):
+            is_late = acting_s is not None and now - victim.answered >= acting_s
+            if is_late or has_more or victim.is_ancestor_of(program):
                 shares[victim.run] = rest
                 yield victim
 
@@ -503,7 +512,32 @@ class TokenLedger:
     def _move(self, program: _Program, state: State, why: str = "") -> None:
         if state not in _NEXT[program.state]:
             raise RuntimeError(f"program {program.name!r} cannot go from {program.state.value} to {state.value}")
+        self._count_busy()
         program.state, program.why, program.since = state, why, self._now()
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_busy(self) -> bool:
+        return any(program.state is State.RUNNING for program in self._programs.values())
+
+    def _count_busy(self) -> None:
+        """Call this before each change of a state."""
+        now = self._now()
+        if self._is_busy:
+            self._busy_s += now - self._noted
+        self._noted = now
+
+    def _held_s(self) -> float:
+        """For how long a place is kept while its program's tools run, a turn waits, and the engine is idle.
+
+        In this time the engine computes as many tokens as the cache holds: to keep a share of the cache costs as much
+        as to compute that share again. 0 if tools usually take longer.
+        """
+        if self.limit is None or not self._computed:
+            return 0.0
+        held_s = HELD_SHARE * self.limit * self._busy_s / self._computed
+        return held_s if _mean(self._tools_s) <= held_s else 0.0
 
     # --- sizes -------------------------------------------------------------------------------------------------------
 
@@ -546,12 +580,13 @@ class TokenLedger:
     def _predicted(self, program: _Program, prompt_tokens: int | None) -> int:
         """Tokens at the end of the next turn."""
         if prompt_tokens is not None:
-            return prompt_tokens + round(self._answers.value() or 0)
-        return program.tokens + round(program.growth.value() or self._growth.value() or 0)
+            return prompt_tokens + round(_mean(self._answers))
+        return program.tokens + round(_mean(self._growth))
 
     def _learn(self, program: _Program, usage: Usage, tokens: int, used: int) -> None:
         """Learn from an answered turn: lengths of answers, of the shared prefix, and whether tokens were evicted."""
-        self._answers.add(usage.completion_tokens)
+        self._answers.append(usage.completion_tokens)
+        self._computed += usage.prompt_tokens - min(usage.cached_tokens or 0, usage.prompt_tokens)
         if usage.cached_tokens is None:
             return
         if not program.tokens and program.prefix in self._shared:

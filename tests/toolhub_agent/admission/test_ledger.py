@@ -80,6 +80,7 @@ def test_on_overflow_the_youngest_program_whose_tools_run_is_paused(ledger: Toke
         True,
         "older programs fill the cache",
     )
+    assert ledger.remove("a") == ()
     assert ledger.remove("b") == ("c",)
 
 
@@ -94,16 +95,12 @@ def test_a_program_in_the_middle_of_a_turn_is_never_paused(ledger: TokenLedger):
     assert ledger.used == 800
 
 
-def test_a_program_that_waited_needs_room_for_its_next_turns_too(ledger: TokenLedger):
+def test_a_program_that_waited_begins_when_all_have_room_for_two_more_turns(ledger: TokenLedger):
     turn(ledger, "a", 300)
-    turn(ledger, "a", 400)  # grows by 100 a turn
+    turn(ledger, "a", 400)  # programs grow by 100 a turn
     assert ledger.begin_turn("b", prompt_tokens=700) == ()
-    assert ledger.cancel_turn("b") == ()
-    turn(ledger, "c", 400)
-    ledger.begin_turn("b", prompt_tokens=450)
-    ledger.begin_turn("d", prompt_tokens=10)
-    assert ledger.set_capacity(1300) == ()  # 1250 tokens would fit, but not for long
-    assert ledger.set_capacity(1450) == ("b",)
+    assert ledger.set_capacity(1699) == ()
+    assert ledger.set_capacity(1700) == ("b",)  # 1100 for `a` and `b`, and 200 each for them and the busy one
 
 
 def test_a_program_larger_than_the_cache_runs_alone(idle: TokenLedger):
@@ -114,12 +111,31 @@ def test_a_program_larger_than_the_cache_runs_alone(idle: TokenLedger):
     assert idle.end_turn("b", Usage(10, 10)) == ("huge",)
 
 
-def test_an_engine_with_nothing_to_do_gets_the_next_turn(idle: TokenLedger):
+def test_an_idle_engine_gets_a_turn_that_waits_when_tools_take_longer_than_computing_again(
+    idle: TokenLedger, clock: Clock
+):
+    idle.begin_turn("a", prompt_tokens=500)
+    idle.begin_turn("b", prompt_tokens=400)
+    clock.now += 9  # 100 tokens a second, so the engine fills its cache in 10 s; half of it is decoding
+    idle.end_turn("a", Usage(500, 0))
+    idle.end_turn("b", Usage(400, 0))
+    assert idle.begin_turn("c", prompt_tokens=300) == ()
+    clock.now += 4.9
+    assert idle.schedule() == ()
+    clock.now += 0.1
+    assert idle.schedule() == ("c",)
+    assert states(idle, "abc") == "apr"
+
+
+def test_an_idle_engine_gets_a_turn_that_waits_at_once_if_tools_usually_take_that_long(idle: TokenLedger, clock: Clock):
+    idle.begin_turn("a", prompt_tokens=500)
+    clock.now += 5
+    idle.end_turn("a", Usage(500, 0))
+    clock.now += 6
     turn(idle, "a", 500)
     turn(idle, "b", 400)
     assert idle.begin_turn("c", prompt_tokens=300) == ("c",)
     assert states(idle, "abc") == "apr"
-    assert idle.begin_turn("d", prompt_tokens=300) == ()
 
 
 def test_a_resident_program_goes_on_before_programs_that_wait(ledger: TokenLedger):

@@ -92,8 +92,8 @@ class Programs(RuleBasedStateMachine):
         assert self.of(State.ACTING) == [], "over the limit although a program could be paused"
 
     @invariant()
-    def the_engine_has_a_turn_while_any_waits(self) -> None:
-        assert not self.asked or self.granted
+    def a_turn_waits_only_while_another_program_has_a_place(self) -> None:
+        assert not self.asked or self.of(*RESIDENT)
 
     def teardown(self) -> None:
         """From here on turns end, and programs that have a place begin the next turn at once."""
