@@ -21,7 +21,7 @@ FLOORS = [
     ["errors", "model", "wire", "overload", "single_flight", "task_ids", "tool_names"],
     [
         *("limits", "sessions.lifecycle", "sessions.events"),
-        *("function_tools", "owned", "shared_resources", "extensions", "config", "private_files"),
+        *("function_tools", "owned", "shared_resources", "extensions", "config", "private_files", "scratch"),
     ],
     ["channel", "spawn", "layers", "catalog"],
     ["sessions.session"],

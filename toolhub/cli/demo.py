@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.util
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from toolhub.cli.shared import console, log_to_stderr, print_json
+from toolhub.cli.shared import console, log_to_stderr, print_json, scratch_folder
 from toolhub.cli.shared import run as run_async
 from toolhub.errors import MissingExtra
 
@@ -39,8 +38,8 @@ def run(tasks: int, as_json: bool) -> None:
     from toolhub.spawn.supervisor import descendants
 
     agents = [Agent(f"agent-{number}") for number in range(1, tasks + 1)]
-    with tempfile.TemporaryDirectory(prefix="toolhub-demo-") as folder:
-        outcome = run_async(functools.partial(_session, agents, Path(folder), out))
+    with scratch_folder("demo") as folder:
+        outcome = run_async(functools.partial(_session, agents, folder, out))
     outcome.leftovers = len(descendants(os.getpid()))
     if as_json:
         print_json(dataclasses.asdict(outcome))

@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,19 @@ DEFAULT_FILES = ("hub.yaml", "hub.yml", ".mcp.json", "mcp.json")
 DEFAULT_HUB = "http://127.0.0.1:8765"
 
 T = TypeVar("T")
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """A temporary folder for the time of a command; first, remove the folders of commands that were killed."""
+    from toolhub.scratch import Scratch, sweep
+
+    sweep()
+    scratch = Scratch(purpose)
+    try:
+        yield scratch.path
+    finally:
+        scratch.remove()
 
 
 def find_config(path: Path | None) -> Path:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from toolhub import Config
-from toolhub.cli.shared import console, log_to_stderr, print_json, read_config
+from toolhub.cli.shared import console, log_to_stderr, print_json, read_config, scratch_folder
 from toolhub.cli.shared import run as run_async
 from toolhub.errors import ConfigError, MissingExtra
 from toolhub_agent.replay import player
@@ -31,10 +30,10 @@ def replay(as_json: bool, log: Path | None, config: Path | None) -> None:
     out = console(stderr=as_json)
     llm = ReplayLlm(trajectory)
     view = ReplayView(out)
-    with tempfile.TemporaryDirectory(prefix="toolhub-replay-") as folder:
-        chosen = _config(log, config, Path(folder))
+    with scratch_folder("replay") as folder:
+        chosen = _config(log, config, folder)
         out.print(banner(trajectory))
-        result = run_async(functools.partial(_play, trajectory, llm, chosen, view, Path(folder)))
+        result = run_async(functools.partial(_play, trajectory, llm, chosen, view, folder))
     if as_json:
         about = {"replay": NOTICE, "note": trajectory.note, "recorded_turns": trajectory.turns, "calls": view.calls}
         print_json({**about, "result": asdict(row_of(1, result))})

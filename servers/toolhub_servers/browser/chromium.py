@@ -13,10 +13,10 @@ from anyio import to_thread
 from playwright.async_api import Browser, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
+from toolhub.scratch import Scratch, sweep
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import Launcher, find_parent
 from toolhub_servers.browser.memory import MemoryWatch, memory_arguments
-from toolhub_servers.browser.scratch import Scratch, sweep
 from toolhub_servers.browser.settings import BrowserSettings
 from toolhub_servers.confined import BROWSER_UID, uid_exists
 

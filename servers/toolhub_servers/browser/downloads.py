@@ -15,8 +15,8 @@ from anyio import to_thread
 from playwright.async_api import Download
 from playwright.async_api import Error as PlaywrightError
 
+from toolhub.scratch import Scratch
 from toolhub_servers.browser.errors import BrowserError
-from toolhub_servers.browser.scratch import Scratch
 from toolhub_servers.browser.settings import BrowserSettings
 
 # A limit, because a page can offer one file after the other.

@@ -17,8 +17,8 @@ import stat
 import sys
 from pathlib import Path
 
+from toolhub.scratch import temporary_folders
 from toolhub_servers.browser.errors import BrowserUnavailable
-from toolhub_servers.browser.scratch import temporary_folders
 
 logger = logging.getLogger(__name__)
 

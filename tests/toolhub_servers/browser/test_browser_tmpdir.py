@@ -12,11 +12,11 @@ import pytest
 from toolhub_servers.browser import launcher
 from toolhub_servers.browser.errors import BrowserUnavailable
 from toolhub_servers.browser.launcher import find_parent
-from toolhub_servers.browser.scratch import PREFIX
 from toolhub_servers.confined import BROWSER_UID
 
 from tests.toolhub_servers.browser.browser_site import Website
 from tests.toolhub_servers.browser.browsing import open_task
+from toolhub.scratch import PREFIX
 from toolhub.shared_resources import open_shared_resources
 
 PATIENCE = 120

@@ -1,8 +1,8 @@
 """Temporary folders that are removed even if the process that made them was killed.
 
 Each folder is locked by the process that made it, and the lock ends with that process, however it ends. Each start of a
-browser removes the folders that are not locked. A process id in the name would not do: ids are used again, and differ
-between containers that share the temporary directory.
+browser and of a demo removes the folders that are not locked. A process id in the name would not do: ids are used
+again, and differ between containers that share the temporary directory.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from toolhub_servers.browser.scratch import PREFIX, Scratch, sweep
+
+from toolhub.scratch import PREFIX, Scratch, sweep
 
 
 @pytest.fixture(autouse=True)
