@@ -131,7 +131,7 @@ def test_the_complete_config_shows_every_key_of_a_sandbox(shown: dict[str, Any])
 
 @pytest.mark.quick
 def test_the_complete_config_shows_every_section(shown: dict[str, Any]) -> None:
-    assert set(shown) == {"hub", "limits", "sandbox", "llm", "agent", "servers", "mcpServers"}
+    assert set(shown) == {"hub", "limits", "speculation", "sandbox", "llm", "agent", "servers", "mcpServers"}
 
 
 @pytest.mark.quick

@@ -23,11 +23,12 @@ from toolhub.channel.base import Channel
 from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
-from toolhub.config import Config, ServerSpec
+from toolhub.config import Config, ServerSpec, SpeculationMode
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.extensions import BuiltinContext, SandboxProvider, find_sandboxes
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Coalescer
+from toolhub.layers.speculate import Speculation
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.limits.backoff import RetryBudget
 from toolhub.limits.budget import Budget
@@ -122,6 +123,7 @@ class Hub:
                 resources=resources,
                 coalescer=Coalescer(),
                 caches=Caches(),
+                speculation=Speculation(self.config.speculation),
             )
             if (open_sandboxes := find_sandboxes()) is not None:
                 sandboxes = open_sandboxes(self.config.sandbox, start_limiter=lambda: starts.place(owners))
@@ -174,15 +176,19 @@ class Hub:
         labels: Mapping[str, str] | None = None,
         servers: Mapping[str, ServerSpec] | None = None,
         weight: float = 1.0,
+        speculation: SpeculationMode | None = None,
     ) -> AsyncIterator[HubTask]:
         """Hold a task's tools; leaving ends every process of the task.
 
         run: groups the tasks of one evaluation run; runs share what is scarce fairly, and within a run its tasks.
         weight: the task's share beside the others of its run. labels: more values for `${task.<label>}` in the config.
         task_id, and what stands for `${task.<label>}`: letters, digits and ._:- (see `TASK_VALUE_RULE`).
-        servers: the task's own servers beside (or instead of same-named) configured ones.
+        servers: the task's own servers beside (or instead of same-named) configured ones. speculation: `none` for a
+        task whose calls must not be foreseen; it can only lower the hub's `speculation.mode`.
         """
-        task = await self.open_task(task_id, run=run, labels=labels, servers=servers, weight=weight)
+        task = await self.open_task(
+            task_id, run=run, labels=labels, servers=servers, weight=weight, speculation=speculation
+        )
         try:
             yield task
         finally:
@@ -199,6 +205,7 @@ class Hub:
         only_these: bool = False,
         lease: float = math.inf,
         weight: float = 1.0,
+        speculation: SpeculationMode | None = None,
     ) -> HubTask:
         """Open a task that lives until `close_task()`, or until `lease` seconds pass without a sign of life.
 
@@ -215,7 +222,7 @@ class Hub:
         chosen = ({} if only_these else dict(self.config.servers)) | dict(servers or {})
         values = dict(labels or {}) | {"id": task_id, "run": run}
         specs = {name: spec.for_task(values) for name, spec in chosen.items()}
-        running = self._run_task(task_id, specs, run=run, lease=lease, weight=weight)
+        running = self._run_task(task_id, specs, run=run, lease=lease, weight=weight, speculation=speculation)
         self._opening[task_id] = anyio.Event()  # before the first await, or two callers could open the same id
         try:
             held = self._tasks[task_id] = await hold(owners, running, name=f"task {task_id}")
@@ -225,11 +232,25 @@ class Hub:
 
     @asynccontextmanager
     async def _run_task(
-        self, task_id: str, specs: Mapping[str, ServerSpec], *, run: str, lease: float, weight: float
+        self,
+        task_id: str,
+        specs: Mapping[str, ServerSpec],
+        *,
+        run: str,
+        lease: float,
+        weight: float,
+        speculation: SpeculationMode | None,
     ) -> AsyncIterator[HubTask]:
         async with anyio.create_task_group() as owners:
             task = HubTask(
-                task_id, specs=specs, owners=owners, shared=self._shared, run=run, lease=lease, weight=weight
+                task_id,
+                specs=specs,
+                owners=owners,
+                shared=self._shared,
+                run=run,
+                lease=lease,
+                weight=weight,
+                speculation=speculation,
             )
             task.warm_soon()
             try:
@@ -374,6 +395,7 @@ class Hub:
             coalescing=self._shared.coalescer.statistics(),
             cache=self._shared.caches.statistics(),
             servers=self.events.statistics(),
+            speculation=self._shared.speculation.statistics(),
         )
 
     def _sandbox_counts(self) -> SandboxCounts | None:

@@ -11,6 +11,12 @@ from toolhub.errors import Sent
 
 Json = dict[str, Any]
 
+PREFETCH_META = "toolhub/prefetch"
+"""In a tool's `_meta`: the names of the arguments with which its server can begin before the call is complete.
+
+In the `_meta` of a `tools/call`: true; the server begins that work and does not execute the tool.
+"""
+
 ProgressFn = Callable[[float, float | None, str | None], Coroutine[Any, Any, None]]
 """Receives (progress, total, message) while the call runs."""
 
@@ -43,6 +49,21 @@ class ToolInfo:
     @property
     def is_read_only(self) -> bool:
         return bool(self.annotations.get("readOnlyHint"))
+
+    @property
+    def prefetch(self) -> tuple[str, ...]:
+        """The arguments with which work can begin before a call is complete; none where the server knows no such."""
+        meta = self.raw.get("_meta")
+        return _texts(meta.get(PREFETCH_META)) if isinstance(meta, dict) else ()
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The arguments that a call must have."""
+        return _texts(self.input_schema.get("required"))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +100,10 @@ class ToolPolicy:
     read_only: bool = False
     idempotent: bool = False
     timeout: float | None = None
+    speculative: bool = False
+    """Whole calls may be guessed."""
+    prefetch: tuple[str, ...] = ()
+    """Arguments with which its server can begin before the call is complete."""
 
     @property
     def is_safe_to_repeat(self) -> bool:
@@ -96,6 +121,8 @@ class Delivery:
     attempts: int = 0
     sent_at: float | None = None
     """When it was last sent, on the anyio clock."""
+    speculated: bool = False
+    """Its work had begun before it was made."""
 
     def mark_sent(self, now: float) -> None:
         """The request is about to leave. now: on the anyio clock."""
@@ -237,6 +264,8 @@ class Call:
     share_key: FairShareKey = FairShareKey()
     relayed: RelayedRequest | None = None
     """The request of an MCP client that this call passes on; `tool` is its method where it is no tool call."""
+    early: Literal["prefetch", "guess"] | None = None
+    """What kind of speculative work this is; None for a call that somebody made."""
 
     @property
     def is_tool_call(self) -> bool:
@@ -380,6 +409,17 @@ class CoalesceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationStatistics:
+    """prefetches, guesses: begun. used: of both, by a call. preempted: made way. refused: without a place or budget."""
+
+    prefetches: int = 0
+    guesses: int = 0
+    used: int = 0
+    preempted: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStatistics:
     """Lookups so far, and what is kept now. evictions: answers dropped to make room, not for their age."""
 
@@ -410,3 +450,4 @@ class HubStatistics:
     cache: CacheStatistics = CacheStatistics()
     servers: tuple[ServerHealth, ...] = ()
     """Those that were started so far."""
+    speculation: SpeculationStatistics = SpeculationStatistics()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 
 from toolhub.channel.base import Refused
-from toolhub.config import ServerSpec
+from toolhub.config import ServerSpec, SpeculationMode
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
 from toolhub.extensions import OwnerSandboxes
 from toolhub.function_tools import OpenAITools, langchain_tools, named_tools
@@ -29,6 +29,7 @@ from toolhub.layers.cache import cache
 from toolhub.layers.coalesce import coalesce
 from toolhub.layers.deadline import closed_during, deadline
 from toolhub.layers.retry import retry
+from toolhub.layers.speculate import TaskSpeculation, speculate
 from toolhub.layers.trace import CallCounts, trace
 from toolhub.limits.limiter import ConcurrencyLimiter, WaitStats
 from toolhub.model import (
@@ -80,6 +81,7 @@ class HubTask:
         run: str = "",
         lease: float = math.inf,
         weight: float = 1.0,
+        speculation: SpeculationMode | None = None,
     ) -> None:
         self.id = task_id
         self.run = run
@@ -105,15 +107,31 @@ class HubTask:
         self._caches = shared.caches.for_task()
         # The layers know the servers but not the task: with no cycle between them a task's memory is free when it ends.
         traced = trace(shared.counts, self.counts, observers=shared.observers)
-        admit = admission(partial(_limiters_of, self._limiters), self._waits)
+        limiters_of = partial(_limiters_of, self._limiters)
+        admit = admission(limiters_of, self._waits)
         server_of = partial(_server_of, self._servers)
         send_request = partial(_send_request, self._servers)
         bounded = deadline(self._in_flight)
+        self._early = TaskSpeculation(
+            shared.speculation,
+            shared.speculation.mode_for(speculation),
+            owners=owners,
+            target_of=server_of,
+            limiters_of=limiters_of,
+            new_call=partial(_early_call, self._servers, task_id, self.share_key, self._numbers),
+            required=partial(_required, self._servers),
+        )
+        answered = cache(self._caches, server_of)
+        self._early.handle = stack(trace(observers=[]), bounded, authorize(specs), answered, self._early.admitted)(
+            partial(_send_call, self._servers)
+        )
+        is_speculative = self._early.mode != "none"
         self._handle: Handler = stack(
             traced,
             bounded,
             authorize(specs),
-            cache(self._caches, server_of),
+            *([speculate(self._early)] if is_speculative else []),
+            answered,
             coalesce(shared.coalescer, server_of),
             retry(shared.retry_budget, on_retry=shared.on_retry),
             admit,
@@ -214,6 +232,15 @@ class HubTask:
             share_key=self.share_key,
             relayed=relayed,
         )
+
+    async def prefetch(self, server: str, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Announce a call of which some arguments are known already, so that its work can begin. Does not wait.
+
+        It has no effect for a tool that declares nothing of the kind, and where there is no place to spare. The call
+        itself must still be made. Raises TaskClosed.
+        """
+        self._renew()
+        self._early.prefetch(server, tool, dict(arguments))
 
     async def tools(self, server: str | None = None, *, fresh: bool = False) -> list[ToolInfo]:
         """Return the tools of one server, or of all that can be reached, in the config's order.
@@ -439,6 +466,7 @@ class HubTask:
         self._closed = True
         for call in self._in_flight:
             call.cancel()
+        self._early.close()
         self._caches.close()
         async with anyio.create_task_group() as closing:
             for server in self._servers.values():
@@ -492,6 +520,41 @@ def _server_of(servers: _Servers, call: Call) -> SessionPool:
 
 def _limiters_of(limiters: Mapping[str, tuple[ConcurrencyLimiter, ...]], call: Call) -> tuple[ConcurrencyLimiter, ...]:
     return limiters[call.server]
+
+
+def _early_call(
+    servers: _Servers,
+    task_id: str,
+    share_key: FairShareKey,
+    numbers: Iterator[int],
+    server: str,
+    tool: str,
+    arguments: Json,
+) -> Call | None:
+    """Return a call that nobody has made yet; None if the task has no such server."""
+    bound = servers.get(server)
+    if bound is None:
+        return None
+    policy = bound.shared.catalog.policy(bound.key, bound.spec, tool)
+    seconds = policy.timeout or bound.spec.call_timeout_s
+    return Call(
+        id=f"{task_id}-{next(numbers)}",
+        task_id=task_id,
+        server=server,
+        tool=tool,
+        arguments=arguments,
+        deadline=anyio.current_time() + seconds,
+        timeout=seconds,
+        policy=policy,
+        share_key=share_key,
+    )
+
+
+def _required(servers: _Servers, call: Call) -> Sequence[str] | None:
+    """Return the arguments that a call must have; None for a tool that its server has not listed."""
+    bound = servers[call.server]
+    tools = bound.shared.catalog.tools(bound.key, bound.spec) or {}
+    return tools[call.tool].required if call.tool in tools else None
 
 
 async def _send_call(servers: _Servers, call: Call) -> Result:

@@ -312,6 +312,7 @@ class SubAgents:
         )
         history.append_user(subtask)
         reporter = AgentReporter(server, self._events, self._callbacks)
+        executor = ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s)
         conversation_deps = ConversationDeps(
             session=f"{self._session}-{name}-{uuid.uuid4().hex[:8]}",
             llm=self._llm,
@@ -319,7 +320,8 @@ class SubAgents:
             settings=self._settings,
             history=history,
             journal=journal,
-            execute=ToolExecutor(self._tools, timeout=self._settings.tool_timeout_s),
+            execute=executor,
+            prefetch=executor.prefetch,
             hints=self._hints,
             reporter=reporter,
             parent=self._session,
@@ -577,6 +579,7 @@ class _TaskRun:
             history=history,
             journal=self._log.continued(MAIN),
             execute=executor,
+            prefetch=executor.prefetch,
             hints=self._deps.hints,
             reporter=self._reporter,
             asked=asked,

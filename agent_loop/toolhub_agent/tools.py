@@ -11,6 +11,7 @@ from toolhub.errors import ToolhubError, ToolNotFound
 from toolhub.miroflow import failure_of, normalised
 from toolhub.model import Result, ToolInfo
 from toolhub_agent.errors import ToolFailed
+from toolhub_agent.tool_calls import Prefetch
 from toolhub_agent.tool_calls.catalog import SUB_AGENT_PREFIX
 from toolhub_agent.types import Json, ToolCall
 
@@ -36,6 +37,8 @@ class HubTask(Protocol):
         self, server: str, tool: str, arguments: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Result: ...
 
+    async def prefetch(self, server: str, tool: str, arguments: Mapping[str, Any]) -> None: ...
+
 
 class HubTools:
     """A hub's task as a `ToolSource`.
@@ -53,6 +56,10 @@ class HubTools:
     async def get_all_tool_definitions(self) -> list[Json]:
         found = await self._task.tools_by_server()
         return [{"name": server, "tools": _definitions(tools)} for server, tools in found.items()]
+
+    async def prefetch(self, server_name: str, tool_name: str, arguments: Json) -> None:
+        """Announce a call that the model is still writing. arguments: those that are complete."""
+        await self._task.prefetch(server_name, tool_name, arguments)
 
     async def execute_tool_call(self, server_name: str, tool_name: str, arguments: Json) -> Json:
         answer: Json = {"server_name": server_name, "tool_name": tool_name}
@@ -75,6 +82,7 @@ def _definitions(tools: list[ToolInfo] | ToolhubError) -> list[Json]:
             "description": tool.description,
             "schema": tool.input_schema,
             "annotations": tool.annotations,
+            **({"prefetch": list(tool.prefetch)} if tool.prefetch else {}),
         }
         for tool in tools
     ]
@@ -100,6 +108,11 @@ class ToolExecutor:
         self._tools = tools
         self._timeout = None if isinstance(tools, HubTools) else timeout
         self._run_sub_agent = run_sub_agent
+
+    @property
+    def prefetch(self) -> Prefetch | None:
+        """Announces a call that is being written; None if the tools cannot use that."""
+        return self._tools.prefetch if isinstance(self._tools, HubTools) else None
 
     async def __call__(self, call: ToolCall) -> str:
         """Return the text of the result. Raises ToolFailed, or what the `ToolSource` raises."""

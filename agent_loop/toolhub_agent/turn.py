@@ -34,7 +34,7 @@ from toolhub_agent.kv_hints.signals import (
 from toolhub_agent.llm.client import LlmRequest
 from toolhub_agent.prefix_report import PrefixReport
 from toolhub_agent.tasklog import ConversationLog
-from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
+from toolhub_agent.tool_calls import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, Prefetch, TurnCalls
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.types import Completion, Delta, Json, ToolCall, ToolOutcome, Usage
 
@@ -202,6 +202,7 @@ class ConversationDeps:
     execute: Execute
     hints: HintSink
     reporter: AgentReporter
+    prefetch: Prefetch | None = None
     parent: str | None = None
     """The session of the agent that waits for this one."""
     asked: AskedQueries = field(default_factory=AskedQueries)
@@ -330,6 +331,7 @@ class Conversation:
             order="completed",
             parallel=self._settings.parallel_calls,
             tolerant=not turn.may_roll_back,
+            prefetch=self._deps.prefetch,
             on_event=partial(self._report, turn),
         )
 

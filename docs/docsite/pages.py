@@ -29,7 +29,7 @@ NAVIGATION = {
     "Start": ["install", "tutorial", "concepts", "comparison"],
     "How to": [
         "howto/use", "howto/miroflow", "recipes/*", "gateway", "howto/sandboxes", "howto/sweeps", "howto/agent",
-        "howto/kv-hints", "howto/decoding", "program_admission", "howto/deploy",
+        "howto/kv-hints", "howto/decoding", "howto/overlap", "program_admission", "howto/deploy",
     ],
     "Reference": ["reference/*", "errors"],
     "Project": [

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from toolhub.catalog.store import CatalogStore
 from toolhub.config import ServerSpec
-from toolhub.model import Json, ToolInfo, ToolPolicy
+from toolhub.model import PREFETCH_META, Json, ToolInfo, ToolPolicy
 
 # Entries beyond this number are dropped, oldest first. Tasks with servers of their own add entries all the time.
 _MOST = 2000
@@ -88,12 +88,15 @@ class Catalog:
         hints = known.annotations if known else {}
         declared = spec.tools.policy.get(tool)
         read_only, idempotent = bool(hints.get("readOnlyHint")), bool(hints.get("idempotentHint"))
+        prefetch = known.prefetch if known else ()
         if declared is None:
-            return ToolPolicy(read_only, idempotent)
+            return ToolPolicy(read_only, idempotent, prefetch=prefetch)
         return ToolPolicy(
             read_only if declared.read_only is None else declared.read_only,
             idempotent if declared.idempotent is None else declared.idempotent,
             declared.timeout_s,
+            declared.speculative == "allow",
+            () if declared.speculative == "deny" else prefetch,
         )
 
     def _known(self, key: str, spec: ServerSpec | None) -> _Tools | None:
@@ -126,7 +129,20 @@ def with_declarations(spec: ServerSpec, tool: ToolInfo) -> ToolInfo:
         return tool
     overrides = {"readOnlyHint": declared.read_only, "idempotentHint": declared.idempotent}
     hints = tool.annotations | {name: value for name, value in overrides.items() if value is not None}
-    return dataclasses.replace(tool, raw=tool.raw | {"annotations": hints}) if hints else tool
+    raw = tool.raw | {"annotations": hints} if hints else tool.raw
+    if declared.speculative is not None:
+        raw = _with_early_arguments(tool, raw, is_allowed=declared.speculative == "allow")
+    return dataclasses.replace(tool, raw=raw) if raw is not tool.raw else tool
+
+
+def _with_early_arguments(tool: ToolInfo, raw: Json, *, is_allowed: bool) -> Json:
+    """Return the wire object that says with which arguments a client should announce a call: the required ones."""
+    meta = raw.get("_meta") if isinstance(raw.get("_meta"), dict) else {}
+    required = list(tool.prefetch or tool.required) if is_allowed else []
+    if not required and PREFETCH_META not in (meta or {}):
+        return raw
+    others = {name: value for name, value in (meta or {}).items() if name != PREFETCH_META}
+    return raw | {"_meta": others | ({PREFETCH_META: required} if required else {})}
 
 
 def _identity(spec: ServerSpec) -> str:

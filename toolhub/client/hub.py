@@ -14,6 +14,7 @@ from toolhub.client import blocking
 from toolhub.client.address import Address
 from toolhub.client.task import MARGIN_S, RemoteTask
 from toolhub.client.transport import Transport
+from toolhub.config import SpeculationMode
 from toolhub.model import Json
 
 _TASKS = "/v1/tasks"
@@ -49,10 +50,18 @@ class RemoteHub:
         only_these: bool = False,
         lease: float | None = None,
         weight: float = 1.0,
+        speculation: SpeculationMode | None = None,
     ) -> AsyncIterator[RemoteTask]:
         """Hold a task. Leaving the block ends every process of the task. Arguments as in `open_task()`."""
         task = await self.open_task(
-            task_id, run=run, labels=labels, servers=servers, only_these=only_these, lease=lease, weight=weight
+            task_id,
+            run=run,
+            labels=labels,
+            servers=servers,
+            only_these=only_these,
+            lease=lease,
+            weight=weight,
+            speculation=speculation,
         )
         try:
             yield task
@@ -70,15 +79,18 @@ class RemoteHub:
         only_these: bool = False,
         lease: float | None = None,
         weight: float = 1.0,
+        speculation: SpeculationMode | None = None,
     ) -> RemoteTask:
         """Open a task. It lives until it is closed or garbage-collected, or until this process is silent for its lease.
 
         servers: by name, a config entry for a server of the task's own, or None for the hub's server with that name.
         only_these: leave out the hub's servers that `servers` does not name. lease: seconds; default: the hub's.
-        weight: the task's share relative to the other tasks of its run. Raises ConfigError if the id is taken or a
+        weight: the task's share relative to the other tasks of its run. speculation: `none` for a task whose calls must
+        not be foreseen; it can only lower the hub's `speculation.mode`. Raises ConfigError if the id is taken or a
         server's entry is invalid, Unauthorized, Overloaded, HubUnreachable.
         """
         body = _opening(task_id, run, labels, servers, only_these, lease) | {"weight": weight}
+        body |= {"speculation": speculation} if speculation is not None else {}
         return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
 
     def open_task_blocking(

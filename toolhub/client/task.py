@@ -83,6 +83,15 @@ class RemoteTask:
                 f"{exc}; {tool!r} may or may not have been executed", server=server, tool=tool, sent="maybe"
             ) from exc
 
+    async def prefetch(self, server: str, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Announce a call of which some arguments are known already, so that its work can begin.
+
+        The hub answers at once. The call itself must still be made. Raises HubUnreachable, HubLost, TaskClosed.
+        """
+        self._renew_here()
+        body: Json = {"server": server, "tool": tool, "arguments": dict(arguments)}
+        await self._transport.request("POST", f"{self._path}/prefetch", body, bound=MARGIN_S)
+
     async def _streamed(self, body: Json, on_progress: ProgressFn | None, on_log: LogFn | None) -> Json:
         outcome: Json = {}
 

@@ -7,6 +7,7 @@ from toolhub.config.models import Config, HubSettings, Limits
 from toolhub.config.redact import redact
 from toolhub.config.sandbox import AllowedHosts, E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings, Transport
+from toolhub.config.speculation import SpeculationMode, SpeculationSettings
 
 __all__ = [
     "AgentSettings",
@@ -23,6 +24,8 @@ __all__ = [
     "SandboxProfile",
     "SandboxSettings",
     "ServerSpec",
+    "SpeculationMode",
+    "SpeculationSettings",
     "SubAgentSettings",
     "ToolRules",
     "ToolSettings",

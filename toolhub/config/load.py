@@ -23,8 +23,9 @@ from toolhub.config.problems import Key, Problem, SourceFile, first_of_each_key,
 from toolhub.config.rules import broken_rules
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.server import SECRET_FIELDS, TASK_FIELDS, Origin, ServerSpec
+from toolhub.config.speculation import SpeculationSettings
 
-_SECTIONS = ("hub", "servers", "limits", "sandbox", "llm", "agent")
+_SECTIONS = ("hub", "servers", "limits", "speculation", "sandbox", "llm", "agent")
 _TOP_LEVEL = (*_SECTIONS, "mcpServers")
 
 
@@ -68,13 +69,22 @@ class _Reader:
         top = self._top_level(data, is_json)
         hub = self._section(HubSettings, top.get("hub"), ("hub",))
         limits = self._section(Limits, top.get("limits"), ("limits",))
+        speculation = self._section(SpeculationSettings, top.get("speculation"), ("speculation",))
         sandbox = self._section(SandboxSettings, top.get("sandbox"), ("sandbox",))
         agent = self._section(AgentSettings, top.get("agent"), ("agent",))
         llm = self._section(LlmSettings, top["llm"], ("llm",)) if top.get("llm") is not None else None
         servers = self._servers(top)
-        if self.problems or not (hub and limits and sandbox and agent):
+        if self.problems or not (hub and limits and speculation and sandbox and agent):
             raise self.source.error(self.problems)
-        return Config(hub=hub, servers=servers, limits=limits, sandbox=sandbox, llm=llm, agent=agent)
+        return Config(
+            hub=hub,
+            servers=servers,
+            limits=limits,
+            speculation=speculation,
+            sandbox=sandbox,
+            llm=llm,
+            agent=agent,
+        )
 
     def _top_level(self, data: Any, is_json: bool) -> Mapping[str, Any]:
         if not isinstance(data, Mapping):

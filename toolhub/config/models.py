@@ -16,6 +16,7 @@ from toolhub.config.rules import check_origin
 from toolhub.config.sandbox import SandboxSettings
 from toolhub.config.section import Count, Length, Pause, Seconds, Section, Weight
 from toolhub.config.server import ServerSpec
+from toolhub.config.speculation import SpeculationSettings
 from toolhub.private_files import default_state_folder
 from toolhub.tool_names import Prefix
 
@@ -128,6 +129,8 @@ class Config(Section):
     """The tool servers, by the name that clients call them by."""
     limits: Limits = Field(default_factory=Limits)
     """Limits of the whole hub."""
+    speculation: SpeculationSettings = Field(default_factory=SpeculationSettings)
+    """Which work may begin before a call asks for it."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     """Where a model's code runs."""
     llm: LlmSettings | None = None

@@ -80,6 +80,9 @@ class ToolSettings(Section):
     """A second equal call changes nothing more, so a call may be repeated."""
     timeout_s: Seconds | None = None
     """For one call of this tool, waiting included."""
+    speculative: Literal["allow", "deny"] | None = None
+    """`allow`: calls may be made before they are asked for; for read-only, cheap tools of public things. `deny`:
+    nothing begins early. None: only what the server itself offers to begin with a part of a call's arguments."""
 
 
 class ToolRules(Section):

@@ -150,12 +150,17 @@ class Caches:
         return CacheStatistics(counted.hits, counted.misses, counted.evictions, counted.entries, counted.bytes)
 
 
+def is_read(call: Call) -> bool:
+    """Whether the answer may be kept. That to a prefetch is none: the tool is not executed."""
+    return call.policy.read_only and call.early != "prefetch"
+
+
 def cache(caches: Caches, target_of: Callable[[Call], CacheTarget]) -> Layer:
     """Answer from the cache, where the tool is declared read-only and its server has a `cache`."""
 
     def layer(inner: Handler) -> Handler:
         def handle(call: Call) -> Coroutine[Any, Any, Result]:
-            store = caches.store(target_of(call).spec) if call.policy.read_only else None
+            store = caches.store(target_of(call).spec) if is_read(call) else None
             key = None if store is None else key_of(call, target_of(call), store.scope)
             return inner(call) if store is None or key is None else answer(call, store, key)
 

@@ -57,12 +57,18 @@ def _in_span(inner: Handler) -> Handler:
 
     def handle(call: Call) -> Coroutine[Any, Any, Result]:
         attributes = {"toolhub.server": call.server, "toolhub.tool": call.tool}
+        if call.early is not None:
+            attributes["toolhub.early"] = call.early
         span = _tracer.start_span("toolhub.call", attributes=attributes)
         return inner(call) if span is otel.INVALID_SPAN else spanned(call, span)
 
     async def spanned(call: Call, span: otel.Span) -> Result:
         with otel.use_span(span, end_on_exit=True, record_exception=False):
-            return await inner(call)
+            try:
+                return await inner(call)
+            finally:
+                if call.delivery.speculated:
+                    span.set_attribute("toolhub.speculated", True)
 
     return handle
 

@@ -14,7 +14,7 @@ from toolhub.config import ServerSpec, parse_server
 from toolhub.errors import ConfigError, ToolhubError, Unauthorized
 from toolhub.hub import Hub
 from toolhub.model import Json, LogFn, ProgressFn, Result
-from toolhub.serve.openapi import CallToolRequest, OpenTaskRequest
+from toolhub.serve.openapi import CallToolRequest, OpenTaskRequest, PrefetchRequest
 from toolhub.serve.responses import (
     CLIENT_CLOSED_REQUEST,
     BadRequest,
@@ -54,6 +54,7 @@ class TaskApi:
             ("POST", "/v1/tasks/{id}/warm", self.warm),
             ("GET", "/v1/tasks/{id}/tools", self.tools),
             ("POST", "/v1/tasks/{id}/calls", self.call),
+            ("POST", "/v1/tasks/{id}/prefetch", self.prefetch),
             ("GET", "/v1/statistics", self.statistics),
         ]
         return [Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in table]
@@ -79,6 +80,7 @@ class TaskApi:
             only_these=body.only_these,
             lease=body.lease_s or self._lease,
             weight=body.weight,
+            speculation=body.speculation,
         )
         answer: Json = {
             "id": scope.id,
@@ -168,6 +170,13 @@ class TaskApi:
             return CallStream(run)
         result = await while_connected(request, run())
         return json_response({"result": result.raw}) if result else Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def prefetch(self, request: Request) -> Response:
+        """Announce a call that is being written, so that its work can begin. Answers at once."""
+        scope = self._task(request)
+        body = await read_body(request, PrefetchRequest)
+        await scope.prefetch(body.server, body.tool, body.arguments)
+        return Response(status_code=202)
 
     async def statistics(self, request: Request) -> Response:
         """Return all counters of the hub."""

@@ -21,6 +21,7 @@ from toolhub.model import (
     HubStatistics,
     SandboxCounts,
     ServerHealth,
+    SpeculationStatistics,
 )
 
 # From a cached look-up to a long reasoning call.
@@ -46,6 +47,7 @@ class HubCollector:
         yield sessions
         yield from _of_limiters(statistics)
         yield from _of_shared_calls(statistics.coalescing, statistics.cache)
+        yield from _of_speculation(statistics.speculation)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield from _of_servers(statistics.servers)
@@ -114,6 +116,18 @@ def _of_shared_calls(coalescing: CoalesceStatistics, cache: CacheStatistics) -> 
     yield CounterMetricFamily("toolhub_cache_evictions", "Answers evicted from full caches", value=cache.evictions)
     yield GaugeMetricFamily("toolhub_cache_entries", "Answers in caches", value=cache.entries)
     yield GaugeMetricFamily("toolhub_cache_bytes", "Size of the answers in caches", value=cache.bytes)
+
+
+def _of_speculation(speculation: SpeculationStatistics) -> Iterator[Metric]:
+    early = CounterMetricFamily("toolhub_early", "Work begun before a call asked for it", labels=["kind"])
+    early.add_metric(["prefetch"], speculation.prefetches)
+    early.add_metric(["guess"], speculation.guesses)
+    yield early
+    yield CounterMetricFamily("toolhub_early_used", "Early work that a call used", value=speculation.used)
+    yield CounterMetricFamily("toolhub_early_preempted", "Early work that made way", value=speculation.preempted)
+    yield CounterMetricFamily(
+        "toolhub_early_refused", "Early work without a spare place or budget", value=speculation.refused
+    )
 
 
 def _of_budget(budget: BudgetStatistics) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolhub.config import SpeculationMode
 from toolhub.config.section import Seconds, Weight
 from toolhub.model import Json
 from toolhub.serve.responses import json_response
@@ -41,6 +42,8 @@ class OpenTaskRequest(RequestBody):
     """How long the task lives without a sign of life; null: `limits.task_lease_s`."""
     weight: Weight = 1
     """The task's share of scarce capacity, relative to the other tasks of its run."""
+    speculation: SpeculationMode | None = None
+    """`none` or `exact`: begin less work before it is asked for than the hub's `speculation.mode` allows."""
 
 
 class CallToolRequest(RequestBody):
@@ -56,7 +59,22 @@ class CallToolRequest(RequestBody):
     """Null: the server's `call_timeout_s`, or the tool's."""
 
 
-_BODIES: dict[str, type[RequestBody]] = {"open_task": OpenTaskRequest, "call": CallToolRequest}
+class PrefetchRequest(RequestBody):
+    """A call that is being written, with the arguments that are known so far."""
+
+    server: str
+    """The name of one of the task's servers."""
+    tool: str
+    """The name of one of its tools."""
+    arguments: dict[str, Any]
+    """The arguments that are complete."""
+
+
+_BODIES: dict[str, type[RequestBody]] = {
+    "open_task": OpenTaskRequest,
+    "call": CallToolRequest,
+    "prefetch": PrefetchRequest,
+}
 _ERROR = {
     "type": "object",
     "required": ["error"],

@@ -19,6 +19,7 @@ from toolhub.extensions import BuiltinContext, SandboxProvider
 from toolhub.layers.authorize import is_offered
 from toolhub.layers.cache import Caches
 from toolhub.layers.coalesce import Coalescer
+from toolhub.layers.speculate import Speculation
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.limits.adaptive import AdaptiveLimit
 from toolhub.limits.backoff import RetryBudget
@@ -63,6 +64,7 @@ class HubResources:
     budget: Budget
     coalescer: Coalescer
     caches: Caches
+    speculation: Speculation
     server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""
     sandboxes: SandboxProvider | None = None

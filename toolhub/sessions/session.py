@@ -11,7 +11,7 @@ import anyio
 from toolhub.channel.base import Channel, ChannelClosed, ExitInfo, OpenFailed, Refused
 from toolhub.config import ServerSpec, redact
 from toolhub.errors import ProtocolViolation, SessionLost, StartError
-from toolhub.model import Call, Json, Listener, LogFn, Result, ServerInfo
+from toolhub.model import PREFETCH_META, Call, Json, Listener, LogFn, Result, ServerInfo
 from toolhub.overload import overload_in_error
 from toolhub.sessions.lifecycle import SessionEvent, SessionState, advance
 
@@ -116,7 +116,9 @@ class Session:
             if call.relayed is not None:
                 raw = await self._channel.relay(call.relayed)
             else:
-                params = {"name": call.tool, "arguments": call.arguments}
+                params: Json = {"name": call.tool, "arguments": call.arguments}
+                if call.early == "prefetch":
+                    params["_meta"] = {PREFETCH_META: True}
                 on_log = self._log_of(call)
                 raw = await self._channel.request("tools/call", params, on_progress=call.on_progress, on_log=on_log)
         except ChannelClosed as exc:

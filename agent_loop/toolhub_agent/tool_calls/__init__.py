@@ -31,6 +31,14 @@ Early starts have these rules:
   calls that may, too. A read waits for the earlier changes. All other calls run concurrently.
 """
 
-from toolhub_agent.tool_calls.dispatcher import CallEvent, CallFinished, CallStarted, Dispatcher, Execute, TurnCalls
+from toolhub_agent.tool_calls.dispatcher import (
+    CallEvent,
+    CallFinished,
+    CallStarted,
+    Dispatcher,
+    Execute,
+    Prefetch,
+    TurnCalls,
+)
 
-__all__ = ["CallEvent", "CallFinished", "CallStarted", "Dispatcher", "Execute", "TurnCalls"]
+__all__ = ["CallEvent", "CallFinished", "CallStarted", "Dispatcher", "Execute", "Prefetch", "TurnCalls"]

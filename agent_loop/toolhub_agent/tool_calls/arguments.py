@@ -48,6 +48,52 @@ def read_arguments(text: str) -> tuple[Json, str | None]:
     return {key: item for key, item in value.items() if item is not None}, None
 
 
+# The first arguments of a call are short. Later ones are not looked for.
+_MOST_PARTIAL_CHARS = 4_000
+_QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
+
+
+def complete_arguments(text: str) -> Json:
+    """Return the top-level arguments that are complete in the beginning of an object. The last one may still grow."""
+    text = text[:_MOST_PARTIAL_CHARS]
+    for end in reversed(_ends_of_values(text)):
+        try:
+            value = json.loads(f"{text[:end]}}}", strict=False, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            continue  # the end of a key, not of a value
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _ends_of_values(text: str) -> list[int]:
+    """Return the places where a value of the outermost object may end."""
+    ends: list[int] = []
+    depth, at = 0, 0
+    while at < len(text):
+        char = text[at]
+        if char == '"':
+            at = _end_of_string(text, at + 1)
+            if at > len(text):
+                break
+            if depth == 1:
+                ends.append(at)
+            continue
+        depth += (char in "[{") - (char in "]}")
+        if depth == 1 and char in "]},":
+            ends.append(at if char == "," else at + 1)
+        at += 1
+    return ends
+
+
+def _end_of_string(text: str, at: int) -> int:
+    """Return the place behind the closing quote; one behind the end of the text if it has none."""
+    while (match := _QUOTE_OR_BACKSLASH.search(text, at)) is not None:
+        if match[0] == '"':
+            return match.end()
+        at = match.end() + 1
+    return len(text) + 1
+
+
 def is_object(text: str, *, strict: bool) -> bool:
     """Whether the text is a JSON object as it stands. strict: line breaks inside strings are not accepted."""
     try:

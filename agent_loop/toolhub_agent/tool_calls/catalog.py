@@ -38,6 +38,8 @@ class ToolEntry:
     description: str | None = None
     schema: Json = field(default_factory=dict)
     read_only: bool = False
+    prefetch: frozenset[str] = frozenset()
+    """The arguments with which its work can begin before the call is complete."""
 
 
 class ToolCatalog:
@@ -148,6 +150,7 @@ def _entry(server: str, tool: Json, read_only: frozenset[str], taken: set[str]) 
         tool.get("description"),
         schema if isinstance(schema, dict) else {},
         f"{server}/{name}" in read_only or (isinstance(hints, Mapping) and hints.get("readOnlyHint") is True),
+        frozenset(tool.get("prefetch", ())),
     )
 
 

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from toolhub_agent.errors import ToolFailed
-from toolhub_agent.tool_calls.arguments import ParseEnd
+from toolhub_agent.tool_calls.arguments import ParseEnd, complete_arguments
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tool_calls.native_calls import NativeCallReader
 from toolhub_agent.tool_calls.xml_calls import XmlCallReader
@@ -29,6 +29,10 @@ from toolhub_agent.types import Delta, Json, ToolCall, ToolOutcome
 
 Execute = Callable[[ToolCall], Awaitable[str]]
 """Runs one call and returns its result for the model. Raises `ToolFailed`, or anything else, if the call fails."""
+
+
+Prefetch = Callable[[str, str, Json], Awaitable[None]]
+"""Announces a call that is still being written: server, tool, and the arguments that are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +275,9 @@ class Dispatcher:
 
     execute: runs one call and returns the text of its result. catalog: corrects names and knows which tools are
     read-only. eager: which calls may start before the turn ends. parallel: calls at once. tolerant: if the turn has a
-    parse problem, its complete calls run nevertheless. on_event: called with `CallStarted` and `CallFinished`; if it
-    returns an awaitable, the call waits for it.
+    parse problem, its complete calls run nevertheless. prefetch: is told of a call before it is complete, if its tool
+    can use that. on_event: called with `CallStarted` and `CallFinished`; if it returns an awaitable, the call waits
+    for it.
     """
 
     def __init__(
@@ -285,6 +290,7 @@ class Dispatcher:
         order: Literal["call", "completed"] = "call",
         parallel: int = 8,
         tolerant: bool = False,
+        prefetch: Prefetch | None = None,
         on_event: Callable[[CallEvent], Any] | None = None,
     ) -> None:
         self._execute = execute
@@ -293,6 +299,8 @@ class Dispatcher:
         self._eager = eager
         self._order = order
         self._tolerant = tolerant
+        self._prefetch = prefetch
+        self._announced = -1
         self._on_event = on_event
         self._slots = anyio.CapacityLimiter(parallel)
         self._group = anyio.create_task_group()
@@ -326,6 +334,8 @@ class Dispatcher:
         calls = self._read(as_delta(piece))
         for call in calls:
             self._add(call)
+        if self._prefetch is not None:
+            self._announce(self._prefetch)
         self._withdraw()  # after adding: one piece may complete a call and withdraw it
         if calls or self._growing != self._reader.growing:
             self._growing = self._reader.growing
@@ -358,6 +368,28 @@ class Dispatcher:
         """Give up the turn (rollback, stop): cancel running calls and drop every outcome. Does not wait."""
         self._is_stopped = True
         self._jobs.stop()
+
+    def _announce(self, prefetch: Prefetch) -> None:
+        """Announce the call that is being written, once its tool can begin with the arguments that are complete."""
+        unfinished = self._reader.unfinished
+        if unfinished is None or unfinished[0] == self._announced:
+            return
+        index, server, tool, text = unfinished
+        server, tool, _ = self._catalog.correct(server, tool, {})
+        entry = self._catalog.find(server, tool)
+        if entry is None or not entry.prefetch:
+            self._announced = index
+            return
+        arguments = complete_arguments(text)
+        if entry.prefetch <= arguments.keys():
+            self._announced = index
+            self._group.start_soon(self._announced_to, prefetch, server, tool, arguments)
+
+    async def _announced_to(self, prefetch: Prefetch, server: str, tool: str, arguments: Json) -> None:
+        try:
+            await prefetch(server, tool, arguments)
+        except Exception:
+            logger.debug("prefetch for %s/%s raised", server, tool, exc_info=True)  # the call itself will say why
 
     def _read(self, delta: Delta) -> list[ToolCall]:
         if isinstance(self._reader, XmlCallReader):

@@ -174,6 +174,12 @@ class NativeCallReader:
         last = self._assembler.drafts[-1] if self._assembler.drafts else None
         return last.position if last and last.is_handed_out and not last.is_final else None
 
+    @property
+    def unfinished(self) -> tuple[int, str, str, str] | None:
+        """(index, server, tool, arguments so far) of the call that is being written."""
+        last = self._assembler.drafts[-1] if self._assembler.drafts else None
+        return None if last is None or last.is_handed_out else (last.position, *self._split(last.name), last.raw)
+
     def feed(self, deltas: tuple[Json, ...]) -> list[ToolCall]:
         """The calls whose arguments became one whole object with these deltas."""
         return [call for delta in deltas if (call := self._take(delta)) is not None]

@@ -103,6 +103,14 @@ class XmlCallReader:
         self._stray = False
         self._broken: str | None = None
 
+    @property
+    def unfinished(self) -> tuple[int, str, str, str] | None:
+        """(index, server, tool, arguments so far) of the call that is being written."""
+        if self._place is not _State.ARGUMENTS:
+            return None
+        server, tool = "".join(self._server).strip(), "".join(self._tool).strip()
+        return self._next_index, server, tool, "".join(self._arguments)
+
     def feed(self, text: str) -> list[ToolCall]:
         """The calls that this piece of text closes."""
         self._closed = []

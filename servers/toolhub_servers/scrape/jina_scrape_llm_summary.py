@@ -21,7 +21,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from toolhub.extensions import BuiltinContext
 from toolhub_servers.scrape.model import DatasetRefused, Page, PageRenderer, PageUnreadable
-from toolhub_servers.scrape.pages import open_pages
+from toolhub_servers.scrape.pages import open_pages, page_prefetch
 from toolhub_servers.scrape.readers import NO_BALANCE, NO_CONTENT, NO_CONTENT_FROM_JINA, NO_KEY, NO_URL
 from toolhub_servers.scrape.settings import service_settings
 from toolhub_servers.scrape.summary import Extractor, SummarySettings
@@ -94,7 +94,13 @@ def create_server(
         )
 
     tools = [read_only_tool(scrape_and_extract_info, is_titled=True)]
-    return make_server("toolhub-jina-scrape-llm-summary", tools=tools, lifespan=server_context.lifespan)
+    prefetches = {"scrape_and_extract_info": page_prefetch(server_context, settings.pages, renderer)}
+    return make_server(
+        "toolhub-jina-scrape-llm-summary",
+        tools=tools,
+        prefetches={} if settings.missing else prefetches,
+        lifespan=server_context.lifespan,
+    )
 
 
 def _stats(page: Page, shown: int) -> dict[str, Any]:

@@ -21,14 +21,19 @@ from toolhub_servers.scrape.readers import BrowserReader, Converter, DirectReade
 from toolhub_servers.scrape.settings import PageSettings, service_settings
 from toolhub_servers.scrape.texts import is_dataset_url
 from toolhub_servers.serving.overload import overload_in, report_overload
+from toolhub_servers.serving.server import Prefetch, ServerContext
 from toolhub_servers.web.cache import Cache, open_cache
 from toolhub_servers.web.client import open_web
-from toolhub_servers.web.errors import Forbidden, WebError, WebTimeout
+from toolhub_servers.web.errors import Forbidden, Preempted, WebError, WebTimeout
+from toolhub_servers.web.host_limits import SpeculativeRead, speculative_read
 
 logger = logging.getLogger(__name__)
 
 # They frame a message and say where it goes. A model must not set them.
 _OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect"})
+
+# Pages that are read ahead at once, over all tasks: few beside the connections of a pool.
+_MOST_AHEAD = 8
 
 # Forms that only some programs accept as an address: 2130706433, 0x7f.1, 127.1.
 _ODD_ADDRESS = re.compile(r"\w+://(?:[^/?#]*[@.])?(?:[0-9]+|0x[0-9a-f]*)(?:[:/?#]|$)", re.IGNORECASE)
@@ -42,6 +47,7 @@ class Pages:
         self._cache = cache
         self._readers = tuple(readers)
         self._read_by: Counter[str] = Counter()
+        self._ahead: dict[tuple[object, ...], SpeculativeRead] = {}
 
     def __repr__(self) -> str:
         return f"<Pages by {', '.join(reader.name for reader in self._readers)}>"
@@ -58,17 +64,49 @@ class Pages:
         private address, before anything is sent. Otherwise raises the error of the last reader: PageUnreadable or a
         WebError.
         """
+        url = self._checked_url(url)
+        sent = _checked(headers or {})
+        key = (url, *sorted(sent.items()))
+        while True:
+            ahead = self._ahead.get(key)
+            if ahead is not None:
+                ahead.is_wanted = True
+            try:
+                return await self._cache.get(key, lambda: self._read(url, sent), size=_size)
+            except Preempted:
+                pass  # it was read ahead and has just made way: this is a call, which makes way for none
+            except ReaderBusy as exc:
+                report_overload(overload_in(exc))
+                raise
+
+    async def read_ahead(self, url: str) -> None:
+        """Read a page for a call that may come, and keep it as `read()` does. It makes way for all that calls read.
+
+        Raises what `read()` raises, and Preempted.
+        """
+        key = (url := self._checked_url(url),)
+        if key in self._ahead:
+            return
+        if len(self._ahead) >= _MOST_AHEAD:
+            raise Preempted(f"{len(self._ahead)} pages are being read ahead")
+        ahead = self._ahead[key] = SpeculativeRead()
+        try:
+            await self._cache.get(key, lambda: self._read_until_preempted(url, ahead), size=_size)
+        finally:
+            del self._ahead[key]
+
+    async def _read_until_preempted(self, url: str, ahead: SpeculativeRead) -> Page:
+        speculative_read.set(ahead)  # in the task of the cache that computes this page alone
+        with ahead.scope:
+            return await self._read(url, {})
+        raise Preempted(f"{_host(url)} is busy with requests of calls")
+
+    def _checked_url(self, url: str) -> str:
         url = unwrapped(url.strip(), self.settings.jina_base_url)
         if is_dataset_url(url):
             raise DatasetRefused
         check_public(url, self.settings.web.allow_private)
-        sent = _checked(headers or {})
-        key = (url, *sorted(sent.items()))
-        try:
-            return await self._cache.get(key, lambda: self._read(url, sent), size=_size)
-        except ReaderBusy as exc:
-            report_overload(overload_in(exc))
-            raise
+        return url
 
     def statistics(self) -> Mapping[str, int]:
         """Counts of the cache, and of pages by reader."""
@@ -81,8 +119,12 @@ class Pages:
         for reader in self._readers:
             if reader.name == "browser" and failure is not None and not isinstance(failure, PageUnreadable):
                 continue  # there is no page to render
+            if reader.name == "browser" and (ahead := speculative_read.get()) is not None and not ahead.is_wanted:
+                raise Preempted("no page is rendered ahead: a browser costs too much")
             try:
                 page = await self._ask(reader, url, headers, deadline)
+            except Preempted:
+                raise
             except (PageUnreadable, WebError) as exc:
                 failure = exc
                 logger.info("reader %s has no text of %s: %s", reader.name, _host(url), exc)
@@ -110,6 +152,29 @@ async def open_pages(resources: SharedResources, settings: PageSettings, rendere
     print_ = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
     key = f"pages {print_}{'' if renderer is None else f' {id(renderer)}'}"
     return await resources.get_or_open(key, lambda: _open(resources, settings, renderer))
+
+
+def page_prefetch(
+    server_context: ServerContext, settings: PageSettings, renderer: PageRenderer | None, argument: str = "url"
+) -> Prefetch:
+    """Return what a tool that reads the page in `argument` can do as soon as it knows that argument.
+
+    With headers of the model's own the page is another one.
+    """
+
+    async def begin(url: str) -> None:
+        if settings.cache_s and is_web_url(url):
+            await (await open_pages(server_context.resources, settings, renderer)).read_ahead(url)
+
+    return Prefetch(argument, begin, unless=frozenset({"custom_headers"}))
+
+
+def is_web_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url.strip())
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
 
 
 @asynccontextmanager

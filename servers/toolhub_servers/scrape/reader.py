@@ -37,7 +37,8 @@ def create_server(
             raise ToolError(str(exc)) from exc
 
     tools = [read_only_tool(convert_to_markdown, is_titled=True)]
-    return make_server("toolhub-reader", tools=tools, lifespan=server_context.lifespan)
+    prefetches = {"convert_to_markdown": uris.prefetch(server_context)}
+    return make_server("toolhub-reader", tools=tools, prefetches=prefetches, lifespan=server_context.lifespan)
 
 
 def main() -> None:

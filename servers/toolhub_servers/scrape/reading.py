@@ -60,7 +60,8 @@ def create_server(
             return f"Error: Tool execution failed: {exc}"
 
     tools = [read_only_tool(convert_to_markdown, is_titled=False)]
-    return make_server("toolhub-reading", tools=tools, lifespan=server_context.lifespan)
+    prefetches = {"convert_to_markdown": uris.prefetch(server_context)}
+    return make_server("toolhub-reading", tools=tools, prefetches=prefetches, lifespan=server_context.lifespan)
 
 
 def main() -> None:

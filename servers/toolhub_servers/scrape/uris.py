@@ -12,10 +12,11 @@ from pydantic import Field
 
 from toolhub.shared_resources import SharedResources
 from toolhub_servers.scrape.model import Page, PageRenderer, PageUnreadable
-from toolhub_servers.scrape.pages import open_pages
+from toolhub_servers.scrape.pages import open_pages, page_prefetch
 from toolhub_servers.scrape.readers import Converter
 from toolhub_servers.scrape.settings import PageSettings, ReaderName
 from toolhub_servers.serving.local_files import ReadableFolders
+from toolhub_servers.serving.server import Prefetch, ServerContext
 
 SCHEMES = ("http:", "https:", "file:", "data:")
 
@@ -60,6 +61,10 @@ class Uris:
             pages = await open_pages(resources, self._settings.pages, self._renderer)
             return await pages.read(uri)
         raise ValueError(f"Unsupported URI scheme: {scheme}. Supported schemes are: file:, data:, http:, https:")
+
+    def prefetch(self, server_context: ServerContext) -> Prefetch:
+        """Return what can be done as soon as a page's URI is known."""
+        return page_prefetch(server_context, self._settings.pages, self._renderer, "uri")
 
     async def _file(self, uri: str) -> Page:
         path = path_of(uri)

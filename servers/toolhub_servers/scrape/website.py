@@ -6,10 +6,8 @@ read a page that Jina Reader has no text for, and the last line says when a page
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from toolhub_servers.scrape.model import DatasetRefused, PageUnreadable
-from toolhub_servers.scrape.pages import Pages
+from toolhub_servers.scrape.pages import Pages, is_web_url
 from toolhub_servers.scrape.readers import NO_CONTENT, NO_CONTENT_FROM_JINA
 from toolhub_servers.scrape.texts import is_dataset_url, strip_markdown_links
 from toolhub_servers.web.errors import BadStatus, Forbidden, ResourceLimitExceeded, Unreachable, WebError, WebTimeout
@@ -61,14 +59,6 @@ async def _without_links(markdown: str) -> str:
 
 def _no_content(url: str) -> str:
     return f"No content retrieved from URL: {url}"
-
-
-def is_web_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url.strip())
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
 
 
 def _told(exc: WebError, url: str) -> str:

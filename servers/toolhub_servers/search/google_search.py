@@ -79,7 +79,7 @@ def create_server(
     google = GoogleTool(search, removed=removed, has_snippets=not remove_snippets)
     website = Website(search.context, pages, renderer)
     tools = [google.mcp_tools(), website.mcp_tools()]
-    return make_server("toolhub-google-search", tools=tools, lifespan=search.lifespan)
+    return make_server("toolhub-google-search", tools=tools, prefetches=website.prefetches(), lifespan=search.lifespan)
 
 
 def missing_options(*, pages: Mapping[str, Any] | None = None, **_options: Any) -> list[MissingOption]:

@@ -56,8 +56,9 @@ def create_server(
     options: see `SearchSettings`; only `sogou`, `web`, `timeout_s` and `cache_s` matter here.
     """
     search = Search(context, read_settings({**options, "backends": []}))
-    tools = [SogouTool(search).mcp_tools(), Website(search.context, pages, renderer).mcp_tools()]
-    return make_server("toolhub-sogou-search", tools=tools, lifespan=search.lifespan)
+    website = Website(search.context, pages, renderer)
+    tools = [SogouTool(search).mcp_tools(), website.mcp_tools()]
+    return make_server("toolhub-sogou-search", tools=tools, prefetches=website.prefetches(), lifespan=search.lifespan)
 
 
 def missing_options(*, pages: Mapping[str, Any] | None = None, **options: Any) -> list[MissingOption]:

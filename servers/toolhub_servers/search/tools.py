@@ -14,13 +14,13 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import AliasChoices, Field
 
 from toolhub_servers.scrape.model import PageRenderer
-from toolhub_servers.scrape.pages import open_pages
+from toolhub_servers.scrape.pages import open_pages, page_prefetch
 from toolhub_servers.scrape.settings import PageSettings
 from toolhub_servers.scrape.texts import is_dataset_url
 from toolhub_servers.scrape.website import scrape_website
 from toolhub_servers.search.model import Query, Results
 from toolhub_servers.serving.options import MissingOption, validated
-from toolhub_servers.serving.server import ServerContext, read_only_tool
+from toolhub_servers.serving.server import Prefetch, ServerContext, read_only_tool
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,9 @@ class Website:
 
     def mcp_tools(self) -> Tool:
         return search_tool(self.scrape_website, is_titled=False)
+
+    def prefetches(self) -> dict[str, Prefetch]:
+        return {"scrape_website": page_prefetch(self._context, self._settings, self._renderer)}
 
     async def scrape_website(self, url: str) -> str:
         """Get the text of a web page. Works for YouTube videos, too, as far as they have text: title, description and

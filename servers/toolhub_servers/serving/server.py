@@ -10,16 +10,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
 
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, ToolAnnotations
 from pydantic.json_schema import SkipJsonSchema
 
+from toolhub.errors import ToolhubError
 from toolhub.extensions import BuiltinContext
+from toolhub.model import PREFETCH_META
 from toolhub.shared_resources import SharedResources, open_shared_resources
 from toolhub_servers.serving.overload import reporting_overload
 
@@ -90,9 +93,49 @@ def read_only_tool(function: Callable[..., Awaitable[str]], *, is_titled: bool) 
     return make_tool(reporting_overload(function), annotations=_READS_WEB, is_titled=is_titled)
 
 
-def make_server(name: str, tools: Sequence[Tool], **options: Any) -> MCPServer:
-    """Return a server with these tools. Their schemas reach the client unchanged. options: of MCPServer."""
-    return MCPServer(name, tools=list(tools), middleware=[_in_order(tools)], log_level="WARNING", **options)
+@dataclass(frozen=True)
+class Prefetch:
+    """What a tool can do before its call is complete.
+
+    argument: the one that it needs. begin: is given its value. unless: with one of these arguments nothing is done.
+    """
+
+    argument: str
+    begin: Callable[[str], Awaitable[None]]
+    unless: frozenset[str] = frozenset()
+
+
+def make_server(
+    name: str, tools: Sequence[Tool], prefetches: Mapping[str, Prefetch] | None = None, **options: Any
+) -> MCPServer:
+    """Return a server with these tools. Their schemas reach the client unchanged.
+
+    prefetches: by tool. options: of MCPServer.
+    """
+    marks = {tool: {PREFETCH_META: [prefetch.argument]} for tool, prefetch in (prefetches or {}).items()}
+    marked = [tool.model_copy(update={"meta": marks[tool.name]}) if tool.name in marks else tool for tool in tools]
+    middleware = [_in_order(tools), _prefetching(prefetches or {})]
+    return MCPServer(name, tools=marked, middleware=middleware, log_level="WARNING", **options)
+
+
+def _prefetching(prefetches: Mapping[str, Prefetch]) -> ServerMiddleware[Any]:
+    """Answer calls with the mark of a prefetch. They never reach a tool."""
+
+    async def prefetching(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        params = ctx.params or {}
+        if ctx.method != "tools/call" or not (params.get("_meta") or {}).get(PREFETCH_META):
+            return await call_next(ctx)
+        prefetch = prefetches.get(str(params.get("name")))
+        arguments = params.get("arguments") or {}
+        value = arguments.get(prefetch.argument) if prefetch and not prefetch.unless & arguments.keys() else None
+        if prefetch is not None and isinstance(value, str):
+            try:
+                await prefetch.begin(value)
+            except ToolhubError:
+                pass  # the call itself will say what is wrong
+        return CallToolResult(content=[])
+
+    return prefetching
 
 
 def _in_order(tools: Sequence[Tool]) -> ServerMiddleware[Any]:

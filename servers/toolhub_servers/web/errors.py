@@ -43,6 +43,10 @@ class BadStatus(WebError):
         self.retry_after = retry_after
 
 
+class Preempted(WebError):
+    """A speculative request made way for a real one, or found no free place. It may be sent again."""
+
+
 class ConfinementUnavailable(WebError):
     """This machine cannot confine a process for untrusted input. The text says why and what to do."""
 

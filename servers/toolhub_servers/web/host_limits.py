@@ -1,6 +1,8 @@
 """Limits per host, over all tasks: how many requests at a time, how fast, and none while the host asks for a pause.
 
-Requests get their rate slots in the order in which they asked. A host that is not in use is forgotten.
+Requests get their rate slots in the order in which they asked. A speculative request never waits: it is refused where
+it would, and a real request that finds no free place takes that of a speculative one. A host that is not in use is
+forgotten.
 """
 
 from __future__ import annotations
@@ -8,15 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import anyio
 
-from toolhub_servers.web.errors import BadStatus
+from toolhub_servers.web.errors import BadStatus, Preempted
 
 # A longer pause is cut to this, because a wrong header would otherwise block the host for all tasks.
 _MAX_COOLDOWN_S = 300.0
 # How often the hosts are searched for unused ones whose pause is over.
 _SWEEP_S = 30.0
+
+
+class SpeculativeRead:
+    """What is read before any call wants it. Preempting it cancels `scope`; one that a call waits for is left alone."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.is_wanted = False
+
+    def preempt(self) -> bool:
+        """End it if no call wants it. Return whether it ends."""
+        if not self.is_wanted:
+            self.scope.cancel()
+        return not self.is_wanted
+
+
+speculative_read: ContextVar[SpeculativeRead | None] = ContextVar("toolhub_servers_speculative_read", default=None)
+"""What the running code reads ahead; None for what a call waits for."""
 
 
 class _HostState:
@@ -26,6 +47,7 @@ class _HostState:
         self.limiter = anyio.CapacityLimiter(per_host)
         self.start_lock = anyio.Lock()
         self.users = 0
+        self.speculative: list[SpeculativeRead] = []
         self.next_start = -math.inf
         self.cooldown_until = -math.inf
         self.cooldown_status = 0
@@ -53,22 +75,45 @@ class HostLimits:
     async def rate_slot(self, name: str) -> AsyncIterator[None]:
         """Wait for a rate slot and keep it during the block.
 
-        Raises BadStatus at once if the host asked for a pause that ends after the caller's deadline.
+        Raises BadStatus at once if the host asked for a pause that ends after the caller's deadline, and Preempted if
+        a speculative request would have to wait.
         """
         self._sweep()
         host = self._hosts.setdefault(name, _HostState(self._per_host))
         host.users += 1
         try:
             _refuse_what_cannot_start(name, host)
-            async with host.limiter:
-                async with host.start_lock:
-                    await self._wait_start(name, host)
-                    host.next_start = anyio.current_time() + self._pause_s
-                yield
+            guess = self._make_way(name, host)
+            try:
+                async with host.limiter:
+                    async with host.start_lock:
+                        await self._wait_start(name, host)
+                        host.next_start = anyio.current_time() + self._pause_s
+                    yield
+            finally:
+                if guess in host.speculative:
+                    host.speculative.remove(guess)
         finally:
             host.users -= 1
             if not host.users and host.earliest_start() <= anyio.current_time():
                 self._hosts.pop(name, None)
+
+    def _make_way(self, name: str, host: _HostState) -> SpeculativeRead | None:
+        """Preempt a speculative request if a real one finds no place. Return the speculative request that may start.
+
+        Raises Preempted if a speculative request would have to wait, or would take more than half of the places.
+        """
+        guess = speculative_read.get()
+        if guess is None or guess.is_wanted:
+            while not host.limiter.available_tokens and host.speculative and not host.speculative.pop().preempt():
+                pass
+            return None
+        # With a pause between requests, a speculative one would make the next call wait.
+        must_wait = self._pause_s or host.start_lock.locked() or host.earliest_start() > anyio.current_time()
+        if must_wait or 2 * host.limiter.borrowed_tokens >= host.limiter.total_tokens:
+            raise Preempted(f"{name} is busy with requests of calls")
+        host.speculative.append(guess)
+        return guess
 
     def cool_down(self, name: str, seconds: float, status: int) -> None:
         """Start no request to this host for `seconds`: it answered `status` and asked for a pause."""

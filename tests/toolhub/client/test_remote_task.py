@@ -16,7 +16,7 @@ from toolhub.client import RemoteHub, RemoteTask
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("name", ["call", "tools", "tools_by_server", "warm", "renew", "aclose"])
+@pytest.mark.parametrize("name", ["call", "prefetch", "tools", "tools_by_server", "warm", "renew", "aclose"])
 def test_it_has_the_methods_of_a_task_scope(name: str) -> None:
     ours, theirs = (list(inspect.signature(getattr(kind, name)).parameters) for kind in (RemoteTask, HubTask))
     assert ours == theirs
@@ -26,6 +26,11 @@ async def test_a_call_returns_the_result_as_it_stood_on_the_wire(task: RemoteTas
     result = await task.call("echo", "structured")
     assert result.structured == {"answer": 42}
     assert result.raw["xExtra"] == 1
+
+
+async def test_an_announced_call_is_accepted_and_has_no_effect_where_nothing_declares_one(task: RemoteTask) -> None:
+    await task.prefetch("echo", "echo", {"text": "early"})
+    assert (await task.call("echo", "echo", {"text": "early"})).text == "early"
 
 
 async def test_text_of_any_script_survives_the_way(task: RemoteTask) -> None:
