@@ -28,6 +28,7 @@ QUESTIONS = {
     "servers": "What do our own servers save?",
     "kv": "What does the prefix cache give an agent, with hints and without?",
     "loop": "What does the agent loop gain beside a plain one?",
+    "overlap": "What does it give to begin tools before they are called?",
     "mirothinker": "How much time do the tools add to a run of MiroThinker?",
     "task": "How long does a whole research task take?",
     "admission": "Does admission by the cache's tokens finish a sweep sooner?",

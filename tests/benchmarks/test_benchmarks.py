@@ -20,6 +20,7 @@ from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
 from benchmarks.mirothinker import benchmark as mirothinker
 from benchmarks.overhead import benchmark as overhead
+from benchmarks.overlap import benchmark as overlap
 from benchmarks.questions import BENCHMARKS
 from benchmarks.recover import benchmark as recover
 from benchmarks.sandbox import benchmark as sandbox
@@ -76,6 +77,7 @@ TINY: dict[str, Any] = {
     "soak": None,  # runs in test_soak
     "kv": TINY_KV,
     "loop": TINY_LOOP,
+    "overlap": overlap.OverlapScale(scale=0.002, tasks=1, searches=2, rounds=1, calls=2, busy_s=0.1),
     "mirothinker": mirothinker.MiroThinkerScale(turns=2, rounds=1),
     "task": TINY_TASK,  # judged in test_task
     "admission": TINY_ADMISSION,  # judged in test_admission_benchmark

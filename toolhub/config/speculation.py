@@ -48,7 +48,7 @@ class SpeculationSettings(Section):
     """What is likely to be called next."""
     min_hit_rate: Share = 0.4
     """A place in a rule of which fewer guesses are used is left out, but for some that measure it again."""
-    max_unused: Pause = 0.5
+    max_unused: Pause = 0.4
     """Unused guesses per real call of the same tool, besides the first few."""
     in_flight: Count = 4
     """Of one task at a time."""

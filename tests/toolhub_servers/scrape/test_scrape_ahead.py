@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from scrape_stage import answer, serving, summary_options
 from toolhub_agent.tool_calls import Dispatcher
 from toolhub_agent.tool_calls.catalog import ToolCatalog
 from toolhub_agent.tools import HubTools, ToolExecutor
@@ -19,11 +18,13 @@ from toolhub_servers.web.host_limits import HostLimits, SpeculativeRead, specula
 from website import standins
 from website.site import Site
 
+from tests.toolhub_servers.scrape.scrape_stage import answer, serving, summary_options
 from toolhub import Hub, parse_config
 from toolhub.model import PREFETCH_META
 
 pytestmark = pytest.mark.anyio
 
+MARK: Any = {PREFETCH_META: True}
 Open = Callable[..., Awaitable[Pages]]
 
 
@@ -48,7 +49,7 @@ async def test_a_prefetch_reads_the_page_and_does_not_execute_the_tool(site: Sit
         (tool,) = (await client.list_tools()).tools
         assert (tool.meta or {})[PREFETCH_META] == ["url"]
         url = f"{site.url}/article"
-        result = await client.call_tool(tool.name, {"url": url}, meta={PREFETCH_META: True})
+        result = await client.call_tool(tool.name, {"url": url}, meta=MARK)
         assert (result.content, bool(result.is_error)) == ([], False)
         assert [seen.target for seen in site.seen] == [f"/jina/{url}"]  # and no model was asked
         await answer(client, tool.name, url=url, info_to_extract="How deep is it?")
@@ -60,7 +61,7 @@ async def test_a_prefetch_reads_the_page_and_does_not_execute_the_tool(site: Sit
 )
 async def test_a_prefetch_that_cannot_work_is_no_error_and_sends_nothing(site: Site, arguments: dict[str, str]) -> None:
     async with serving(create_server(**summary_options(site))) as client:
-        result = await client.call_tool("scrape_and_extract_info", arguments, meta={PREFETCH_META: True})
+        result = await client.call_tool("scrape_and_extract_info", arguments, meta=MARK)
         assert (result.content, bool(result.is_error)) == ([], False)
         assert site.seen == []
 
@@ -68,7 +69,7 @@ async def test_a_prefetch_that_cannot_work_is_no_error_and_sends_nothing(site: S
 async def test_a_page_with_headers_of_its_own_is_not_prefetched(site: Site) -> None:
     async with serving(create_server(**summary_options(site))) as client:
         arguments = {"url": f"{site.url}/article", "custom_headers": {"Authorization": "secret"}}
-        await client.call_tool("scrape_and_extract_info", arguments, meta={PREFETCH_META: True})
+        await client.call_tool("scrape_and_extract_info", arguments, meta=MARK)
         assert site.seen == []
 
 
