@@ -35,8 +35,8 @@ venv: $(VENV)/.installed-test ## Create .venv and install toolhub there with wha
 
 check: lint test-quick ## Check style and types, and run the tests of pure rules
 
-# One process per core; a file's tests stay together, because they share servers. Files keep their order: by default the
-# files with the fewest tests would be last, and those take longest.
+# Two workers more than cores, see tests/conftest.py. A file's tests stay together, because they share servers. Files keep
+# their order: by default the files with the fewest tests would be last, and those take longest.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 test: venv test-servers ## Run the tests but those marked slow

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -17,6 +18,21 @@ settings.load_profile("busy")
 # Folders whose every test is slow: a Chromium, environments with the wheel in them, code that attacks its sandbox, and
 # other people's servers.
 SLOW_FOLDERS = frozenset({"browser", "packaging", "hostile", "thirdparty"})
+
+
+# What a worker and the processes that its tests start use at most.
+WORKER_BYTES = 1 << 30
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The workers of `-n auto`: two more than cores, because many tests wait for processes, and no more than fit.
+
+    The quick tests never wait. For them each worker beyond the cores costs only its imports.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if config.getoption("markexpr") == "quick":
+        return cores
+    return max(1, min(cores + 2, psutil.virtual_memory().total // WORKER_BYTES))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -255,6 +255,7 @@ def test_ctrl_c_ends_a_soak_in_order_and_keeps_what_there_is(tmp_path: Path) -> 
     assert SoakFindings.of_json(json.loads(state.read_text())).counts.lost == 0
 
 
+@pytest.mark.slow
 def test_a_soak_removes_the_cgroups_and_mounts_of_its_faults() -> None:
     kinds = frozenset({"no processes left", "server out of memory in a cgroup", "state folder read-only"})
     outcome = benchmark.run(SoakScale(calls=1, minutes=1.0, tasks=4, calls_each=40, kinds=kinds, faults=len(kinds)))

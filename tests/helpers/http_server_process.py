@@ -33,7 +33,7 @@ class HttpServer:
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(10)
+            self._process.wait(30)
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None

@@ -29,7 +29,7 @@ class HubProcess:
 
     def kill(self) -> None:
         self.child.kill()
-        self.child.wait(10)
+        self.child.wait(30)
 
     def freeze(self) -> None:
         """Keep its connections and answer nothing."""

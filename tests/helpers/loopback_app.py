@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import uvicorn
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class _LoopbackServer(uvicorn.Server):

@@ -24,7 +24,7 @@ async def mcp_client(
     """Connect the SDK's client to the hub at `/mcp`. The modern era has no sessions, so it names its own task."""
     own_task = {"X-Toolhub-Task": f"test-{uuid.uuid4().hex}"} if mode == "auto" else {}
     given = hub.headers | own_task | dict(headers or {})
-    async with httpx2.AsyncClient(headers=given, timeout=httpx2.Timeout(10, read=60)) as http:
+    async with httpx2.AsyncClient(headers=given, timeout=httpx2.Timeout(60)) as http:
         # By itself the SDK's client refuses answers over 1 MiB.
         transport = streamable_http_client(f"{hub.http}/mcp", http_client=http, max_sse_event_size=None)
         async with Client(transport, mode=mode, **options) as client:

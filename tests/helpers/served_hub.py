@@ -26,7 +26,7 @@ Json = dict[str, Any]
 # Warnings of the hub are errors as well.
 TOOLHUB = [sys.executable, "-W", "error", "-m", "toolhub"]
 STARTS_WITHIN_S = 60.0
-STOPS_WITHIN_S = 10.0
+STOPS_WITHIN_S = 30.0
 
 
 def eventually(predicate: Callable[[], T], *, within: float = 30.0) -> T:

@@ -16,7 +16,7 @@ from toolhub.spawn.supervisor import descendants
 from toolhub.task import HubTask
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SERVERS = {"tool-python": {"builtin": "python"}}
 
 

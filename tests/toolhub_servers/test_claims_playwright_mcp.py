@@ -50,6 +50,7 @@ def installed(tmp_path: Path) -> dict[str, Any]:
     return entry | {"command": third_party.npx(), "args": args, "disabled": False, "cwd": str(tmp_path)}
 
 
+@pytest.mark.slow
 async def test_each_task_browses_in_a_browser_of_its_own(installed: dict[str, Any], site: Site, tmp_path: Path) -> None:
     environ = {"TOOLHUB_CHROMIUM": str(third_party.chromium()), "PATH": os.environ["PATH"]}
     config = parse_config(

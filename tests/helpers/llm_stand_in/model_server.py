@@ -23,7 +23,7 @@ from llm_stand_in.answers import Answer, Json
 from llm_stand_in.prefix_cache import PrefixCache, render, tokens_of
 from llm_stand_in.replies import Reply, metrics_text
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 

@@ -52,7 +52,7 @@ CALLS: list[tuple[str, Json]] = [
 @asynccontextmanager
 async def opened(stage: CallSignals | None = None) -> AsyncIterator[McpChannel]:
     spec = parse_server("lean", {"builtin": "builtin_tools:create_server", "options": {"stage": stage}})
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with open_builtin(spec) as channel:
             yield channel
 

@@ -92,12 +92,12 @@ async def test_a_wedged_server_does_not_hold_up_the_end_of_a_task(
     transport: str, serve: Serve, hubs: HubFactory
 ) -> None:
     server = serve(transport)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with hubs(server.spec()) as hub:
             await hub.open_task("t")
             await hub.get_task("t").call("remote", "pid")
             server.freeze()
-            with anyio.fail_after(3):
+            with anyio.fail_after(15):
                 await hub.close_task("t")
 
 
@@ -106,7 +106,7 @@ async def test_a_wedged_server_does_not_hold_up_a_task_that_ends_during_a_call(
     transport: str, serve: Serve, hubs: HubFactory
 ) -> None:
     server = serve(transport)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with hubs(server.spec()) as hub, anyio.create_task_group() as callers:
             task = await hub.open_task("t")
             await task.call("remote", "pid")
@@ -118,7 +118,7 @@ async def test_a_wedged_server_does_not_hold_up_a_task_that_ends_during_a_call(
 
             callers.start_soon(call)
             await eventually(lambda: task.counts.in_flight)
-            with anyio.fail_after(3):
+            with anyio.fail_after(15):
                 await hub.close_task("t")
 
 

@@ -71,7 +71,7 @@ async def sides() -> AsyncIterator[tuple[Side, Side]]:
     """Two that talk; leaving ends both."""
     near_end, far_end = in_process_pair()
     near, far = Side(Peer(near_end, near_end)), Side(Peer(far_end, far_end))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(far.peer.run, far.on_request, far.on_notify)
             await tasks.start(near.peer.run, near.on_request, near.on_notify)
@@ -155,7 +155,7 @@ async def test_the_end_of_the_other_side_ends_every_request_and_is_told_once() -
 
     near_end, far_end = in_process_pair()
     near, far = Side(Peer(near_end, near_end)), Side(Peer(far_end, far_end))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks, anyio.create_task_group() as far_tasks:
             await far_tasks.start(far.peer.run, far.on_request, far.on_notify)
             await tasks.start(near.peer.run, near.on_request, near.on_notify)

@@ -81,7 +81,7 @@ async def server() -> AsyncIterator[Server]:
     pipes = Pair()
     stdout = StdoutStream(pipes, limit=LIMIT)
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 far = Server(Peer(stdout, StdinStream(pipes, tasks, stdout.fail)), stdout, pipes)
                 far.peer.on_raw_notification = lambda method, params: far.heard.append(method)
@@ -218,7 +218,7 @@ async def test_who_waits_for_a_deaf_server_is_freed_when_the_conversation_ends()
             await far.peer.send_raw_request("r", {"text": "x" * 900_000})
         codes.append(caught.value.code)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as callers:
             async with server() as far:
                 for _ in range(4):
@@ -275,7 +275,7 @@ async def test_a_message_that_cannot_be_taken_ends_the_conversation_with_its_err
     pipes = Pair()
     os.write(pipes.to_hub, b"{}\n")
     try:
-        with anyio.fail_after(5), pytest.raises(LookupError):
+        with anyio.fail_after(30), pytest.raises(LookupError):
             await StdoutStream(pipes, limit=LIMIT).receive_loop(fails)
     finally:
         for fd in pipes.all:

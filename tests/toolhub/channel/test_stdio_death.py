@@ -136,7 +136,7 @@ async def test_a_call_that_is_declared_idempotent_is_made_again(hubs: HubFactory
         env={"LEDGER": str(ledger), "LEDGER_DELAY": "0.3"},
         tools=ToolRules(policy={"ledger": ToolSettings(idempotent=True)}),
     )
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with hubs(spec) as hub, hub.task("t") as task, anyio.create_task_group() as callers:
 
             async def call() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 async def test_interleaved_tasks_see_their_own_task_variables(hubs: HubFactory) -> None:
     spec = fixture("echo", env={"TASK_ID": "${task.id}", "WHO": "${task.who}"})
     seen: dict[str, list[str]] = {"a": [], "b": []}
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with hubs(spec) as hub:
             async with hub.task("a", labels={"who": "ann"}) as a, hub.task("b", labels={"who": "bob"}) as b:
                 for _ in range(3):

@@ -86,7 +86,7 @@ async def test_every_page_of_a_tool_list_is_fetched(hubs: HubFactory) -> None:
 
 async def test_list_changed_refreshes_the_tools(hubs: HubFactory) -> None:
     changed = anyio.Event()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with hubs(fixture("echo")) as hub, hub.task("t") as task:
             hub.on_tools_changed(lambda server: changed.set() if server == "echo" else None)
             assert "later" not in [tool.name for tool in await task.tools()]

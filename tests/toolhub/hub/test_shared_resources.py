@@ -40,7 +40,7 @@ class Shelf:
 
 async def test_callers_at_the_same_time_share_one_opening():
     shelf, got = Shelf(), []
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
 
             async def ask() -> None:
@@ -57,7 +57,7 @@ async def test_callers_at_the_same_time_share_one_opening():
 
 async def test_the_last_opened_is_closed_first():
     shelf = Shelf()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
             await resources.get_or_open("a", shelf.thing("a"))
             await resources.get_or_open("b", shelf.thing("b"))
@@ -66,7 +66,7 @@ async def test_the_last_opened_is_closed_first():
 
 async def test_what_could_not_be_opened_is_tried_again_by_the_next():
     shelf = Shelf()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
             with pytest.raises(ValueError, match="no pool"):
                 await resources.get_or_open("pool", shelf.thing("pool", fails=True))
@@ -76,7 +76,7 @@ async def test_what_could_not_be_opened_is_tried_again_by_the_next():
 
 async def test_what_was_dropped_is_opened_anew():
     shelf = Shelf()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
             await resources.get_or_open("pool", shelf.thing("pool"))
             await resources.drop("pool")
@@ -88,7 +88,7 @@ async def test_what_was_dropped_is_opened_anew():
 
 async def test_a_caller_that_is_cancelled_while_opening_costs_the_next_one_nothing():
     shelf = Shelf()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
             async with anyio.create_task_group() as asking:
                 asking.start_soon(resources.get_or_open, "pool", shelf.thing("pool", waits=True))
@@ -114,7 +114,7 @@ class Counting:
 
 
 async def test_the_numbers_of_what_counts_are_told_by_key():
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with open_shared_resources() as resources:
             await resources.get_or_open("pool", lambda: nullcontext(Counting(Counted(3, 0.5))))
             await resources.get_or_open("cache", lambda: nullcontext(Counting({"hits": 1})))

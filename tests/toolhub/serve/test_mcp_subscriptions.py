@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp_clients import RawClient
 from real_processes import FIXTURES
 from served_hub import eventually, served, write_config
@@ -38,6 +39,7 @@ def test_a_server_that_is_started_again_gets_the_subscriptions_of_its_clients(tm
         assert subscriptions(client)["subscriptions"] == []
 
 
+@pytest.mark.slow
 def test_the_subscriptions_of_a_client_are_bounded(tmp_path: Path) -> None:
     with served(write_config(tmp_path, servers={"reference": REFERENCE})) as hub, hub.client(timeout=60) as http:
         client = RawClient(http)

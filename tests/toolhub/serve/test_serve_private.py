@@ -51,7 +51,7 @@ def hang_up(hub: ServedHub) -> int:
     """End the hub's stdin and return its exit code."""
     assert isinstance(hub.process, subprocess.Popen) and hub.process.stdin
     hub.process.stdin.close()
-    return hub.process.wait(10)
+    return hub.process.wait(30)
 
 
 def test_it_takes_servers_of_its_parent_and_says_nothing(lasting: ServedHub) -> None:

@@ -14,8 +14,8 @@ from toolhub.spawn.cgroup import own_directory
 
 pytestmark = pytest.mark.anyio
 
-# Killing takes 50 ms; the rest is for a machine that is busy with other tests.
-GONE_WITHIN_S = 1.0
+# Killing takes 50 ms; the rest is for a machine that is busy.
+GONE_WITHIN_S = 20.0
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["", "forked"])

@@ -60,7 +60,7 @@ async def test_what_survived_a_crash_of_everything_is_swept_up_by_the_next_hub(
         kill_all_that_could_clean_up(dead)
         await eventually(lambda: not dead.process.is_alive)
         assert stubborn.is_alive
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with hubs():
                 await eventually(lambda: not dead.alive)
         assert list((hubs.state_dir / "journal").iterdir()) == []
@@ -180,7 +180,7 @@ async def test_two_hubs_with_one_state_directory_do_not_touch_each_others_childr
 
 async def test_two_hubs_of_one_process_keep_journals_of_their_own(hubs: HubFactory) -> None:
     """The first one to leave must not take the other's record along."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with hubs(fixture("echo")) as lasting, lasting.task("t") as task:
             await task.call("echo", "pid")
             async with hubs(fixture("echo")) as passing, passing.task("t") as other:

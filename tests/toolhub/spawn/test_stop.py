@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 async def running(script: str, **env: str) -> AsyncIterator[tuple[Child, Process]]:
     """A fixture server as a bare child that somebody watches."""
     argv = [*PYTHON, str(FIXTURES / f"{script}.py")]
-    with anyio.fail_after(15):
+    with anyio.fail_after(30):
         async with open_spawner() as spawner, anyio.create_task_group() as tasks:
             child = await spawner.spawn(argv, env=child_environment(env))
             tasks.start_soon(child.watch)
@@ -110,7 +110,7 @@ async def test_a_server_that_stays_when_its_stdin_ends_is_not_disturbed_by_its_o
 async def test_a_closed_task_leaves_nothing_of_its_servers(hubs: HubFactory, tmp_path: Path) -> None:
     pidfile = tmp_path / "pids"
     env = {"PIDFILE": str(pidfile)}
-    with anyio.fail_after(15):
+    with anyio.fail_after(30):
         async with hubs(fixture("daemonises", env=env), fixture("holds_stdout", env=env)) as hub:
             async with hub.task("t") as task:
                 assert await task.warm() == {}

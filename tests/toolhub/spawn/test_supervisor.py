@@ -54,7 +54,7 @@ async def output_of(spawner: Spawner, code: str, env: dict[str, str]) -> str:
 
 async def test_an_environment_of_200_kb_passes() -> None:
     env = {f"V{number}": f"{number:010d}" * 100 for number in range(200)}
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with open_spawner() as spawner:
             code = "import json, os; print(json.dumps(dict(os.environ)))"
             seen = json.loads(await output_of(spawner, code, env))
@@ -63,7 +63,7 @@ async def test_an_environment_of_200_kb_passes() -> None:
 
 
 async def test_arguments_and_variables_are_any_text() -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with open_spawner() as spawner:
             code = "import os; print(ascii(os.environb[b'GR\\xc3\\x9cSSE']))"
             assert (await output_of(spawner, code, {"GRÜSSE": "✓ \n\udcff"})).strip() == ascii(b"\xe2\x9c\x93 \n\xff")
@@ -170,7 +170,7 @@ async def test_a_spawner_that_was_never_used_has_no_process() -> None:
 async def test_a_cancelled_spawn_leaves_no_process(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     code = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with open_spawner() as spawner:
             (await spawner.spawn([*PYTHON, "-c", ""], env={})).close()  # the supervisor is up
             before = open_descriptors()

@@ -81,7 +81,7 @@ async def test_a_busy_server_spills_new_turns_to_the_next(ordered):
     async with open_llm(settings(home, other, load_imbalance_threshold=4)) as llm, anyio.create_task_group() as tasks:
         for session in sessions[:4]:
             tasks.start_soon(llm.complete, ask(session))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await home.wait_until(lambda running: running.running == 4)
             told = await llm.complete(ask(sessions[4]))
         assert told.endpoint == other.url
@@ -93,7 +93,7 @@ async def test_the_engines_own_queue_counts_as_load(ordered):
     home.load.waiting, home.load.running = 30, 8
     async with open_llm(settings(home, other, metrics_interval_s=0.05)) as llm:
         async with llm.pool.limiter.hold(home.url, deadline=anyio.current_time() + 10):  # somebody is at work
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while llm.pool.load(home.url) < 38:
                     await anyio.sleep(0.01)
             assert llm.pool.router.of("task") == other.url
@@ -103,7 +103,7 @@ async def test_slots_follow_the_engines_queue(server):
     server.load.waiting, server.load.running = 40, 8
     async with open_llm(settings(server, metrics_interval_s=0.05)) as llm:
         async with llm.pool.limiter.hold(server.url, deadline=anyio.current_time() + 10):
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while llm.pool.limiter.statistics(server.url).limit > 8:
                     await anyio.sleep(0.01)
 
@@ -112,7 +112,7 @@ async def test_an_engine_without_metrics_is_given_the_start_value_and_left_alone
     server.load.dialect = ""
     async with open_llm(settings(server, metrics_interval_s=0.01)) as llm:
         async with llm.pool.limiter.hold(server.url, deadline=anyio.current_time() + 10):
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await server.wait_until(lambda running: len(running.asked("/metrics")) == 1)
                 await llm.complete(ask())
             assert llm.pool.limiter.statistics(server.url).limit == 64
@@ -174,7 +174,7 @@ async def test_when_the_one_that_warms_is_cancelled_another_does_it(server):
                 found.append(await llm.prefetch_prefix(PREFIX, {}))
 
             tasks.start_soon(leader)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await server.wait_until(lambda running: running.running == 1)
             tasks.start_soon(follower)
             await anyio.wait_all_tasks_blocked()

@@ -24,7 +24,7 @@ def soon() -> float:
 
 
 async def until_waiting(slots: ConcurrencyLimiter, count: int) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while slots.statistics(URL).waiting != count:
             await checkpoint()
 

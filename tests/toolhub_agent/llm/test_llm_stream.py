@@ -98,7 +98,7 @@ async def test_a_slot_is_held_only_while_the_answer_is_generated(server):
     server.script(stalled("a", "b", after=1))
     async with open_llm(settings(server, max_in_flight=1)) as llm:
         async with llm.stream(ask()) as stream:
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 assert await anext(stream) == Delta("a")
                 assert llm.pool.limiter.statistics(server.url).in_use == 1
                 server.release()
@@ -112,7 +112,7 @@ async def test_no_more_requests_than_slots_are_sent_and_all_are_answered(server)
     async with open_llm(settings(server, max_in_flight=3)) as llm, anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(llm.complete, ask(f"task-{number}"))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await server.wait_until(lambda running: running.running == 3)
         assert llm.pool.limiter.statistics(server.url) == SlotStatistics(limit=3, in_use=3, waiting=9)
         assert len(server.chats) == 3
@@ -126,7 +126,7 @@ async def test_leaving_early_stops_the_server_and_gives_the_slot_back(server):
         async with llm.stream(ask()) as stream:
             await anext(stream)
         assert llm.pool.limiter.statistics(server.url).in_use == 0
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await server.wait_until(lambda running: running.running == 0)
         with pytest.raises(RuntimeError, match="not ended"):
             _ = stream.completion
@@ -137,11 +137,11 @@ async def test_a_cancelled_turn_stops_the_server_and_gives_the_slot_back(server)
     async with open_llm(settings(server)) as llm:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(llm.complete, ask())
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await server.wait_until(lambda running: running.running == 1)
             tasks.cancel_scope.cancel()
         assert llm.pool.limiter.statistics(server.url).in_use == 0
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await server.wait_until(lambda running: running.running == 0)
 
 

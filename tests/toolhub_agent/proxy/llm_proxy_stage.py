@@ -116,7 +116,7 @@ async def open_stage(
             assert isinstance(proxy, LlmProxy)
             server = _Server(uvicorn.Config(application.asgi, log_level="critical", lifespan="off", ws="none"))
             tasks.start_soon(server.serve, [listener])
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while not server.started:
                     await anyio.sleep(0.001)
             try:

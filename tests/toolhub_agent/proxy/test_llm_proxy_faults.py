@@ -92,7 +92,7 @@ async def test_a_client_that_hangs_up_stops_the_engine(server, tmp_path, stream)
             await server.wait_until(lambda s: s.running == 1)
             tasks.cancel_scope.cancel()
         await server.wait_until(lambda s: s.running == 0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while stage.metric("toolhub_llm_in_flight"):
                 await anyio.sleep(0.01)
         assert stage.metric("toolhub_llm_slots", state="in_use") == 0
@@ -111,7 +111,7 @@ async def test_a_flood_waits_here_in_order_and_all_are_answered(server, tmp_path
         async with anyio.create_task_group() as tasks:
             for number in range(20):
                 tasks.start_soon(_ask, http, f"number {number}")
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     while stage.metric("toolhub_llm_in_flight") != number + 1:
                         await anyio.sleep(0.001)
             await server.wait_until(lambda s: s.running == 2)

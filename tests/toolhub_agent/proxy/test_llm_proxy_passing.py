@@ -64,7 +64,7 @@ async def test_pieces_come_through_as_the_engine_writes_them(server, tmp_path):
     server.script(stalled("one ", "two "))
     async with open_stage(server, folder=tmp_path) as stage, stage.client() as client:
         stream = await client.chat.completions.create(model="m", messages=HELLO, stream=True)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             first = await stream.__anext__()
             assert first.choices[0].delta.content == "one "  # the second is not written yet
             server.release()

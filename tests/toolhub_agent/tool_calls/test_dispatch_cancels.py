@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("begun", ["<use_mcp_tool>\n<server_name>web", "<use_mcp_tool> broken"])
 async def test_a_call_that_is_never_completed_cancels_what_was_started(begun):
     tools, events = StagedTools(), Events()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, on_event=events) as turn:
             turn.feed(search(1))
             await tools.wait_begun(1)
@@ -40,7 +40,7 @@ async def test_a_call_that_is_never_completed_cancels_what_was_started(begun):
 
 
 async def test_a_tolerant_turn_runs_the_complete_calls_all_the_same():
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(StagedTools(held=False), CATALOG, tolerant=True) as turn:
             turn.feed(search(1) + run(2) + "<use_mcp_tool>\n<server_name>web")
             turned = await turn.finish()
@@ -50,7 +50,7 @@ async def test_a_tolerant_turn_runs_the_complete_calls_all_the_same():
 
 
 async def test_a_format_error_is_told():
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(StagedTools(), CATALOG) as turn:
             turn.feed("<arguments>")
             assert (await turn.finish()).format_error
@@ -58,7 +58,7 @@ async def test_a_format_error_is_told():
 
 async def test_a_call_that_was_only_thinking_is_cancelled_and_leaves_no_outcome():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed("Perhaps " + search(1))
             await tools.wait_begun(1)
@@ -71,7 +71,7 @@ async def test_a_call_that_was_only_thinking_is_cancelled_and_leaves_no_outcome(
 
 async def test_a_call_found_and_withdrawn_in_one_piece_is_not_started():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1) + "</think>" + search(2))
             await turn.finish()
@@ -81,7 +81,7 @@ async def test_a_call_found_and_withdrawn_in_one_piece_is_not_started():
 
 async def test_more_text_after_a_native_object_cancels_the_call_and_makes_it_an_error():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, protocol="native") as turn:
             turn.feed(Delta(tool_calls=(native(1),)))
             await tools.wait_begun(1)
@@ -104,12 +104,12 @@ async def test_a_call_that_comes_again_waits_until_its_forerunner_is_gone():
                 await anyio.sleep_forever()
             finally:
                 cleaning.set()
-                with anyio.CancelScope(shield=True), anyio.fail_after(10):
+                with anyio.CancelScope(shield=True), anyio.fail_after(30):
                     await cleaned.wait()
                 log.append("gone")
         return "second"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(execute, CATALOG, protocol="native") as turn:
             turn.feed(Delta(tool_calls=(native(1),)))
             await settled()
@@ -125,7 +125,7 @@ async def test_a_call_that_comes_again_waits_until_its_forerunner_is_gone():
 
 async def test_cancel_stops_everything_and_drops_every_outcome():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1) + search(2) + run(3))
             await tools.wait_begun(2)
@@ -143,7 +143,7 @@ async def test_cancel_stops_everything_and_drops_every_outcome():
 
 async def test_a_call_that_only_the_end_completes_is_told_but_not_started_after_cancel():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, protocol="native") as turn:
             turn.feed(Delta(tool_calls=({"index": 0, "id": "c0", "function": {"name": "web-search"}},)))
             turn.cancel()
@@ -155,7 +155,7 @@ async def test_a_call_that_only_the_end_completes_is_told_but_not_started_after_
 async def test_cancel_wakes_who_waits_for_results():
     tools = StagedTools()
     got: list[list[str]] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn, anyio.create_task_group() as readers:
 
             async def read() -> None:
@@ -173,12 +173,12 @@ async def test_an_outcome_of_a_call_that_ignores_its_cancellation_is_dropped():
     events = Events()
 
     async def stubborn(call: ToolCall) -> str:
-        with anyio.CancelScope(shield=True), anyio.fail_after(10):
+        with anyio.CancelScope(shield=True), anyio.fail_after(30):
             begun.set()
             await go_on.wait()
         return "too late"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(stubborn, CATALOG, on_event=events) as turn:
             turn.feed(search(1))
             await begun.wait()
@@ -191,7 +191,7 @@ async def test_an_outcome_of_a_call_that_ignores_its_cancellation_is_dropped():
 
 async def test_leaving_the_turn_cancels_what_runs_and_waits_until_it_is_gone():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1))
             await tools.wait_begun(1)
@@ -201,7 +201,7 @@ async def test_leaving_the_turn_cancels_what_runs_and_waits_until_it_is_gone():
 
 async def test_an_error_inside_the_turn_comes_out_as_it_is():
     tools = StagedTools()
-    with anyio.fail_after(10), pytest.raises(LookupError, match="the stream broke"):
+    with anyio.fail_after(30), pytest.raises(LookupError, match="the stream broke"):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1))
             await tools.wait_begun(1)
@@ -212,7 +212,7 @@ async def test_an_error_inside_the_turn_comes_out_as_it_is():
 async def test_cancellation_from_outside_reaches_the_calls_and_comes_through():
     tools = StagedTools()
     reached = False
-    with anyio.fail_after(10), anyio.CancelScope() as outer:
+    with anyio.fail_after(30), anyio.CancelScope() as outer:
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1))
             await tools.wait_begun(1)
@@ -231,7 +231,7 @@ async def test_a_cancellation_that_a_library_let_escape_becomes_an_error_and_cos
             raise asyncio.CancelledError
         return "fine"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(execute, CATALOG) as turn:
             turn.feed(search(1) + search(2))
             await turn.finish()
@@ -239,7 +239,7 @@ async def test_a_cancellation_that_a_library_let_escape_becomes_an_error_and_cos
 
 
 async def test_a_turn_can_be_left_before_its_results_are_read_to_the_end():
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(StagedTools(held=False), CATALOG) as turn:
             turn.feed(search(1) + search(2))
             await turn.finish()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_call_runs_and_ends_while_the_stream_still_goes_on():
     tools, events = StagedTools(), Events()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, on_event=events) as turn:
             turn.feed("First " + search(1))
             await tools.wait_begun(1)  # the stream is still open here
@@ -43,7 +43,7 @@ async def test_a_call_runs_and_ends_while_the_stream_still_goes_on():
 async def test_a_call_starts_with_the_character_that_closes_it():
     tools = StagedTools()
     text = search(1).rstrip()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(text[:-1])
             await settled()
@@ -55,7 +55,7 @@ async def test_a_call_starts_with_the_character_that_closes_it():
 
 async def test_what_may_change_something_waits_for_the_end_of_the_turn():
     tools, events = StagedTools(held=False), Events()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, on_event=events) as turn:
             turn.feed(run(1) + search(2))
             await settled()
@@ -71,7 +71,7 @@ async def test_what_may_change_something_waits_for_the_end_of_the_turn():
 )
 async def test_eager_decides_what_starts_before_the_end(eager, early):
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, eager=eager) as turn:
             turn.feed(run(1) + search(2))
             await settled()
@@ -83,7 +83,7 @@ async def test_eager_decides_what_starts_before_the_end(eager, early):
 
 async def test_a_native_call_that_may_change_something_starts_early_only_once_it_is_sealed():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, protocol="native", eager="all") as turn:
             turn.feed(Delta(tool_calls=(native(1, name="sh-run"),)))
             await settled()
@@ -96,7 +96,7 @@ async def test_a_native_call_that_may_change_something_starts_early_only_once_it
 async def test_results_come_in_call_order_whichever_ends_first():
     tools = StagedTools()
     got: list[str] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn, anyio.create_task_group() as readers:
 
             async def read() -> None:
@@ -115,7 +115,7 @@ async def test_results_come_in_call_order_whichever_ends_first():
 
 async def test_results_come_as_completed_if_asked():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, order="completed") as turn:
             turn.feed(search(1) + search(2) + search(3))
             await turn.finish()
@@ -130,7 +130,7 @@ async def test_results_come_as_completed_if_asked():
 async def test_results_may_be_read_by_another_task_during_the_stream():
     tools = StagedTools(held=False)
     got: list[str] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn, anyio.create_task_group() as readers:
 
             async def read() -> None:
@@ -150,7 +150,7 @@ async def test_results_may_be_read_by_another_task_during_the_stream():
 
 
 async def test_a_turn_without_calls_has_no_results():
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(StagedTools(), CATALOG) as turn:
             turn.feed("The answer is 42.")
             turned = await turn.finish()
@@ -160,7 +160,7 @@ async def test_a_turn_without_calls_has_no_results():
 
 async def test_changes_of_one_server_run_one_after_another_and_others_beside_them():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(run("a") + run("b") + xml("files", "write", "c"))
             await turn.finish()
@@ -173,7 +173,7 @@ async def test_changes_of_one_server_run_one_after_another_and_others_beside_the
 
 async def test_a_read_sees_the_changes_written_before_it_and_overlaps_with_other_reads():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(xml("sh", "look", "r0") + run("w") + xml("sh", "look", "r1") + xml("sh", "look", "r2"))
             await settled()
@@ -189,7 +189,7 @@ async def test_a_read_sees_the_changes_written_before_it_and_overlaps_with_other
 
 async def test_sub_agents_of_one_kind_work_side_by_side_but_not_before_the_end():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(xml("agent-browsing", "search_and_browse", 1) + xml("agent-browsing", "search_and_browse", 2))
             await settled()
@@ -201,7 +201,7 @@ async def test_sub_agents_of_one_kind_work_side_by_side_but_not_before_the_end()
 
 async def test_no_more_calls_run_at_once_than_parallel_allows():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, parallel=2) as turn:
             turn.feed(search(1) + search(2) + search(3))
             await settled()
@@ -216,7 +216,7 @@ async def test_no_more_calls_run_at_once_than_parallel_allows():
 
 async def test_one_slot_is_enough_for_calls_that_wait_for_each_other():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, parallel=1) as turn:
             turn.feed(run(1) + xml("sh", "look", 2) + run(3))
             await turn.finish()
@@ -225,7 +225,7 @@ async def test_one_slot_is_enough_for_calls_that_wait_for_each_other():
 
 async def test_a_call_is_executed_by_its_corrected_name():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(xml("google", "search", 1))
             await settled()
@@ -235,7 +235,7 @@ async def test_a_call_is_executed_by_its_corrected_name():
 
 async def test_a_call_with_a_problem_becomes_an_error_and_is_not_executed():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(search(1).replace('{"n": 1}', "[1]") + search(2))
             await turn.finish()
@@ -255,7 +255,7 @@ async def test_an_exception_of_a_call_becomes_its_error_and_costs_the_others_not
             raise error
         return "fine"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(execute, CATALOG) as turn:
             turn.feed(search(1) + search(2))
             await turn.finish()
@@ -270,7 +270,7 @@ async def test_a_result_that_is_not_text_becomes_an_error_too():
     async def execute(call: ToolCall) -> str:
         return None
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(execute, CATALOG) as turn:
             turn.feed(search(1))
             await turn.finish()
@@ -282,7 +282,7 @@ async def test_a_failed_tool_s_own_text_is_not_shortened():
     async def execute(call: ToolCall) -> str:
         raise ToolFailed("x" * 9000)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(execute, CATALOG) as turn:
             turn.feed(search(1))
             await turn.finish()
@@ -299,7 +299,7 @@ async def test_a_call_waits_for_its_observer():
             told.set()
             await go_on.wait()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, on_event=observe) as turn:
             turn.feed(search(1))
             await told.wait()
@@ -314,7 +314,7 @@ async def test_an_observer_that_raises_costs_no_result():
     def observe(event: object) -> None:
         raise RuntimeError("a broken observer")
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(StagedTools(held=False), CATALOG, on_event=observe) as turn:
             turn.feed(search(1))
             await turn.finish()
@@ -323,7 +323,7 @@ async def test_an_observer_that_raises_costs_no_result():
 
 async def test_the_calls_can_be_looked_at_before_the_rest_is_started():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG) as turn:
             turn.feed(run(1))
             assert [call.tool for call in (await turn.finish(run=False)).calls] == ["run"]
@@ -335,7 +335,7 @@ async def test_the_calls_can_be_looked_at_before_the_rest_is_started():
 
 async def test_a_dispatched_call_starts_at_once_and_its_inline_repeat_does_not_start_it_again():
     tools = StagedTools()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, protocol="native") as turn:
             turn.feed(Delta(dispatched={"choice_index": 0, "tool_call": native(1)}))
             await tools.wait_begun(1)
@@ -349,7 +349,7 @@ async def test_a_dispatched_call_starts_at_once_and_its_inline_repeat_does_not_s
 
 async def test_text_of_a_native_turn_and_deltas_of_an_xml_turn_are_no_calls():
     tools = StagedTools(held=False)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with Dispatcher(tools, CATALOG, protocol="native") as turn:
             turn.feed(search(1))
             assert (await turn.finish()).calls == ()

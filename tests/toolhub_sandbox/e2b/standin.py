@@ -39,7 +39,7 @@ from tests.toolhub_sandbox.e2b.standin_answers import (
 from tests.toolhub_sandbox.e2b.standin_envd import Folders, Processes
 from tests.toolhub_sandbox.e2b.standin_machine import Machine
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 KEY = "e2b_0123456789-the-key"
 
 

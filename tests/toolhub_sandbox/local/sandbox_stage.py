@@ -15,7 +15,7 @@ from toolhub_sandbox import Isolation, SandboxUnavailable
 from toolhub.config import SandboxSettings
 
 # Sandboxes answer within milliseconds; on a machine under load, within seconds.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 # The interpreter of the system, which any user can reach.
 SYSTEM_PYTHON = "/usr/bin/python3"
 

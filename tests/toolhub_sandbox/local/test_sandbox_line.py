@@ -187,7 +187,7 @@ async def test_a_socket_that_is_opened_while_a_line_ends_is_heard() -> None:
         await anyio.wait_all_tasks_blocked()
         far.send(b"heard")
 
-    with theirs, anyio.fail_after(10):
+    with theirs, anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(connection.listen)
             tasks.start_soon(open_another)

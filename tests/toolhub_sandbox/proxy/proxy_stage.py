@@ -16,7 +16,7 @@ from toolhub_sandbox.proxy.rules import AllowRules, IPAddress
 from toolhub_sandbox.proxy.server import run_proxy
 
 # Nothing here takes longer than milliseconds; running into this is a failure, never slowness.
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 Handler = Callable[[anyio.abc.SocketStream], Awaitable[None]]
 

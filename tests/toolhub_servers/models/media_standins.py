@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 KEY = "sk-0123456789-the-key"
 
 

@@ -195,7 +195,7 @@ async def test_equal_settings_are_the_same_pages_and_secrets_stay_out_of_the_key
 async def test_everything_together_is_bounded_in_time(opened: Open, site: Site) -> None:
     site.jina.then(standins.SLOW)
     pages = await opened(total_s=0.3)
-    with anyio.fail_after(10), pytest.raises(WebTimeout):
+    with anyio.fail_after(30), pytest.raises(WebTimeout):
         await pages.read(f"{site.url}/slow")
 
 

@@ -69,6 +69,7 @@ async def test_a_call_that_is_cancelled_ends_its_request(site: Site) -> None:
             await anyio.to_thread.run_sync(site.wait_left)
 
 
+@pytest.mark.slow
 async def test_a_page_that_needs_javascript_is_read_through_the_browser_of_the_hub(site: Site) -> None:
     if third_party.chromium() is None:
         pytest.skip("no Chromium")

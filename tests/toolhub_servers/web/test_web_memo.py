@@ -12,7 +12,7 @@ from toolhub.shared_resources import open_shared_resources
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Oven:
