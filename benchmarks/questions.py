@@ -32,6 +32,7 @@ QUESTIONS = {
     "mirothinker": "How much time do the tools add to a run of MiroThinker?",
     "task": "How long does a whole research task take?",
     "admission": "Does admission by the cache's tokens finish a sweep sooner?",
+    "decode": "What does speculative decoding give an agent, and does it lose tool calls?",
 }
 NEEDS = {
     "sandbox": "extra data",
@@ -41,6 +42,7 @@ NEEDS = {
     "mirothinker": "--checkout for the original agent",
     "task": "make engine",
     "admission": "make engine",
+    "decode": "make engine",
 }
 """What is needed beside the extra `bench`."""
 

@@ -162,7 +162,7 @@ def test_the_agent_loop_and_the_benchmarks_use_only_what_is_public():
 
 def test_nothing_but_their_own_tests_imports_the_benchmarks():
     """And they import no test: what both need is in `testbed`."""
-    own_tests = ("benchmarks", "engine/test_engine_samples_real.py")
+    own_tests = ("benchmarks", "engine/test_engine_samples_real.py", "engine/test_engine_decoding.py")
     tests = ROOT / "tests"
     importers = [
         str(path.relative_to(tests))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from llm_stand_in.answers import Answer, said
 from llm_stand_in.model_server import Seen, open_model_server
 
+from benchmarks.decode import benchmark as decode
 from benchmarks.kv import results as kv_results
 from benchmarks.kv.history import Talk
 from benchmarks.kv.mix import TaskMix
@@ -41,6 +42,23 @@ async def open_small() -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
+async def open_speculating(has_recipe: bool) -> AsyncIterator[Served]:
+    """It drafts ten tokens an answer, and half of them are accepted."""
+    with open_model_server() as server:
+        if has_recipe:
+            server.load.drafted = 0
+
+        def answer(seen: Seen) -> Answer:
+            if has_recipe:
+                server.load.drafted = (server.load.drafted or 0) + 10
+                server.load.accepted += 5
+            return prescribed(seen)
+
+        server.usual = answer
+        yield Served(server.url)
+
+
+@asynccontextmanager
 async def open_large() -> AsyncIterator[Served]:
     with open_model_server() as server:
         server.usual = prescribed
@@ -67,4 +85,7 @@ TINY_LOOP = loop.LoopScale(
     agents=(ManyAgents("3 agents", 3, 2, 0.01, 2, shared=50),),
     task=LongTask(turns=4, system=20, answer_s=0.01),
     engines=loop.LoopEngines("A stand-in", open_large, open_large),
+)
+TINY_DECODE = decode.DecodeScale(
+    levels={1: 2, 2: 4}, words=20, engines=decode.DecodeEngines("A stand-in", open_speculating)
 )

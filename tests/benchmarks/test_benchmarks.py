@@ -15,6 +15,7 @@ from benchmarks import runner
 from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.common.server_commands import fixture_echo, lean_echo
 from benchmarks.common.subprocess_worker import WorkerFailed
+from benchmarks.decode import turns
 from benchmarks.gateway import benchmark as gateway
 from benchmarks.idle import benchmark as idle
 from benchmarks.init import benchmark as init
@@ -28,7 +29,7 @@ from benchmarks.sandbox import startup
 from benchmarks.servers import benchmark as servers
 from benchmarks.throughput import benchmark as throughput
 from testbed.third_party import SetupError
-from tests.benchmarks.stand_in_engine import TINY_KV, TINY_LOOP
+from tests.benchmarks.stand_in_engine import TINY_DECODE, TINY_KV, TINY_LOOP
 from tests.benchmarks.tiny_admission import TINY_ADMISSION
 from tests.benchmarks.tiny_loads import TINY_OVERLOAD, TINY_SWEEP
 from tests.benchmarks.tiny_starts import TINY_DENSITY, TINY_STORM
@@ -81,6 +82,7 @@ TINY: dict[str, Any] = {
     "mirothinker": mirothinker.MiroThinkerScale(turns=2, rounds=1),
     "task": TINY_TASK,  # judged in test_task
     "admission": TINY_ADMISSION,  # judged in test_admission_benchmark
+    "decode": TINY_DECODE,
 }
 
 
@@ -175,6 +177,15 @@ def test_servers_measures_what_it_names() -> None:
     assert all(row["processes"] > 0 for table in pages for row in table.rows)
     unknown = [target.claim for target in outcome.targets if target.value is None]
     assert all("browser" in claim for claim in unknown) and bool(unknown) == bool(left_out)
+
+
+def test_decode_sends_every_kind_of_turn_to_both_engines_and_judges_their_calls() -> None:
+    outcome = tiny("decode")
+    (table,) = outcome.tables
+    assert [(row["turn"], row["at_once"]) for row in table.rows] == [(kind, n) for kind in turns.KINDS for n in (1, 2)]
+    assert all((row["valid"], row["valid_plain"], row["accepted"]) == (100, 100, 50) for row in table.rows)
+    lost = next(target for target in outcome.targets if "lost" in target.claim)
+    assert lost.value == 0 and all(target.value is not None for target in outcome.targets)
 
 
 @pytest.mark.slow

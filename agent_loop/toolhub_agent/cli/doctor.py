@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from toolhub.config import Config, LlmSettings, load_config, parse_config
 from toolhub.errors import ConfigError
 from toolhub_agent.doctor import CheckResult, DoctorReport, run_checks
 from toolhub_agent.doctor.decoding import Comparison, LevelResult, LoadResult, Verdict, as_data, compare
-from toolhub_agent.doctor.probe import ModelServer, RequestFailed, read_identity
+from toolhub_agent.doctor.probe import RequestFailed, open_model_server
 from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 from toolhub_agent.llm.transport import engine_root
 from toolhub_agent.sweep import CHECK_CONNECT_S
@@ -72,25 +72,13 @@ def _run_comparison(config: Config | None, url: str, against: str, as_json: bool
 
 async def _compare(recipe: LlmSettings, plain: LlmSettings) -> Comparison:
     """Raises RequestFailed, with the server's address."""
-    async with _open_server(recipe) as first, _open_server(plain) as second:
+    async with open_model_server(recipe) as first, open_model_server(plain) as second:
         if first.model != second.model:
             raise RequestFailed(
                 f"the servers have different models, {first.model!r} and {second.model!r}; a comparison needs the same"
             )
         with _progress() as status:
             return await compare(first, second, progress=lambda text: status.update(f"comparing: {text}"))
-
-
-@asynccontextmanager
-async def _open_server(settings: LlmSettings) -> AsyncIterator[ModelServer]:
-    (url,) = settings.endpoints
-    async with open_endpoint_pool(settings) as pool:
-        transport = pool.transport(url)
-        try:
-            identity = await read_identity(transport.http, url, settings)
-        except RequestFailed as exc:
-            raise RequestFailed(f"{url}: {exc}", exc.status) from exc
-        yield ModelServer(transport, model=identity.model, adapter=identity.adapter)
 
 
 def settings_for(config: Config | None, url: str) -> LlmSettings:

@@ -7,6 +7,7 @@ however fast it is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -79,11 +80,10 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class CallTurn:
-    """One request that asks for one tool call. find_fault: what is wrong with the call; None: it is valid."""
+    """One request that asks for one tool call. find_fault: what is wrong with the answer; None: its call is valid."""
 
     body: Json
-    tool: str
-    find_fault: Callable[[Json], str | None]
+    find_fault: Callable[[AnswerAccumulator], str | None]
 
 
 def copy_turn(number: int) -> CallTurn:
@@ -111,7 +111,7 @@ def copy_turn(number: int) -> CallTurn:
         "max_tokens": _MAX_TOKENS,
     }
     body["tool_choice"] = {"type": "function", "function": {"name": _TOOL}} if is_forced else "auto"
-    return CallTurn(body, _TOOL, lambda arguments: _entries_fault(arguments, entries))
+    return CallTurn(body, lambda answer: _fault_of(answer, entries))
 
 
 def _save_tool(allowed: Sequence[str] | None) -> Json:
@@ -138,13 +138,12 @@ def _entries_fault(arguments: Json, entries: Sequence[str]) -> str | None:
     return None if all(entry in entries for entry in saved) else "a text in it was copied wrongly"
 
 
-def fault_of(turn: CallTurn, answer: AnswerAccumulator) -> str | None:
-    """What is wrong with the call of an answer; None: it is valid."""
+def _fault_of(answer: AnswerAccumulator, entries: Sequence[str]) -> str | None:
     calls = answer.calls()
     if not calls:
         return "the answer was cut off" if answer.finish_reason == "length" else "the answer has no call"
     function = calls[0]["function"]
-    if function["name"] != turn.tool:
+    if function["name"] != _TOOL:
         return "its tool does not exist"
     try:
         arguments = json.loads(function["arguments"])
@@ -153,7 +152,7 @@ def fault_of(turn: CallTurn, answer: AnswerAccumulator) -> str | None:
         return "the answer was cut off" if cut else "its arguments are not JSON"
     if not isinstance(arguments, dict):
         return "its arguments are no object"
-    return "there is more than one call" if len(calls) > 1 else turn.find_fault(arguments)
+    return "there is more than one call" if len(calls) > 1 else _entries_fault(arguments, entries)
 
 
 # --- Measuring --------------------------------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ async def _add_round(
                 found.faults[f"the request failed: {exc}"[:200]] += 1
                 return
         found.tokens += answer.usage.completion_tokens
-        fault = fault_of(turn, answer)
+        fault = turn.find_fault(answer)
         if fault is None:
             found.valid += 1
         else:
@@ -272,9 +271,10 @@ async def _drafts(server: ModelServer) -> DraftCounts | None:
 
 
 async def warm_up(server: ModelServer) -> None:
-    """An engine's first request of a kind takes longer. Raises RequestFailed if the server does not answer at all."""
+    """An engine's first request of a kind takes longer. A failure shows in what follows."""
     for number in (-1, -2):
-        await server.answer(copy_turn(number).body, session=f"{server.session}{number}", timeout=TURN_TIMEOUT_S)
+        with contextlib.suppress(RequestFailed):
+            await server.answer(copy_turn(number).body, session=f"{server.session}{number}", timeout=TURN_TIMEOUT_S)
 
 
 @dataclass
@@ -309,10 +309,7 @@ async def compare(
     levels: Mapping[int, int] = LEVELS,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Comparison:
-    """Compare two servers of the same model. levels: requests at once, and how many requests each server gets.
-
-    Raises RequestFailed if one of them does not answer at all.
-    """
+    """Compare two servers of the same model. levels: requests at once, and how many requests each server gets."""
     found = Comparison(recipe.url, plain.url)
     with anyio.move_on_after(COMPARE_TIMEOUT_S):
         progress("first requests")

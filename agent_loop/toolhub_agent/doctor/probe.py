@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import uuid4
@@ -24,6 +24,7 @@ from toolhub_agent.kv_hints.engines import (
 from toolhub_agent.kv_hints.signals import Prompt
 from toolhub_agent.llm.accumulator import AnswerAccumulator, usage_of
 from toolhub_agent.llm.concurrency import MAX_METRICS_BYTES, SCRAPE_TIMEOUT_S
+from toolhub_agent.llm.endpoint_pool import open_endpoint_pool
 from toolhub_agent.llm.errors import AttemptFailed, sanitize
 from toolhub_agent.llm.transport import (
     HTTP_ERRORS,
@@ -236,6 +237,19 @@ async def read_identity(http: httpx2.AsyncClient, url: str, settings: LlmSetting
         raise RequestFailed(sanitize(f"{type(exc).__name__}: {exc}".rstrip(": "), _secrets(settings))) from exc
     names = tuple(str(entry["id"]) for entry in entries)
     return ServerIdentity(model, names, adapter, version, context)
+
+
+@asynccontextmanager
+async def open_model_server(settings: LlmSettings) -> AsyncIterator[ModelServer]:
+    """The one endpoint of the settings, once it has answered. Raises RequestFailed, with its address."""
+    (url,) = settings.endpoints
+    async with open_endpoint_pool(settings) as pool:
+        transport = pool.transport(url)
+        try:
+            identity = await read_identity(transport.http, url, settings)
+        except RequestFailed as exc:
+            raise RequestFailed(f"{url}: {exc}", exc.status) from exc
+        yield ModelServer(transport, model=identity.model, adapter=identity.adapter)
 
 
 def identity_results(identity: ServerIdentity, *, wanted_context: int | None) -> list[CheckResult]:

@@ -19,7 +19,6 @@ from toolhub_agent.doctor.decoding import (
     Verdict,
     copy_turn,
     draft_counts,
-    fault_of,
 )
 from toolhub_agent.llm.accumulator import AnswerAccumulator
 from toolhub_command import Shell
@@ -95,7 +94,7 @@ def test_every_way_to_spoil_a_call_is_told_apart() -> None:
     turn = copy_turn(2)
     entries = entries_of(turn)[:4]
     whole = json.dumps({"entries": entries})
-    assert fault_of(turn, answered(("save_entries", whole))) is None
+    assert turn.find_fault(answered(("save_entries", whole))) is None
     spoilt = {
         "the answer has no call": answered(),
         "the answer was cut off": answered(("save_entries", whole[:30]), finish="length"),
@@ -107,8 +106,8 @@ def test_every_way_to_spoil_a_call_is_told_apart() -> None:
         "a text in it was copied wrongly": answered(("save_entries", whole.replace("the ", "the the ", 1))),
         "there is more than one call": answered(("save_entries", whole), ("save_entries", whole)),
     }
-    assert {fault_of(turn, answer) for answer in spoilt.values()} == set(spoilt)
-    assert all(fault_of(turn, answer) == name for name, answer in spoilt.items())
+    assert {turn.find_fault(answer) for answer in spoilt.values()} == set(spoilt)
+    assert all(turn.find_fault(answer) == name for name, answer in spoilt.items())
 
 
 @pytest.mark.quick

@@ -1,0 +1,1 @@
+"""What does speculative decoding give an agent, and does it lose tool calls?"""
