@@ -16,10 +16,12 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from select import select
+from typing import IO
 
 PRELOADED = (
     *("toolhub.cli.app", "toolhub.cli.serve", "toolhub.hub", "toolhub.channel.builtin", "toolhub.spawn.fork.server"),
@@ -35,6 +37,8 @@ class ForkedProcess:
         self._status = status
         self.pid = int(self._line())
         self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
 
     def _line(self) -> bytes:
         line = b""
@@ -81,6 +85,27 @@ def start_toolhub(
     finally:
         os.close(told)
     return ForkedProcess(status)
+
+
+@contextmanager
+def piped_toolhub(
+    arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, stderr: int = 2
+) -> Iterator[ForkedProcess]:
+    """The same with pipes at its stdin and stdout. Leaving closes them and kills it."""
+    read, stdin = os.pipe()
+    stdout, write = os.pipe()
+    with open(stdin, "wb") as to, open(stdout, "rb") as back:
+        try:
+            process = start_toolhub(arguments, env=env, cwd=cwd, stdin=read, stdout=write, stderr=stderr)
+        finally:
+            os.close(read)
+            os.close(write)
+        process.stdin, process.stdout = to, back
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from forked_toolhub import ForkedProcess, start_toolhub
+from forked_toolhub import ForkedProcess, piped_toolhub
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CHECKOUT = Path(__file__).parents[2]
@@ -42,27 +42,11 @@ class HubProcess:
 def private_hub(directory: Path) -> Iterator[HubProcess]:
     """A hub on a unix socket; it ends with the context, however it is left."""
     path = directory / "hub.sock"
-    stdin, lifeline = os.pipe()  # it ends when its stdin does
-    ready, stdout = os.pipe()
-    with open(ready, "rb") as told:
-        try:
-            child = start_toolhub(
-                ["serve", "--private", "--uds", str(path)],
-                env=os.environ,
-                cwd=CHECKOUT,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=2,
-            )
-        finally:
-            os.close(stdin)
-            os.close(stdout)
-        with _ended(child):
-            try:
-                assert told.readline() == b"ready\n"
-                yield HubProcess(f"unix://{path}", child)
-            finally:
-                os.close(lifeline)
+    arguments = ["serve", "--private", "--uds", str(path)]
+    with piped_toolhub(arguments, env=os.environ, cwd=CHECKOUT) as child, _ended(child):
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield HubProcess(f"unix://{path}", child)
 
 
 @contextmanager

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_toolhub import ForkedProcess, piped_toolhub
 from served_hub import TOOLHUB, Json, environment, eventually, stub, write_config
 
 # Holds up the import of the gateway until the file `open` is there.
@@ -52,7 +54,7 @@ CALL: Json = {"id": "call", "method": "tools/call", "params": {"name": "echo", "
 class RawClient:
     """Reads and writes lines of a process."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: ForkedProcess | subprocess.Popen[bytes]) -> None:
         self.process = process
         self._rest = b""
 
@@ -108,18 +110,17 @@ class Folder:
         if is_open:
             self.open()
         own = {"XDG_STATE_HOME": str(self.path / "own"), "PYTHONPATH": str(self.gate)}
-        command = [*TOOLHUB, "stdio", "--config", "hub.yaml"]
-        with (
-            (self.path / "stderr.txt").open("wb") as errors,
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=self.path,
-                env=environment(own),
-            ) as process,
-        ):
+        arguments = ["stdio", "--config", "hub.yaml"]
+        env = environment(own)
+        # Only what the gate holds up has to do its imports itself.
+        running: Callable[..., AbstractContextManager[ForkedProcess | subprocess.Popen[bytes]]] = (
+            functools.partial(piped_toolhub, arguments, env=env)
+            if is_open
+            else functools.partial(
+                subprocess.Popen, [*TOOLHUB, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+            )
+        )
+        with (self.path / "stderr.txt").open("wb") as errors, running(cwd=self.path, stderr=errors.fileno()) as process:
             try:
                 yield RawClient(process)
             finally:

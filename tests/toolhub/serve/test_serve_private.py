@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked_toolhub import piped_toolhub
 from real_processes import below
 from served_hub import TOOLHUB, ServedHub, environment, eventually, new_task, open_task, stub, text_of
 
@@ -16,21 +17,14 @@ from served_hub import TOOLHUB, ServedHub, environment, eventually, new_task, op
 def private_hub(uds: Path, *options: str) -> Iterator[ServedHub]:
     """A private hub that has said that it is ready."""
     log = uds.parent.parent / "log.txt"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [*TOOLHUB, "serve", "--private", "--uds", str(uds), *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            cwd=uds.parent.parent,
-            env=environment({"XDG_STATE_HOME": str(uds.parent.parent)}),
-        )
-    with process:
-        try:
-            assert process.stdout and process.stdout.readline() == b"ready\n", log.read_text()
-            yield ServedHub(process, log, uds=str(uds))
-        finally:
-            process.kill()
+    arguments = ["serve", "--private", "--uds", str(uds), *options]
+    env = environment({"XDG_STATE_HOME": str(uds.parent.parent)})
+    with (
+        log.open("wb") as stderr,
+        piped_toolhub(arguments, env=env, cwd=uds.parent.parent, stderr=stderr.fileno()) as process,
+    ):
+        assert process.stdout and process.stdout.readline() == b"ready\n", log.read_text()
+        yield ServedHub(process, log, uds=str(uds))
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
 
 def hang_up(hub: ServedHub) -> int:
     """End the hub's stdin and return its exit code."""
-    assert isinstance(hub.process, subprocess.Popen) and hub.process.stdin
+    assert hub.process.stdin
     hub.process.stdin.close()
     return hub.process.wait(30)
 
