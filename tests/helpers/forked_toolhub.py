@@ -159,6 +159,7 @@ def _run(arguments: list[str], env: dict[str, str], cwd: str) -> int:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["toolhub", *arguments]
     code = 0
     try:
