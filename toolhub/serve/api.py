@@ -45,6 +45,7 @@ class TaskApi:
 
     def routes(self) -> list[Route]:
         table: list[tuple[str, str, Endpoint]] = [
+            ("POST", "/v1/tasks/{id}/calls", self.call),  # first, because most requests are calls
             ("GET", "/v1/servers", self.list_servers),
             ("POST", "/v1/tasks", self.open_task),
             ("GET", "/v1/tasks", self.list_tasks),
@@ -53,7 +54,6 @@ class TaskApi:
             ("POST", "/v1/tasks/{id}/renew", self.renew),
             ("POST", "/v1/tasks/{id}/warm", self.warm),
             ("GET", "/v1/tasks/{id}/tools", self.tools),
-            ("POST", "/v1/tasks/{id}/calls", self.call),
             ("POST", "/v1/tasks/{id}/prefetch", self.prefetch),
             ("GET", "/v1/statistics", self.statistics),
         ]

@@ -9,11 +9,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub import __version__
@@ -50,14 +49,14 @@ class Application:
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
         ]
-        self._starlette = Starlette(routes=routes)
+        self._router = Router(routes)
         self._guard = Guard(self._route, token=token, allowed_origins=hub.config.hub.allowed_origins)
         self._drain = Drain(self._guard, stream_paths=MCP_PATHS)
         self.asgi = _readable_by_pages(self._drain, hub.config.hub.allowed_origins)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """MCP has one path. Starlette's layers would cost a tenth of a call."""
-        await (self.mcp if scope["path"] in MCP_PATHS else self._starlette)(scope, receive, send)
+        """MCP has one path. To look for its route would cost a tenth of a call."""
+        await (self.mcp if scope["path"] in MCP_PATHS else self._router)(scope, receive, send)
 
     async def _healthz(self, request: Request) -> Response:
         return json_response({"status": "ok", "pid": os.getpid(), "version": __version__})
@@ -76,7 +75,7 @@ class Application:
                 if (frontend := await stack.enter_async_context(open_frontend(self._hub))) is not None:
                     self.frontends.append(frontend)
                     # First, because the most requests go there.
-                    self._starlette.router.routes.insert(0, Mount(frontend.path, frontend.app))
+                    self._router.routes.insert(0, Mount(frontend.path, frontend.app))
             await stack.enter_async_context(self.mcp.running())
             self.is_ready = True
             try:

@@ -72,21 +72,28 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
     """Await `work`. If the client disconnects, cancel it and return None."""
     outcome: list[T] = []
     failure: list[ToolhubError] = []
+    is_watched = False
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         tasks.cancel_scope.cancel()
 
+    def begin_watch() -> None:
+        nonlocal is_watched
+        is_watched = True
+        tasks.start_soon(watch)
+
     async with anyio.create_task_group() as tasks:
-        later = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, tasks.start_soon, watch)
+        later = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, begin_watch)
         try:
             outcome.append(await work)
         except ToolhubError as exc:
             failure.append(exc)  # raised below, because the task group would wrap it
         finally:
             later.cancel()
-        tasks.cancel_scope.cancel()
+        if is_watched:  # to cancel an empty group would cost as much as to watch
+            tasks.cancel_scope.cancel()
     if failure:
         raise failure[0]
     return outcome[0] if outcome else None
