@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,22 +109,27 @@ class Folder:
         if is_open:
             self.open()
         own = {"XDG_STATE_HOME": str(self.path / "own"), "PYTHONPATH": str(self.gate)}
-        arguments = ["stdio", "--config", "hub.yaml"]
-        env = environment(own)
-        # Only what the gate holds up has to do its imports itself.
-        running: Callable[..., AbstractContextManager[ForkedProcess | subprocess.Popen[bytes]]] = (
-            functools.partial(piped_toolhub, arguments, env=env)
-            if is_open
-            else functools.partial(
-                subprocess.Popen, [*TOOLHUB, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-            )
-        )
-        with (self.path / "stderr.txt").open("wb") as errors, running(cwd=self.path, stderr=errors.fileno()) as process:
+        with self._running(environment(own), is_open=is_open) as process:
             try:
                 yield RawClient(process)
             finally:
                 self.open()
                 process.kill()
+
+    @contextmanager
+    def _running(self, env: dict[str, str], *, is_open: bool) -> Iterator[ForkedProcess | subprocess.Popen[bytes]]:
+        """Only a process that the gate holds up has to do its imports itself."""
+        arguments, pipe = ["stdio", "--config", "hub.yaml"], subprocess.PIPE
+        with (self.path / "stderr.txt").open("wb") as errors:
+            if is_open:
+                with piped_toolhub(arguments, env=env, cwd=self.path, stderr=errors.fileno()) as forked:
+                    yield forked
+            else:
+                command = [*TOOLHUB, *arguments]
+                with subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=errors, cwd=self.path, env=env
+                ) as executed:
+                    yield executed
 
     def open(self) -> None:
         (self.gate / "open").touch()
