@@ -39,7 +39,7 @@ _MEMORY = 100
 # One of so many results measures a place that is left out.
 _PROBE_EVERY = 20
 # Unused guesses that are allowed before the first real calls.
-_FIRST_FEW = 4
+_FIRST_FEW = 2
 # A task's guesses and expectations beyond this number are dropped, oldest first.
 _MOST = 256
 # Progress of a guess that its call will get.
@@ -257,8 +257,6 @@ class TaskSpeculation:
         early = _Early(call, key, anyio.current_time() + self._settings.keep_s, is_budgeted=is_budgeted)
         early.call = replace(call, on_progress=early.on_progress if call.early == "guess" else None)
         self._early[key] = self._by_call[call.id] = early
-        self._shared.prefetches += call.early == "prefetch"
-        self._shared.guesses += call.early == "guess"
         if is_budgeted:
             self._shared.note_guess(tool, 1)
         self._owners.start_soon(self._run, early, self.handle, name=f"speculative {call.server}/{call.tool}")
@@ -325,6 +323,8 @@ class TaskSpeculation:
                         self._by_call[call.id].is_budgeted = False
                     self._shared.refused += 1
                     raise Overloaded(f"{limiter.name} has no place to spare for speculative work")
+            self._shared.prefetches += call.early == "prefetch"
+            self._shared.guesses += call.early == "guess"
             yield
         finally:
             guest.leave()

@@ -256,11 +256,12 @@ async def test_a_tool_that_is_switched_off_is_not_guessed():
 
 async def test_a_guess_never_takes_more_than_half_of_the_places():
     site = Site()
-    site.go = anyio.Event()
     site.found = list("abcdefgh")
     rules = [RULE | {"first": 8}]
-    config = a_config(speculation={"rules": rules, "in_flight": 8}, limits={"concurrency": 6})
+    config = a_config(speculation={"rules": rules, "in_flight": 8, "max_unused": 9}, limits={"concurrency": 6})
     async with open_task(site, config) as (hub, task):
+        await task.call("memory", "read", {"url": "real"})
+        site.go = anyio.Event()
         await task.call("memory", "search")
         await anyio.wait_all_tasks_blocked()
         assert site.inside == 3
@@ -363,7 +364,7 @@ async def test_unused_guesses_are_bounded_by_the_real_calls():
             await anyio.wait_all_tasks_blocked()
             if number % 2:
                 await task.call("memory", "read", {"url": "elsewhere"})
-        assert hub.statistics().speculation.guesses == 4 + 20 * 0.5
+        assert hub.statistics().speculation.guesses == 2 + 20 * 0.5
 
 
 async def test_a_place_of_a_rule_that_is_seldom_right_is_left_out():
