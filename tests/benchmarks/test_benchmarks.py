@@ -145,6 +145,16 @@ def test_recover_tells_every_caller_executes_nothing_twice_and_leaves_nothing_be
     assert set(counts.values()) == {0}
 
 
+def test_overlap_makes_every_visit_in_every_mode_and_fetches_nothing_needless_without_guesses() -> None:
+    outcome = tiny("overlap")
+    *played, idle_calls, busy = outcome.tables
+    assert [[row["way"] for row in table.rows] for table in played] == [list(overlap.MODES.values())] * 4
+    for nothing, exact, _ in (table.rows for table in played):
+        assert (nothing["early"], nothing["bytes"], exact["bytes"]) == (0, 1, 1)
+    assert len(idle_calls.rows) == len(busy.rows) == 2
+    assert all(target.value is not None for target in outcome.targets)
+
+
 def test_idle_counts_the_sessions_it_holds() -> None:
     outcome = tiny("idle")
     assert [row["sessions"] for row in outcome.tables[0].rows] == [0, 2]

@@ -19,7 +19,7 @@ from toolhub import Hub, Overloaded, ToolNotFound, parse_config
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.config.speculation import SpeculationRule
 from toolhub.layers.speculate import derived_arguments
-from toolhub.model import Json, Result
+from toolhub.model import OWN_PROFILE, Json, RelayedRequest, Result
 from toolhub.overload import overload_signal
 from toolhub.task import HubTask
 
@@ -182,6 +182,43 @@ async def test_a_call_whose_guess_fails_is_made_as_usual():
             await anyio.lowlevel.checkpoint()
         site.go.set()
         assert (await reading.wait()).text == "page a"
+        assert sorted(site.read_urls) == ["a", "a", "b"]
+
+
+class McpClient:
+    """The client of a relayed request, which hears nothing."""
+
+    id = 1
+    listener = None
+
+    def notify(self, method: str, params: Json | None) -> None: ...
+
+    async def request(self, method: str, params: Json | None) -> Json:
+        raise AssertionError("no server asks it")
+
+    def close_stream(self) -> None: ...
+
+
+def relayed(tool: str, arguments: Json, **more: Any) -> RelayedRequest:
+    params = {"name": tool, "arguments": arguments, **more}
+    return RelayedRequest("tools/call", params, McpClient(), OWN_PROFILE)
+
+
+async def test_the_calls_of_an_mcp_client_are_foreseen_too():
+    site = Site()
+    async with open_task(site) as (_, task):
+        await task.relay("memory", relayed("search", {}))
+        await anyio.wait_all_tasks_blocked()
+        assert (await task.relay("memory", relayed("read", {"url": "a"})))["content"][0]["text"] == "page a"
+        assert sorted(site.read_urls) == ["a", "b"]
+
+
+async def test_a_client_that_wants_progress_gets_an_execution_of_its_own():
+    site = Site()
+    async with open_task(site) as (_, task):
+        await task.relay("memory", relayed("search", {}))
+        await anyio.wait_all_tasks_blocked()
+        await task.relay("memory", relayed("read", {"url": "a"}, _meta={"progressToken": 7}))
         assert sorted(site.read_urls) == ["a", "a", "b"]
 
 
