@@ -26,6 +26,8 @@ Json = dict[str, Any]
 # Warnings of the hub are errors as well.
 TOOLHUB = [sys.executable, "-W", "error", "-m", "toolhub"]
 STARTS_WITHIN_S = 60.0
+# More of a server's config, where many tasks of a hub start a server with the SDK: its imports take half a second.
+FORKED = {"spawn": "fork", "preload": ["mcp.server.stdio", "mcp.server.streamable_http", "uvicorn"]}
 STOPS_WITHIN_S = 30.0
 
 

@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from mcp_clients import mcp_client, text_of
 from mcp_types import ElicitResult
 from real_processes import FIXTURES
-from served_hub import Json, ServedHub, served, stub, write_config
+from served_hub import FORKED, Json, ServedHub, served, stub, write_config
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ def bridged(
 ) -> Iterator[tuple[ServedHub, str]]:
     """A hub with a server that speaks one generation only, and the mode of a client that speaks the other."""
     only, mode = request.param
-    server = {"command": sys.executable, "args": [REFERENCE, "--only", only]}
+    server = {"command": sys.executable, "args": [REFERENCE, "--only", only], **FORKED}
     with served(write_config(tmp_path_factory.mktemp("bridged"), servers={"reference": server})) as hub:
         yield hub, mode
 

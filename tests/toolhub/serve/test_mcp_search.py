@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_clients import MODES, RawClient, mcp_client, text_of
 from mcp_types import ElicitResult
 from real_processes import FIXTURES
-from served_hub import TOOLHUB, ServedHub, environment, served, stub, write_config
+from served_hub import FORKED, TOOLHUB, ServedHub, environment, served, stub, write_config
 
 from toolhub.serve.mcp.search import ranked
 
@@ -55,7 +55,7 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("search")
     servers = {"many": many(folder)}
     if request.param == "several servers":
-        servers |= {"reference": REFERENCE, "dead": {"command": "no-such-program"}, "echo": stub()}
+        servers |= {"reference": REFERENCE | FORKED, "dead": {"command": "no-such-program"}, "echo": stub()}
     with served(write_config(folder, servers=servers, hub={"tools": "search"})) as running:
         yield running
 
