@@ -114,7 +114,7 @@ def test_the_readme_has_one_line_on_losses_that_links_to_the_heading_of_their_ta
 def test_what_a_model_computed_is_not_among_what_was_measured() -> None:
     measured, _, computed = summary(COMMITTED).partition("**Computed by a model of the engine, not measured**")
     assert "modelled" not in measured
-    assert "A research task, modelled: 60 tasks" in computed
+    assert "A research task, modelled: " in computed
 
 
 def test_a_run_that_is_kept_brings_the_table_up_to_date(

@@ -106,13 +106,13 @@ async def test_retry_after_decides_when():
 
 
 async def test_a_date_in_retry_after_decides_when():
-    later = datetime.now(UTC) + timedelta(seconds=20)
+    later = datetime.now(UTC) + timedelta(seconds=50)
     answers = script(http(503, Retry_After=later.strftime("%a, %d %b %Y %H:%M:%S GMT")), http())
     with anyio.fail_after(FOR_EVER):
         async with open_origin(answers) as origin, open_client(origin) as web:
             watch = Stopwatch()
             await web.get(origin.url())
-            assert 10 <= watch.seconds <= 20 + JITTER_S + 0.01
+            assert 10 <= watch.seconds <= 50 + JITTER_S + 0.01  # the seconds that the test itself takes are missing
 
 
 async def test_a_host_that_asks_for_more_time_than_is_left_is_given_up_at_once():
