@@ -23,7 +23,7 @@ FLOORS = [
         *("limits", "sessions.lifecycle", "sessions.events"),
         *("function_tools", "owned", "shared_resources", "extensions", "config", "private_files", "scratch"),
     ],
-    ["channel", "spawn", "layers", "catalog"],
+    ["channel", "spawn", "layers", "catalog", "cassette"],
     ["sessions.session"],
     ["sessions.slot"],
     ["sessions.pool", "task"],

@@ -109,6 +109,12 @@ class SessionLost(CallError):
         self.state_lost = state_lost
 
 
+class NotRecorded(CallError):
+    """The hub replays a recording, which has no such call. The message shows the nearest one. Nothing was sent."""
+
+    default_sent: Sent = "no"
+
+
 class CircuitOpen(CallError):
     """The server died too often, so calls fail at once until a cool-down has passed. Nothing was sent."""
 

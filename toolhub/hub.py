@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,9 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from toolhub.cassette import Tape
+from toolhub.cassette.player import CassettePlayer, recorded_server
+from toolhub.cassette.recorder import CassetteRecorder
 from toolhub.catalog.answers import SavedAnswers
 from toolhub.catalog.catalog import Catalog
 from toolhub.catalog.store import CatalogStore
@@ -24,10 +27,12 @@ from toolhub.channel.builtin import open_builtin
 from toolhub.channel.http import open_http
 from toolhub.channel.process import open_stdio
 from toolhub.config import Config, ServerSpec, SpeculationMode
+from toolhub.config.models import CassetteSettings, HubSettings
 from toolhub.errors import ConfigError, HubClosed, Overloaded, StartError, TaskClosed
 from toolhub.extensions import BuiltinContext, SandboxProvider, find_sandboxes
-from toolhub.layers.cache import Caches
+from toolhub.layers.cache import Caches, SharedResults
 from toolhub.layers.coalesce import Coalescer
+from toolhub.layers.result_store import ResultStore
 from toolhub.layers.speculate import Speculation
 from toolhub.layers.trace import CallCounts, Observer
 from toolhub.limits.backoff import RetryBudget
@@ -79,6 +84,7 @@ class Hub:
         self._owners: anyio.abc.TaskGroup | None = None
         self._closing = False
         self._own_context: BuiltinContext | None = None
+        self._cassette: CassetteRecorder | CassettePlayer | None = None
 
     def __repr__(self) -> str:
         return f"<Hub tasks={len(self._tasks)} servers={list(self.config.servers)}>"
@@ -90,16 +96,19 @@ class Hub:
         limits, settings = self.config.limits, self.config.hub
         async with AsyncExitStack() as stack:
             starts = StartLimiter(settings.start_limit)
+            self._cassette = await open_cassette(settings.cassette, self.config.secrets)
             open_channel = await self._channel_opener(stack)
+            is_alone = self._open_channel is None and not isinstance(self._cassette, CassettePlayer)
             resources = await stack.enter_async_context(open_shared_resources())
+            shared_results = await stack.enter_async_context(_shared_results(settings))
             self._owners = owners = await stack.enter_async_context(anyio.create_task_group())
             self._shared = HubResources(
                 open_channel=open_channel,
                 starts=starts,
-                catalog=Catalog(CatalogStore(settings.state_path / "catalog") if self._open_channel is None else None),
-                answers=SavedAnswers(
-                    CatalogStore(settings.state_path / "answers") if self._open_channel is None else None
-                ),
+                catalog=Catalog(CatalogStore(settings.state_path / "catalog") if is_alone else None),
+                answers=SavedAnswers(CatalogStore(settings.state_path / "answers") if is_alone else None),
+                shared_results=shared_results,
+                is_taped=self._cassette is not None,
                 limiter=ConcurrencyLimiter("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
@@ -138,6 +147,10 @@ class Hub:
         return self
 
     async def _channel_opener(self, stack: AsyncExitStack) -> ChannelOpener:
+        if isinstance(self._cassette, CassettePlayer):
+            missing = {name: recorded_server(name) for name in self._cassette.servers}
+            self.config = self.config.model_copy(update={"servers": missing | self.config.servers})
+            return self._cassette.open_channel
         if self._open_channel is not None:
             return self._open_channel
         journal = stack.enter_context(open_journal(self.config.hub.state_path / "journal"))
@@ -241,7 +254,7 @@ class Hub:
         weight: float,
         speculation: SpeculationMode | None,
     ) -> AsyncIterator[HubTask]:
-        async with anyio.create_task_group() as owners:
+        async with self._tape(task_id, run, specs) as tape, anyio.create_task_group() as owners:
             task = HubTask(
                 task_id,
                 specs=specs,
@@ -251,6 +264,7 @@ class Hub:
                 lease=lease,
                 weight=weight,
                 speculation=speculation,
+                tape=tape,
             )
             task.warm_soon()
             try:
@@ -259,6 +273,15 @@ class Hub:
                 with anyio.CancelScope(shield=True):
                     await task.aclose()
                 owners.cancel_scope.cancel()
+
+    def _tape(
+        self, task_id: str, run: str, specs: Mapping[str, ServerSpec]
+    ) -> AbstractAsyncContextManager[Tape | None]:
+        """Record or replay a task, if the config says so."""
+        if self._cassette is None:
+            return nullcontext()
+        secrets: frozenset[str] = frozenset().union(*(spec.secrets for spec in specs.values()))
+        return self._cassette.task(task_id, run, list(specs), secrets)
 
     async def ensure_task(self, task_id: str, *, lease: float = math.inf) -> HubTask:
         """Return the open task of that id, opening it if need be."""
@@ -394,6 +417,8 @@ class Hub:
             budget=self._shared.budget.statistics(),
             coalescing=self._shared.coalescer.statistics(),
             cache=self._shared.caches.statistics(),
+            shared_results=sharing.store.statistics() if (sharing := self._shared.shared_results) is not None else None,
+            cassette=self._cassette.statistics() if self._cassette is not None else None,
             servers=self.events.statistics(),
             speculation=self._shared.speculation.statistics(),
         )
@@ -403,6 +428,31 @@ class Hub:
             return None
         counted = self._shared.sandboxes.statistics()
         return SandboxCounts(counted.live, counted.ready, counted.created, counted.memory_bytes)
+
+
+@asynccontextmanager
+async def _shared_results(settings: HubSettings) -> AsyncIterator[SharedResults | None]:
+    sharing = settings.shared_results
+    if sharing is None:
+        yield None
+        return
+    store = ResultStore(sharing.dir or settings.state_path, max_bytes=sharing.max_bytes)
+    try:
+        yield SharedResults(store, sharing)
+    finally:
+        with anyio.CancelScope(shield=True):  # the thread's work has bounds of its own
+            await store.aclose()
+
+
+async def open_cassette(
+    settings: CassetteSettings | None, secrets: frozenset[str]
+) -> CassetteRecorder | CassettePlayer | None:
+    """Open the cassette of a config. Raises ConfigError. secrets: of the config."""
+    if settings is None:
+        return None
+    if settings.mode == "record":
+        return await CassetteRecorder.open(settings.dir, secrets)
+    return await CassettePlayer.open(settings.dir, time_scale=settings.time_scale, secrets=secrets)
 
 
 async def _warm(slot: Slot) -> None:

@@ -387,6 +387,8 @@ class TaskStatistics:
     """Calls that wait for a limiter."""
     refusals: int = 0
     waited_seconds: float = 0.0
+    shared_results: int = 0
+    """Calls that got a result of another task or attempt from the store on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +433,25 @@ class CacheStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedResultsStatistics:
+    """Look-ups in the store of shared results so far. is_on: False since the store could not be used."""
+
+    hits: int = 0
+    misses: int = 0
+    is_on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CassetteStatistics:
+    """Exchanges recorded or replayed so far. lost: could not be written. missed: calls that were not recorded."""
+
+    recorded: int = 0
+    lost: int = 0
+    replayed: int = 0
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HubStatistics:
     """The hub at one moment; `started_at` is Unix time."""
 
@@ -448,6 +469,8 @@ class HubStatistics:
     budget: BudgetStatistics | None = None
     coalescing: CoalesceStatistics = CoalesceStatistics()
     cache: CacheStatistics = CacheStatistics()
+    shared_results: SharedResultsStatistics | None = None
+    cassette: CassetteStatistics | None = None
     servers: tuple[ServerHealth, ...] = ()
     """Those that were started so far."""
     speculation: SpeculationStatistics = SpeculationStatistics()

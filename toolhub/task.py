@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
+from toolhub.cassette import KINDS, Tape
 from toolhub.channel.base import Refused
 from toolhub.config import ServerSpec, SpeculationMode
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
@@ -82,6 +83,7 @@ class HubTask:
         lease: float = math.inf,
         weight: float = 1.0,
         speculation: SpeculationMode | None = None,
+        tape: Tape | None = None,
     ) -> None:
         self.id = task_id
         self.run = run
@@ -114,29 +116,35 @@ class HubTask:
         bounded = deadline(self._in_flight)
         self._early = TaskSpeculation(
             shared.speculation,
-            shared.speculation.mode_for(speculation),
+            # A replay asks no server, so there is no work to begin early.
+            shared.speculation.mode_for(speculation) if tape is None or tape.is_live else "none",
             owners=owners,
             target_of=server_of,
             limiters_of=limiters_of,
             new_call=partial(_early_call, self._servers, task_id, self.share_key, self._numbers),
             required=partial(_required, self._servers),
         )
-        answered = cache(self._caches, server_of)
+        answered = cache(self._caches, server_of, shared.shared_results, self.counts)
         self._early.handle = stack(trace(observers=[]), bounded, authorize(specs), answered, self._early.admitted)(
             partial(_send_call, self._servers)
         )
         is_speculative = self._early.mode != "none"
+        self._tape = tape
+        taped = [[tape.layer(kind, self._servers, bounded)] if tape is not None else [] for kind in KINDS]
         self._handle: Handler = stack(
             traced,
-            bounded,
             authorize(specs),
+            *taped[0],
+            bounded,
             *([speculate(self._early)] if is_speculative else []),
             answered,
             coalesce(shared.coalescer, server_of),
             retry(shared.retry_budget, on_retry=shared.on_retry),
             admit,
         )(partial(_send_call, self._servers))
-        self._handle_request: Handler = stack(traced, bounded, authorize(specs, tools=False), admit)(send_request)
+        self._handle_request: Handler = stack(traced, authorize(specs, tools=False), *taped[1], bounded, admit)(
+            send_request
+        )
         self._handle_stream: Handler = bounded(send_request)
 
     def __repr__(self) -> str:
@@ -468,6 +476,9 @@ class HubTask:
             call.cancel()
         self._early.close()
         self._caches.close()
+        if self._tape is not None:
+            for name, server in self._servers.items():
+                self._tape.describe(name, server)
         async with anyio.create_task_group() as closing:
             for server in self._servers.values():
                 if server.owner == self.id:
@@ -488,6 +499,7 @@ class HubTask:
             waiting=self._waits.waiting,
             refusals=self.counts.outcomes.get("Overloaded", 0),
             waited_seconds=self._waits.seconds,
+            shared_results=self.counts.shared_results,
         )
 
 

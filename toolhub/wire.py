@@ -20,6 +20,7 @@ STATUS: dict[type[ToolhubError], int] = {
     errors.CircuitOpen: 503,
     errors.CallTimeout: 504,
     errors.SessionLost: 502,
+    errors.NotRecorded: 404,
     errors.ProtocolViolation: 502,
     errors.CallError: 500,
     errors.ToolhubError: 500,

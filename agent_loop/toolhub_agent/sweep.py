@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 
 from toolhub import Config, Hub, connect
+from toolhub import HubTask as OwnTask
 from toolhub.config import AgentSettings, LlmSettings, parse_config
 from toolhub.errors import ConfigError, ToolhubError
 from toolhub.task_ids import is_task_value
@@ -66,6 +67,8 @@ class RunSession:
     open_task: OpenTask
     secrets: frozenset[str]
     """What no log may contain: all secrets of the config, of the model servers and of the hub in use."""
+    shares_results: bool = False
+    """The hub of this process keeps results of read-only tools for other tasks and attempts."""
 
     def agent(self, tools: HubTask, callbacks: AgentCallbacks | None = None) -> Agent:
         return Agent(llm=self.llm, tools=tools, settings=self.settings, hints=self.hints, callbacks=callbacks)
@@ -108,7 +111,8 @@ async def open_session(
             local.observers.append(hints.durations)
             open_task = _task_opener(local)
         secrets = config.secrets.union(llm.secrets, [token] if token else [])
-        yield RunSession(client, hints, config.agent, open_task, secrets)
+        shares_results = hub is None and config.hub.shared_results is not None
+        yield RunSession(client, hints, config.agent, open_task, secrets, shares_results)
 
 
 async def check_model_servers(llm: LlmSettings) -> list[str]:
@@ -259,9 +263,11 @@ class ResultRow:
     seconds: float
     log: str | None
     error: str | None
+    shared_results: int | None = None
+    """Calls that got the result of another task or attempt; None: results were not shared."""
 
 
-def row_of(run: int, result: TaskResult) -> ResultRow:
+def row_of(run: int, result: TaskResult, shared_results: int | None = None) -> ResultRow:
     truth = result.task.ground_truth
     return ResultRow(
         run=run,
@@ -279,6 +285,7 @@ def row_of(run: int, result: TaskResult) -> ResultRow:
         seconds=round(result.seconds, 3),
         log=None if result.log is None else result.log.name,
         error=result.error,
+        shared_results=shared_results,
     )
 
 
@@ -334,6 +341,7 @@ def summary(rows: Iterable[ResultRow]) -> Json:
     known = [row for row in rows if row.exact is not None]
     cached = [row.cached_tokens for row in rows if row.cached_tokens is not None]
     prompt = sum(row.prompt_tokens for row in rows)
+    shared = [row.shared_results for row in rows if row.shared_results is not None]
     return {
         "tasks": len(rows),
         "success": sum(row.status == "success" for row in rows),
@@ -343,6 +351,7 @@ def summary(rows: Iterable[ResultRow]) -> Json:
         "turns": sum(row.turns for row in rows),
         "tool_calls": sum(row.tool_calls for row in rows),
         "calls_per_turn": calls_per_turn(sum(row.tool_calls for row in rows), sum(row.turns for row in rows)),
+        "shared_results": sum(shared) if shared else None,
         "rollbacks": sum(row.rollbacks for row in rows),
         "prompt_tokens": prompt,
         "cached_share": round(sum(cached) / prompt, 4) if cached and prompt else None,
@@ -438,21 +447,25 @@ class Sweep:
         self.started += 1
         first = FirstAnswer(self._unanswered.release)
         try:
-            row = row_of(run, await self._result(run, task, first))
+            row = row_of(run, *await self._result(run, task, first))
             self._results.add(row)
             on_done(row)
         finally:
             first.note()
             self._places.release()
 
-    async def _result(self, run: int, task: Task, first: FirstAnswer) -> TaskResult:
+    async def _result(self, run: int, task: Task, first: FirstAnswer) -> tuple[TaskResult, int | None]:
+        """Run a task. Return also how many of its calls got a shared result, if results are shared."""
         log, record = self._log(run, task)
         try:
             async with self._session.open_task(hub_task_id(task.id, run), f"run_{run}") as tools:
-                return await self._session.agent(tools, first).run(task, log=log, resume_from=record)
+                result = await self._session.agent(tools, first).run(task, log=log, resume_from=record)
+                if isinstance(tools, OwnTask) and self._session.shares_results:
+                    return result, tools.statistics().shared_results
+                return result, None
         except Exception as exc:  # one failed task must not end a sweep of hours
             logger.exception("task %s of run %d failed", task.id, run)
-            return failed_result(task, str(exc) or repr(exc), log.path)
+            return failed_result(task, str(exc) or repr(exc), log.path), None
         finally:
             log.close()
 

@@ -124,6 +124,12 @@ def summary_table(summary: Json) -> Table:
     if summary["exact"] is not None:
         table.add_row("exact", f"{summary['exact']} of {summary['with_ground_truth']} with a known answer")
     table.add_row("turns", calls_text(summary["turns"], summary["tool_calls"], summary["calls_per_turn"]))
+    if summary["shared_results"] is not None:
+        table.add_row(
+            "shared",
+            f"{summary['shared_results']:,} tool calls got a result of another task or attempt (shared results): the "
+            "attempts are not independent",
+        )
     share = "" if summary["cached_share"] is None else f", {summary['cached_share']:.0%} of the prompt cached"
     table.add_row("tokens", f"{summary['prompt_tokens']:,} in, {summary['completion_tokens']:,} out{share}")
     if summary["seconds_median"] is not None:

@@ -28,8 +28,8 @@ ELSEWHERE = {
 NAVIGATION = {
     "Start": ["install", "tutorial", "concepts", "comparison"],
     "How to": [
-        "howto/use", "howto/miroflow", "recipes/*", "gateway", "howto/sandboxes", "howto/sweeps", "howto/agent",
-        "howto/kv-hints", "howto/decoding", "howto/overlap", "program_admission", "howto/deploy",
+        "howto/use", "howto/miroflow", "recipes/*", "gateway", "howto/sandboxes", "howto/sweeps", "howto/replay",
+        "howto/agent", "howto/kv-hints", "howto/decoding", "howto/overlap", "program_admission", "howto/deploy",
     ],
     "Reference": ["reference/*", "errors"],
     "Project": [

@@ -59,6 +59,10 @@ class Catalog:
         _add(self._verified, key, listed)
         return tools
 
+    def is_verified(self, key: str) -> bool:
+        """Whether the server itself has listed its tools."""
+        return key in self._verified
+
     def is_unverified(self, key: str, spec: ServerSpec) -> bool:
         """Whether readers get saved tools, so that the server should be asked when it has started."""
         return key not in self._verified and self._saved_tools(spec) is not None

@@ -338,6 +338,53 @@ def call(
     _work("use").call_tool(server, tool, arguments, config, hub, token_file or token, task, timeout, as_json)
 
 
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the recordings: a file per task.")]
+CommandArgument = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="The program that uses the tools, such as your agent.")
+]
+
+
+@command(
+    app,
+    USE,
+    "toolhub record tape -- python main.py",
+    'toolhub record tape --config hub.yaml -- toolhub call time get_current_time \'{"timezone": "UTC"}\'',
+)
+def record(folder: FolderArgument, command: CommandArgument, config: ConfigOption = None) -> None:
+    """Run a program and record every tool call that it makes.
+
+    The program finds the hub by the variable TOOLHUB_URL, as the clients of toolhub do. It may bring its own servers.
+    """
+    _work("cassette").record(folder, command, config)
+
+
+@command(app, USE, "toolhub replay tape -- python main.py", "toolhub replay tape --time-scale 1 -- python main.py")
+def replay(
+    folder: FolderArgument,
+    command: CommandArgument,
+    time_scale: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="X", help="1: answer after the recorded times; 0.5: after half of them; 0: at once."
+        ),
+    ] = 0,
+) -> None:
+    """Run a program and answer its tool calls from recordings.
+
+    No server is started: it needs neither keys nor a network. A call that was not recorded is an error. It shows the
+    nearest recorded call, and makes the exit code 1.
+    """
+    _work("cassette").replay(folder, command, time_scale)
+
+
+@command(app, USE, "toolhub cassette tape", "diff <(toolhub cassette old) <(toolhub cassette new)")
+def cassette(
+    path: Annotated[Path, typer.Argument(metavar="DIR|FILE", help="A folder of recordings, or one of them.")],
+) -> None:
+    """Print recorded calls, a line each. The lines have no times, so that `diff` can compare recordings."""
+    _work("cassette").show(path)
+
+
 @command(app, USE, "toolhub tasks", "toolhub tasks --hub unix:///run/toolhub.sock --json")
 def tasks(
     hub: HubOption = None,

@@ -16,7 +16,7 @@ from toolhub.config import Config, load_config
 from toolhub.errors import ConfigError
 from toolhub.private_files import write_private
 from toolhub.serve.guard import is_loopback
-from toolhub.serve.run import BindSettings, OnReady, serve
+from toolhub.serve.run import BindSettings, OnReady, serve, wait_stdin_end
 
 
 def run(
@@ -55,7 +55,8 @@ def run(
         if not private:
             made = _TokenFile(settings.state_path, closing) if bind.token != given else None
             announce = functools.partial(_announce, config, bind, made)
-        run_async(functools.partial(serve, config, bind, on_ready=announce))
+        until = wait_stdin_end if private else None
+        run_async(functools.partial(serve, config, bind, on_ready=announce, until=until))
 
 
 class _TokenFile:

@@ -3,7 +3,7 @@
 from toolhub.config.agent import AgentSettings, Sampling, SubAgentSettings
 from toolhub.config.llm import EngineName, HintSettings, LlmSettings
 from toolhub.config.load import load_config, parse_config, parse_server
-from toolhub.config.models import Config, HubSettings, Limits
+from toolhub.config.models import Config, HubSettings, Limits, SharedResultsSettings
 from toolhub.config.redact import redact
 from toolhub.config.sandbox import AllowedHosts, E2BSettings, SandboxProfile, SandboxSettings
 from toolhub.config.server import RestartSettings, ServerSpec, ToolRules, ToolSettings, Transport
@@ -24,6 +24,7 @@ __all__ = [
     "SandboxProfile",
     "SandboxSettings",
     "ServerSpec",
+    "SharedResultsSettings",
     "SpeculationMode",
     "SpeculationSettings",
     "SubAgentSettings",

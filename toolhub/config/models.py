@@ -45,6 +45,30 @@ class HttpLimits(Section):
     """Open at once from one client address."""
 
 
+class CassetteSettings(Section):
+    """Record the tool exchanges of every task, or replay them without starting a server."""
+
+    dir: HomePath
+    """The folder of the recordings: one file per task."""
+    mode: Literal["record", "replay"]
+    """`record` adds recordings. `replay` answers from them; a call that is not recorded fails."""
+    time_scale: Pause = 0
+    """In a replay: 1 takes the recorded times, 0.5 half of them, 0 answers at once."""
+
+
+class SharedResultsSettings(Section):
+    """Keep results of read-only tools on disk, for other tasks, attempts and hubs. Servers with state are left out."""
+
+    scope: Literal["hub", "run"] = "hub"
+    """Who shares results: all tasks, or the tasks of one run, by its label."""
+    ttl_s: Seconds = 86_400
+    """How long a result is used; for a server with `cache` its `ttl_s` counts."""
+    max_bytes: Count = 1024 * 1024 * 1024
+    """Size of all results; the least recently used go first."""
+    dir: HomePath | None = None
+    """The folder of the file; None: the state directory."""
+
+
 class HubSettings(Section):
     """The hub process: its addresses, its state directory, its log, its shutdown."""
 
@@ -70,6 +94,10 @@ class HubSettings(Section):
     """When MCP clients see a tool as `server__tool`: `always`, where servers have tools of one name, or `never`."""
     tools: Literal["all", "search"] = "all"
     """What MCP clients see: `all` tools, or two with which a model can `search` for tools and call them."""
+    shared_results: SharedResultsSettings | None = None
+    """Share results of read-only tools across tasks and attempts; None: not beyond `cache` of a server."""
+    cassette: CassetteSettings | None = None
+    """Record or replay the tool exchanges of every task; None: neither."""
     drain_s: Pause = 5
     """Time for running calls to end when the hub stops."""
     log_level: LogLevel = "info"

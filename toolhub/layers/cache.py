@@ -1,7 +1,8 @@
 """Caches the answers of read-only tools for equal calls.
 
 An answer is kept for the server's `ttl_s` seconds while there is room; the least recently used one makes room. Errors,
-results with `is_error` and overload signals are not kept. A hit waits for nothing.
+results with `is_error` and overload signals are not kept. A hit waits for nothing. Behind it may be a store on disk
+(`result_store.py`), whose results outlive the task and the hub.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry import trace as otel
+
 from toolhub.config import ServerSpec
+from toolhub.config.models import SharedResultsSettings
 from toolhub.config.server import CacheSettings
 from toolhub.layers import Handler, Layer
 from toolhub.layers.cache_key import CacheTarget, key_of
 from toolhub.layers.clone import clone_json, size_of
+from toolhub.layers.result_store import ResultStore
+from toolhub.layers.trace import CallCounts
 from toolhub.model import CacheStatistics, Call, Json, Result
 from toolhub.overload import overload_in
 
@@ -150,29 +156,83 @@ class Caches:
         return CacheStatistics(counted.hits, counted.misses, counted.evictions, counted.entries, counted.bytes)
 
 
+@dataclass(frozen=True)
+class SharedResults:
+    """The store on disk, and who shares its results."""
+
+    store: ResultStore
+    settings: SharedResultsSettings
+
+    def key_of(self, call: Call, target: CacheTarget) -> str | None:
+        """Return the key of a call's result; None if it is not shared."""
+        run = call.share_key.run
+        if target.spec.is_stateful or (self.settings.scope == "run" and not run):
+            return None
+        return key_of(call, target, "hub", run if self.settings.scope == "run" else "")
+
+    async def get(self, key: str, spec: ServerSpec) -> Result | None:
+        ttl = spec.cache.ttl_s if spec.cache is not None else self.settings.ttl_s
+        found = await self.store.get(key, ttl=ttl)
+        return None if found is None else Result(found)
+
+    async def put(self, key: str, spec: ServerSpec, result: Result) -> None:
+        await self.store.put(key, result.raw, secrets=spec.secrets)
+
+
 def is_read(call: Call) -> bool:
     """Whether the answer may be kept. That to a prefetch is none: the tool is not executed."""
     return call.policy.read_only and call.early != "prefetch"
 
 
-def cache(caches: Caches, target_of: Callable[[Call], CacheTarget]) -> Layer:
-    """Answer from the cache, where the tool is declared read-only and its server has a `cache`."""
+def cache(
+    caches: Caches,
+    target_of: Callable[[Call], CacheTarget],
+    shared: SharedResults | None = None,
+    counts: CallCounts | None = None,
+) -> Layer:
+    """Answer from memory or disk, where the tool is declared read-only.
+
+    Memory: for servers that have a `cache`. shared: the store on disk; `counts` counts what comes from it.
+    """
 
     def layer(inner: Handler) -> Handler:
         def handle(call: Call) -> Coroutine[Any, Any, Result]:
-            store = caches.store(target_of(call).spec) if is_read(call) else None
+            if not is_read(call):
+                return inner(call)
+            store = caches.store(target_of(call).spec)
             key = None if store is None else key_of(call, target_of(call), store.scope)
-            return inner(call) if store is None or key is None else answer(call, store, key)
+            return through_disk(call) if store is None or key is None else through_memory(call, store, key)
 
-        async def answer(call: Call, store: Store, key: str) -> Result:
+        async def through_memory(call: Call, store: Store, key: str) -> Result:
             kept = store.get(key)
             if kept is not None:
                 return kept
-            result = await inner(call)
-            if not result.is_error and overload_in(result.raw) is None:
+            result = await through_disk(call)
+            if _may_be_kept(result):
                 store.put(key, result)
+            return result
+
+        def through_disk(call: Call) -> Coroutine[Any, Any, Result]:
+            key = None if shared is None else shared.key_of(call, target_of(call))
+            return inner(call) if shared is None or key is None else from_disk(call, shared, key)
+
+        async def from_disk(call: Call, shared: SharedResults, key: str) -> Result:
+            spec = target_of(call).spec
+            found = await shared.get(key, spec)
+            if found is not None:
+                if counts is not None:
+                    counts.shared_results += 1
+                otel.get_current_span().set_attribute("toolhub.shared_result", True)
+                return found
+            result = await inner(call)
+            if _may_be_kept(result):
+                await shared.put(key, spec, result)
             return result
 
         return handle
 
     return layer
+
+
+def _may_be_kept(result: Result) -> bool:
+    return not result.is_error and overload_in(result.raw) is None

@@ -33,6 +33,7 @@ class CallCounts:
     calls: int = 0
     errors: int = 0
     in_flight: int = 0
+    shared_results: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:

@@ -48,6 +48,10 @@ class HubCollector:
         yield from _of_limiters(statistics)
         yield from _of_shared_calls(statistics.coalescing, statistics.cache)
         yield from _of_speculation(statistics.speculation)
+        if (shared := statistics.shared_results) is not None:
+            hits, misses = "Calls answered from the store on disk", "Calls that the store on disk could not answer"
+            yield CounterMetricFamily("toolhub_shared_results_hits", hits, value=shared.hits)
+            yield CounterMetricFamily("toolhub_shared_results_misses", misses, value=shared.misses)
         if statistics.budget is not None:
             yield from _of_budget(statistics.budget)
         yield from _of_servers(statistics.servers)

@@ -14,7 +14,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -33,6 +33,7 @@ from toolhub.serve.protocol import ConnectionLimiter, LimitedProtocol
 _HOSTS = "127.0.0.1 is for this machine only, 0.0.0.0 for all of its networks"
 OnReady = Callable[[list[str], list[tuple[str, str]]], None]
 """Receives the addresses, and (name, path) of every frontend."""
+Until = Callable[[], Awaitable[None]]
 
 # Requests that are ended after the drain time still get an answer. This is the time for it.
 ANSWER_S = 2.0
@@ -151,12 +152,12 @@ def _is_answering(path: Path) -> bool:
         return True
 
 
-async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> None:
-    """Serve until SIGINT or SIGTERM; a private hub also until stdin ends. A second signal ends the hub at once.
+async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady, until: Until | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, or until `until` returns. A second signal ends the hub at once.
 
     SIGHUP is ignored, so that a hub outlives the terminal or the ssh connection that started it.
 
-    on_ready: called when connections are accepted.
+    on_ready: called when connections are accepted. until: runs from then on.
     """
     with contextlib.ExitStack() as closing:
         # The hub removes its socket file before anything else, so that it never removes the file of a successor.
@@ -173,7 +174,7 @@ async def serve(config: Config, bind: BindSettings, *, on_ready: OnReady) -> Non
                 servers = [_UvicornServer(_settings(application, config)) for _ in listeners]
                 shutdown = _Shutdown(application, servers, socket_file)
                 tune_garbage_collector()
-                await _serve_all(listeners, shutdown, config.hub.drain_s, bind.is_private, on_ready)
+                await _serve_all(listeners, shutdown, config.hub.drain_s, until, on_ready)
         logger.info("the hub has stopped, and every server that it started has ended")
 
 
@@ -252,13 +253,11 @@ async def _serve_all(
     listeners: list[tuple[str, socket.socket]],
     shutdown: _Shutdown,
     drain: float,
-    is_private: bool,
+    until: Until | None,
     on_ready: OnReady,
 ) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, shutdown, drain, tasks)
-        if is_private:
-            tasks.start_soon(_stop_on_stdin_end, shutdown)
         async with anyio.create_task_group() as serving:
             for server, (_, listener) in zip(shutdown.servers, listeners, strict=True):
                 serving.start_soon(server.serve, [listener])
@@ -269,6 +268,8 @@ async def _serve_all(
             on_ready([address for address, _ in listeners], frontends)
             where = ", ".join(address for address, _ in listeners)
             logger.info("the hub is ready at %s (pid %d)", where, os.getpid())
+            if until is not None:
+                tasks.start_soon(_stop_after, until, shutdown)
         tasks.cancel_scope.cancel()
 
 
@@ -291,8 +292,14 @@ async def _stop_on_signal(shutdown: _Shutdown, drain: float, tasks: anyio.abc.Ta
             tasks.start_soon(shutdown.finish, drain)
 
 
-async def _stop_on_stdin_end(shutdown: _Shutdown) -> None:
-    """Stop a private hub when its stdin ends. Its parent process holds the other end."""
+async def _stop_after(until: Until, shutdown: _Shutdown) -> None:
+    await until()
+    shutdown.begin()
+    await shutdown.finish(0)  # the only client has ended
+
+
+async def wait_stdin_end() -> None:
+    """Wait for the end of stdin. The parent process of a private hub holds the other end."""
     os.set_blocking(sys.stdin.fileno(), False)
     while True:
         await anyio.wait_readable(sys.stdin.fileno())
@@ -301,8 +308,6 @@ async def _stop_on_stdin_end(shutdown: _Shutdown) -> None:
                 break
         except BlockingIOError:
             continue
-    shutdown.begin()
-    await shutdown.finish(0)  # the only client has ended
 
 
 def _remove_socket(path: Path, *, with_folder: bool) -> None:

@@ -17,7 +17,7 @@ from toolhub.config import Limits, ServerSpec
 from toolhub.errors import CallTimeout, HubClosed, ToolhubError
 from toolhub.extensions import BuiltinContext, SandboxProvider
 from toolhub.layers.authorize import is_offered
-from toolhub.layers.cache import Caches
+from toolhub.layers.cache import Caches, SharedResults
 from toolhub.layers.coalesce import Coalescer
 from toolhub.layers.speculate import Speculation
 from toolhub.layers.trace import CallCounts, Observer
@@ -26,7 +26,7 @@ from toolhub.limits.backoff import RetryBudget
 from toolhub.limits.budget import Budget
 from toolhub.limits.limiter import ConcurrencyLimiter
 from toolhub.limits.start_limiter import StartLimiter
-from toolhub.model import OWN_PROFILE, ClientProfile, Era, FairShareKey, Json, Listener, SlotKey, ToolInfo
+from toolhub.model import OWN_PROFILE, ClientProfile, Era, FairShareKey, Json, Listener, ServerInfo, SlotKey, ToolInfo
 from toolhub.sessions.events import ServerEvents
 from toolhub.sessions.session import Session
 from toolhub.sessions.slot import Counters, Slot
@@ -67,6 +67,9 @@ class HubResources:
     speculation: Speculation
     server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""
+    shared_results: SharedResults | None = None
+    is_taped: bool = False
+    """Tasks are recorded or replayed, so what their clients are told must come from the servers, or the recording."""
     sandboxes: SandboxProvider | None = None
     eras: dict[str, Era] = field(default_factory=dict)
     """The newest era that each server knows, by its fingerprint. To ask again would cost a start, or some seconds."""
@@ -240,7 +243,22 @@ class SessionPool:
 
     @property
     def _may_save(self) -> bool:
-        return answers_may_be_saved(self.spec, self.fingerprint)
+        return not self.shared.is_taped and answers_may_be_saved(self.spec, self.fingerprint)
+
+    async def ask_for_tools(self, profile: ClientProfile) -> None:
+        """Have the server list its tools if it has not, so that what it says about them holds for the next call."""
+        if not self.shared.catalog.is_verified(self.key):
+            await self.tools(profile, fresh=True)
+
+    def may_change(self, tool: str) -> bool:
+        """Whether a tool may change what the server answers later."""
+        return self.spec.is_stateful and not self.shared.catalog.policy(self.key, self.spec, tool).read_only
+
+    def description(self) -> tuple[ServerInfo | None, list[Json] | None]:
+        """Return what a live session said about the server, and the offered tools, so far as they are known."""
+        info = next((slot.session.info for slot in self.slots if slot.session is not None), None)
+        tools = self.shared.catalog.tools(self.key, self.spec)
+        return info, None if tools is None else self.offered([tool.raw for tool in tools.values()])
 
     def checkout(
         self, profile: ClientProfile = OWN_PROFILE, *, uses_state: bool = True, listener: Listener | None = None

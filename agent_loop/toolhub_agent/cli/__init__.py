@@ -67,6 +67,14 @@ def run(
     ] = None,
     token: TokenOption = None,
     token_file: TokenFileOption = None,
+    share_results: Annotated[
+        bool,
+        typer.Option(
+            "--share-results",
+            help="Use the results of read-only tools again, in all tasks and attempts with this --out. The attempts "
+            "are then not independent; the report says so.",
+        ),
+    ] = False,
     prefix: Annotated[
         bool, typer.Option("--prefix", help="Show how much of each prompt the cache could reuse.")
     ] = False,
@@ -88,6 +96,7 @@ def run(
         out=out,
         hub=hub,
         token=token_file or token,
+        share_results=share_results,
         prefix=prefix,
         as_json=as_json,
     )

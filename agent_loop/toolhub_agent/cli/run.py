@@ -14,7 +14,7 @@ from rich.markup import escape
 from toolhub import Config, load_config
 from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
-from toolhub.config import LlmSettings
+from toolhub.config import LlmSettings, SharedResultsSettings
 from toolhub.errors import ConfigError
 from toolhub_agent.sweep import (
     AUTO_CONCURRENCY,
@@ -46,6 +46,7 @@ def run(
     out: Path,
     hub: str | None,
     token: str | None,
+    share_results: bool,
     prefix: bool,
     as_json: bool,
 ) -> None:
@@ -53,6 +54,8 @@ def run(
     if (question is None) == (tasks is None):
         raise ConfigError('give one question, as in: toolhub run "Who ...?", or a file of them with --tasks')
     loaded = load_config(find_config(config))
+    if share_results:
+        loaded = _with_shared_results(loaded, out, hub)
     settings = llm_settings(loaded, llm, model)
     log_to_stderr("error")
     reach = _Reach(loaded, settings, hub, token)
@@ -68,6 +71,14 @@ def run(
         is_success = _one(reach, question, out, progress, prefix, as_json)
     if not is_success:
         sys.exit(1)
+
+
+def _with_shared_results(config: Config, out: Path, hub: str | None) -> Config:
+    """Return the config of a hub that shares results between all that runs with the folder `out`."""
+    if hub is not None:
+        raise ConfigError("--share-results is for the command's own hub; that of --hub has hub.shared_results")
+    sharing = config.hub.shared_results or SharedResultsSettings(dir=out)
+    return config.model_copy(update={"hub": config.hub.model_copy(update={"shared_results": sharing})})
 
 
 class _Reach:

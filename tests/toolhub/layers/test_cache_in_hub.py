@@ -1,6 +1,6 @@
 """Equal calls and kept answers through a whole hub: what passes the limiters, and what the counters say.
 
-The order is trace > deadline > authorize > cache > coalesce > retry > admission > dispatch.
+The order is trace > authorize > cassette > deadline > cache > coalesce > retry > admission > dispatch.
 """
 
 from __future__ import annotations

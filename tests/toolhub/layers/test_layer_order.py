@@ -1,5 +1,5 @@
-"""The order of the layers, seen from outside: trace > deadline > authorize > cache > coalesce > retry >
-admission > dispatch."""
+"""The order of the layers, seen from outside: trace > authorize > cassette > deadline > cache > coalesce >
+retry > admission > dispatch."""
 
 from __future__ import annotations
 

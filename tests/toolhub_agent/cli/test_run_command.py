@@ -52,6 +52,7 @@ def test_a_task_without_an_answer_is_exit_code_1_and_says_why(server: ModelServe
         ((), "give one question"),
         (("Who?", "--tasks", "x.jsonl"), "give one question"),
         (("Who?",), "no model server: name one with --llm"),
+        (("Who?", "--share-results", "--hub", "unix:///x"), "--share-results is for the command's own hub"),
         (("Who?", "--llm", "ftp://x"), "is not an address like http://"),
         (("--tasks", "absent.jsonl", "--llm", "http://127.0.0.1:9/v1"), "absent.jsonl: no such file"),
     ],
@@ -97,6 +98,24 @@ def test_a_sweep_runs_every_task_as_often_as_asked_and_sums_up(server: ModelServ
         (2, "b", "B"),
     ]
     assert len(list((tmp_path / "sweep" / "run_2").glob("*.json"))) == 2
+
+
+def test_attempts_that_share_results_say_so_in_the_report_and_in_their_rows(server: ModelServer, tmp_path: Path):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "a", "question": "A"}\n{"id": "b", "question": "B"}\n')
+    clock = {"builtin": "clock", "share": "hub", "tools": {"policy": {"get_current_time": {"read_only": True}}}}
+    command = (
+        "run", "--tasks", tasks, "--runs", "2", "--concurrency", "1", "--out", "sweep",
+        "-c", write_config(tmp_path, servers={"clock": clock}), "--llm", server.url,
+    )  # fmt: skip
+    done = toolhub(*command, "--share-results", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 tool calls got a result of another task or attempt" in done.stdout
+    shared = [row["shared_results"] for row in rows_in(tmp_path / "sweep" / "results.jsonl")]
+    assert sorted(shared) == [0, 1, 1, 1]
+    (told,) = {seen.body["messages"][3]["content"] for seen in server.chats if len(seen.body["messages"]) == 4}
+    assert "UTC" in told
+    assert "shared" not in toolhub(*command[:-5], "other", *command[-4:], cwd=tmp_path).stdout
 
 
 def test_the_common_prefix_is_computed_once_before_the_tasks_start(server: ModelServer, tmp_path: Path):
