@@ -27,6 +27,7 @@ ERRORS = [
     errors.CallTimeout("too slow", timeout=2.5, sent="no", **WHERE),
     errors.SessionLost("died", exit_code=-9, state_lost=True, **WHERE),
     errors.CircuitOpen("gave up", since=12.5, deaths=4, **WHERE),
+    errors.NotRecorded("the cassette has no recording of it", **WHERE),
     errors.ProtocolViolation("nonsense", **WHERE),
     errors.TaskClosed("closed"),
     errors.HubClosed("closing"),
