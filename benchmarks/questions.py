@@ -29,6 +29,7 @@ QUESTIONS = {
     "kv": "What does the prefix cache give an agent, with hints and without?",
     "loop": "What does the agent loop gain beside a plain one?",
     "overlap": "What does it give to begin tools before they are called?",
+    "replay": "What does recording cost, how fast is a replay, and what do shared results save?",
     "mirothinker": "How much time do the tools add to a run of MiroThinker?",
     "task": "How long does a whole research task take?",
     "admission": "Does admission by the cache's tokens finish a sweep sooner?",

@@ -24,6 +24,7 @@ from benchmarks.overhead import benchmark as overhead
 from benchmarks.overlap import benchmark as overlap
 from benchmarks.questions import BENCHMARKS
 from benchmarks.recover import benchmark as recover
+from benchmarks.replay import benchmark as replay
 from benchmarks.sandbox import benchmark as sandbox
 from benchmarks.sandbox import startup
 from benchmarks.servers import benchmark as servers
@@ -79,6 +80,7 @@ TINY: dict[str, Any] = {
     "kv": TINY_KV,
     "loop": TINY_LOOP,
     "overlap": overlap.OverlapScale(scale=0.002, tasks=1, searches=2, rounds=1, calls=2, busy_s=0.1),
+    "replay": replay.ReplayScale(rounds=1, calls=4, sizes=(10,), tasks=1, searches=2, scale=0.002),
     "mirothinker": mirothinker.MiroThinkerScale(turns=2, rounds=1),
     "task": TINY_TASK,  # judged in test_task
     "admission": TINY_ADMISSION,  # judged in test_admission_benchmark
@@ -92,6 +94,12 @@ def tiny(name: str) -> Outcome:
     for row in (row for table in outcome.tables for row in table.rows):
         assert not any(isinstance(value, float) and math.isnan(value) for value in row.values()), row
     return outcome
+
+
+def test_replay_measures_calls_and_attempts() -> None:
+    calls, attempts = tiny("replay").tables
+    assert [row["way"] for row in calls.rows] == ["no cassette", "recorded", "replayed"]
+    assert [row["hits"] for row in attempts.rows][:4] == [0, 0, 0, 100]
 
 
 def test_every_question_has_a_tiny_run() -> None:
