@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -14,8 +14,10 @@ from toolhub.client import blocking
 from toolhub.client.address import Address
 from toolhub.client.task import MARGIN_S, RemoteTask
 from toolhub.client.transport import Transport
-from toolhub.config import SpeculationMode
 from toolhub.model import Json
+
+if TYPE_CHECKING:
+    from toolhub.config import SpeculationMode  # takes 100 ms, and pydantic, which a client does without
 
 _TASKS = "/v1/tasks"
 
