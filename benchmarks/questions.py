@@ -16,6 +16,7 @@ QUESTIONS = {
     "overhead": "What does one call cost?",
     "throughput": "How many calls a second?",
     "gateway": "What does an MCP gateway cost?",
+    "proxy": "What does the LLM proxy add to the first byte?",
     "init": "How long until many tasks can work?",
     "storm": "How long until a whole sweep can work, and what does it take?",
     "density": "How many idle tasks does a machine hold?",

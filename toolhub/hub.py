@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -69,6 +70,8 @@ class Hub:
         """open_channel: how servers are reached; only for tests. The default knows every transport."""
         self.config = config or Config()
         self.observers: list[Observer] = []
+        self.pauses: list[Callable[[str], str]] = []
+        """Each says of a task's id for how long and why it is paused, or "". See `TaskStatistics.paused`."""
         self._tools_listeners: list[Callable[[str], None]] = []
         self.retries = 0
         self._started_at = time.time()
@@ -404,7 +407,7 @@ class Hub:
     def statistics(self) -> HubStatistics:
         return HubStatistics(
             pid=os.getpid(),
-            tasks=tuple(task.statistics() for task in self.tasks),
+            tasks=tuple(replace(task.statistics(), paused=self._paused(task.id)) for task in self.tasks),
             shared=tuple(slot.statistics() for server in self._shared_servers.values() for slot in server.slots),
             calls=self._counts.calls,
             errors=self._counts.errors,
@@ -422,6 +425,9 @@ class Hub:
             servers=self.events.statistics(),
             speculation=self._shared.speculation.statistics(),
         )
+
+    def _paused(self, task_id: str) -> str:
+        return next(filter(None, (paused(task_id) for paused in self.pauses)), "")
 
     def _sandbox_counts(self) -> SandboxCounts | None:
         if self._shared.sandboxes is None:

@@ -389,6 +389,8 @@ class TaskStatistics:
     waited_seconds: float = 0.0
     shared_results: int = 0
     """Calls that got a result of another task or attempt from the store on disk."""
+    paused: str = ""
+    """For how long the model has served none of its requests, and why; "" if nothing keeps it from the model."""
 
 
 @dataclass(frozen=True, slots=True)

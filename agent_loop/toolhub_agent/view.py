@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.markup import escape
@@ -80,6 +81,7 @@ class SweepView:
         )
         self._bar = self._progress.add_task("tasks", total=total, completed=done, note="")
         self._success = self._failed = 0
+        self._paused = ""
 
     def __enter__(self) -> SweepView:
         self._progress.start()
@@ -88,13 +90,22 @@ class SweepView:
     def __exit__(self, *exc: object) -> None:
         self._progress.stop()
 
+    def note_pauses(self, pauses: Collection[str]) -> None:
+        """pauses: of agents that admission lets wait, for how long each and why."""
+        self._paused = f"; {len(pauses)} paused, one for {next(iter(pauses))}" if pauses else ""
+        self._update()
+
     def done(self, row: ResultRow) -> None:
         self._success += row.status == "success"
         self._failed += row.status != "success"
-        note = f"{self._success} answered, {self._failed} failed"
-        self._progress.update(self._bar, advance=1, note=note)
+        self._update(advance=1)
         if row.error is not None:
             self._console.print(f"[red]{markup_text(row.id)}[/]: {markup_text(row.error[:300])}")
+
+    def _update(self, advance: int = 0) -> None:
+        note = f"{self._success} answered, {self._failed} failed" if self._success or self._failed else ""
+        note = (note + self._paused).removeprefix("; ")
+        self._progress.update(self._bar, advance=advance, note=note)
 
 
 def result_panel(result: TaskResult) -> Table:

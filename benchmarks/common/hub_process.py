@@ -164,7 +164,7 @@ async def open_fastmcp_proxy(entry: Json) -> AsyncIterator[Act]:
     """
     from fastmcp.server import create_proxy
 
-    async with _served(create_proxy({"mcpServers": {"echo": entry}}).http_app()) as act:
+    async with served(create_proxy({"mcpServers": {"echo": entry}}).http_app()) as act:
         yield act
 
 
@@ -173,18 +173,19 @@ async def open_sdk_echo() -> AsyncIterator[Act]:
     """The echo server that is written with the SDK, over HTTP; tells its address. A worker role."""
     from benchmarks.common.mcp_servers.echo_sdk import server
 
-    async with _served(server.streamable_http_app()) as act:
+    async with served(server.streamable_http_app()) as act:
         yield act
 
 
 @asynccontextmanager
-async def _served(app: Any) -> AsyncIterator[Act]:
+async def served(app: Any, path: str = "/mcp") -> AsyncIterator[Act]:
+    """An ASGI application on loopback; tells its address, with this path."""
     import uvicorn
 
     # No line for every request, as `toolhub serve` writes none either.
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
 
         async def act(_: Json) -> Json:
             return {"address": address}

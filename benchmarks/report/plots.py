@@ -1,4 +1,4 @@
-"""Pictures of results. Each has one statement as its title and one chart that shows it: bars, or stacked bars.
+"""Pictures of results. Each has one statement as its title and one chart that shows it: bars, or a heat map.
 
 A claim (see `claims`) says what the statement is and where its numbers are. Axes begin at zero and are linear, so that
 a length is a number. A result in which the claim does not hold has no picture: the tables say what was measured.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from benchmarks.common.result import Json
 from benchmarks.report.claims import CLAIMS
 from benchmarks.report.headline import HeadlineRow, find
+from benchmarks.report.heat_map import draw_heat_map
 from benchmarks.report.pages import quantity
 
 # Ours is strong blue and all others are grey, so that they differ without colours, too.
@@ -56,11 +59,15 @@ class Chart:
 
 def plot(result: Json, path: Path) -> bool:
     """Draw the result. False if it has no picture, or if there is no matplotlib to draw it with."""
-    drawn = chart(result)
-    if drawn is None or importlib.util.find_spec("matplotlib") is None:
+    cells, drawn = result["raw"].get("heat_map"), chart(result)
+    if not (cells or drawn) or importlib.util.find_spec("matplotlib") is None:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    _draw(drawn, foot(result), path)
+    with _figure(path, 3.6 if cells else _height(drawn)) as figure:
+        if cells:
+            draw_heat_map(figure, cells, foot(result))
+        elif drawn is not None:
+            _draw(figure, drawn, foot(result))
     return True
 
 
@@ -105,30 +112,38 @@ def foot(result: Json) -> str:
     return " · ".join(parts)
 
 
-def _draw(drawn: Chart, foot: str, path: Path) -> None:
-    """The same chart gives the same bytes with the same version of matplotlib."""
+@contextmanager
+def _figure(path: Path, height: float) -> Iterator[Any]:
+    """An empty figure, saved at the end. Equal figures give the same bytes with the same version of matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
-        is_stacked = any(bar.parts for bar in drawn.bars)
-        height = 1.2 + 0.42 * len(drawn.bars) + 0.4 * is_stacked
         figure = Figure(figsize=(_WIDTH_IN, height), dpi=_DPI, layout="constrained")
         engine: Any = figure.get_layout_engine()
         engine.set(w_pad=0.12, h_pad=0.08)
-        figure.suptitle(textwrap.fill(drawn.statement, 80), x=0.01, ha="left", size=12, weight="bold")
-        figure.supxlabel(textwrap.fill(foot, 130), x=0.01, ha="left", size=7, color=_FAINT)
-        axes = figure.add_subplot()
-        axes.set_title(drawn.about, loc="left", size=9)
-        _stack(axes, drawn) if is_stacked else _plain(axes, drawn)
-        axes.invert_yaxis()
-        axes.spines[["top", "right", "bottom"]].set_visible(False)
-        axes.set_xticks([])
-        axes.tick_params(axis="y", length=0)
-        axes.margins(x=0.12)
-        for tick, bar in zip(axes.get_yticklabels(), drawn.bars, strict=True):
-            tick.set_color(_OURS if bar.is_ours else "black")
+        yield figure
         figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _height(drawn: Chart | None) -> float:
+    bars = drawn.bars if drawn is not None else []
+    return 1.2 + 0.42 * len(bars) + 0.4 * any(bar.parts for bar in bars)
+
+
+def _draw(figure: Any, drawn: Chart, foot: str) -> None:
+    figure.suptitle(textwrap.fill(drawn.statement, 80), x=0.01, ha="left", size=12, weight="bold")
+    figure.supxlabel(textwrap.fill(foot, 130), x=0.01, ha="left", size=7, color=_FAINT)
+    axes = figure.add_subplot()
+    axes.set_title(drawn.about, loc="left", size=9)
+    _stack(axes, drawn) if any(bar.parts for bar in drawn.bars) else _plain(axes, drawn)
+    axes.invert_yaxis()
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.12)
+    for tick, bar in zip(axes.get_yticklabels(), drawn.bars, strict=True):
+        tick.set_color(_OURS if bar.is_ours else "black")
 
 
 def _labels(drawn: Chart) -> list[str]:

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from benchmarks.common.measure import median
 from benchmarks.common.result import Json
-from benchmarks.model.costs import EngineCosts
+from benchmarks.model.costs import A100_COSTS, EngineCosts
 from benchmarks.model.play import DROP_IN, MIROFLOW, TOOLHUB, RuntimePolicy, Site, play
 from benchmarks.model.traces import FRAME_TOKENS, TaskTrace, TraceTurn, make_tasks
 from benchmarks.task.replay import Round
@@ -107,6 +107,12 @@ CASES = (
     ),
     SiteCase("60 tasks, 8 engines of 80 GB, tools on 4 cores", 60, _site(_80_GB, 4)),
     SiteCase("120 tasks, 8 engines of 141 GB, tools on 16 cores", 120, _site(_141_GB, 16)),
+    SiteCase(
+        "120 tasks, 8 engines of 80 GB with an A100's published costs, tools on 16 cores",
+        120,
+        _site(_80_GB, 16, A100_COSTS),
+        (MIROFLOW, TOOLHUB, ADMISSION, PROXY_ADMISSION),
+    ),
 )
 SENSITIVITY = (
     SiteCase("engines twice as fast", 60, _site(_80_GB, 16, _slower(0.5)), (MIROFLOW, TOOLHUB)),

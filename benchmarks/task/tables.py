@@ -256,7 +256,8 @@ def _notes(found: TaskResults, replay: Replay, about: str) -> list[str]:
         "accelerators it does not. The model of the engine does not know that.",
         "Modelled: a discrete-event model of an engine (`benchmarks/model/engine.py`: blocks of a KV cache, LRU, "
         f"chunked prefill, batching). Its form is calibrated on the engine here ({told}; seconds), and the sites' "
-        "costs are those that `EngineCosts` assumes for an accelerator. Tasks have 300 turns and 346 calls on average. "
+        "costs are those that `EngineCosts` assumes for an accelerator, but for the case with an A100's published ones "
+        "(`benchmarks/model/costs.py` has the sources). Tasks have 300 turns and 346 calls on average. "
         f"A tool server takes {found.start_cpu_s:.2f} s of CPU to start, as measured here for the SDK and the client.",
         *(_limits(name, played) for name, played in list(found.extrapolated.cases.items())[:1]),
         "Where the cache holds less than all conversations need, prompts that only grow lose to prompts that are cut "

@@ -22,6 +22,7 @@ from benchmarks.init import benchmark as init
 from benchmarks.mirothinker import benchmark as mirothinker
 from benchmarks.overhead import benchmark as overhead
 from benchmarks.overlap import benchmark as overlap
+from benchmarks.proxy import benchmark as proxy
 from benchmarks.questions import BENCHMARKS
 from benchmarks.recover import benchmark as recover
 from benchmarks.replay import benchmark as replay
@@ -48,6 +49,7 @@ TINY: dict[str, Any] = {
     ),
     "throughput": throughput.ThroughputScale(rounds=1, calls=2, in_flight=(1, 2)),  # judged in test_throughput
     "gateway": gateway.GatewayScale(rounds=1, calls=2, starts=1),
+    "proxy": proxy.ProxyScale((proxy.PromptSize(4, 1.5),), conversations=2, turns=1),
     "init": init.InitScale(tasks=(2,), in_turn_up_to=2, deadline_s=20, servers=(fixture_echo(),)),
     "recover": recover.RecoverScale(rounds=2, sdk_rounds=0, callers=4),
     "idle": idle.IdleScale(sessions=(0, 2), watch_s=0.1),
@@ -136,6 +138,18 @@ def test_gateway_measures_both_generations_over_both_transports_and_a_start() ->
     assert (len(measured), set(measured)) == (6, expected)
     assert [row["way"] for row in starts.rows] == ["the server itself", "toolhub stdio"]
     assert all(target.value is not None for target in outcome.targets if "fastmcp" not in target.claim)
+
+
+@pytest.mark.slow
+def test_proxy_asks_each_turn_directly_and_through_both_proxies() -> None:
+    outcome = tiny("proxy")
+    (table,) = outcome.tables
+    assert [(row["way"], row["requests"]) for row in table.rows] == [
+        ("direct", 2),
+        ("LLM proxy", 2),
+        ("LLM proxy with admission", 2),
+    ]
+    assert [target.value is not None for target in outcome.targets] == [True, True]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from benchmarks.common.result import ROOT
 from benchmarks.questions import BENCHMARKS
 from benchmarks.report import plots
 from benchmarks.report.claims import CLAIMS
+from benchmarks.report.heat_map import statement
 from benchmarks.report.pages import newest_results, place
 from benchmarks.report.plots import ChartBar
 
@@ -66,6 +67,19 @@ def test_the_bars_of_a_task_are_stacked_from_the_parts_of_its_time() -> None:
     assert chart is not None
     for bar in chart.bars:
         assert sum(bar.parts.values()) == pytest.approx(bar.value, rel=0.01)
+
+
+def test_a_heat_map_is_drawn_with_its_losses(result: Json, tmp_path: Path) -> None:
+    cells = [
+        {"tokens": tokens, "wait_s": wait_s, "all_s": 30.0, "fixed_s": 18.0 + wait_s, "best": 4, "ledger_s": 20.0}
+        for tokens in (10_000, 24_000)
+        for wait_s in (1.0, 3.0)
+    ]
+    assert statement(cells) == (
+        "All at once takes 1.50 to 1.50 times as long as the token ledger, "
+        "the best fixed number of tasks 0.95 to 1.05 times"
+    )
+    assert plots.plot({**result, "raw": {"heat_map": cells}}, tmp_path / "picture.png")
 
 
 def test_equal_results_give_equal_bytes_and_other_numbers_others(two_variants: Json, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def show_tasks(hub: str | None, token: str | None, as_json: bool) -> None:
         f"hub {escape(address)}  pid {statistics['pid']}  calls {statistics['calls']}  errors {statistics['errors']}  "
         f"starts {statistics['starts']}  deaths {statistics['deaths']}  retries {statistics['retries']}"
     )
-    out.print(_tasks(statistics["tasks"]) if statistics["tasks"] else "no open tasks")
+    out.print(tasks_table(statistics["tasks"]) if statistics["tasks"] else "no open tasks")
     if broken := [server for server in statistics["servers"] if server["state"] != "ok"]:
         out.print("\nservers that do not work now")
         for server in broken:
@@ -46,11 +46,13 @@ def _table(columns: Sequence[str], texts: Collection[str]) -> Table:
     return table
 
 
-def _tasks(tasks: list[dict[str, Any]]) -> Table:
-    columns = ("task", "run", "age", "lease left", "calls", "errors", "in flight", "waiting", "servers")
-    table = _table(columns, ("task", "run", "servers"))
+def tasks_table(tasks: list[dict[str, Any]]) -> Table:
+    """A row for each task. If the model keeps one waiting, a column says for how long and why."""
+    columns = ["task", "run", "age", "lease left", "calls", "errors", "in flight", "waiting", "servers"]
+    has_paused = any(task["paused"] for task in tasks)
+    table = _table([*columns, *["paused"] * has_paused], ("task", "run", "servers", "paused"))
     for task in tasks:
-        table.add_row(*_task_row(task))
+        table.add_row(*_task_row(task), *[escape(task["paused"])] * has_paused)
     return table
 
 

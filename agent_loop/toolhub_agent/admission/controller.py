@@ -263,6 +263,16 @@ class ProgramAdmission:
         states = [engine.ledger.state(program) for engine in self._engines.values()]
         return not any(state in (State.PAUSED, State.WAITING) for state in states)
 
+    def pauses(self) -> dict[str, str]:
+        """By program without a place: for how long it has had none, and why."""
+        now = anyio.current_time()
+        found: dict[str, str] = {}
+        for engine in self._engines.values():
+            ledger = engine.ledger.statistics()
+            full = f", {ledger.used / ledger.capacity:.0%} of the cache in use" if ledger.capacity else ""
+            found |= {each.name: f"{now - each.since:.0f} s: {each.why}{full}" for each in ledger.paused}
+        return found
+
     def statistics(self, url: str) -> AdmissionStatistics | None:
         """None: admission is off."""
         engine = self._engines.get(url)

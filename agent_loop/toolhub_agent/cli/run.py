@@ -8,6 +8,7 @@ import uuid
 from dataclasses import asdict
 from pathlib import Path
 
+import anyio
 from rich.console import Console
 from rich.markup import escape
 
@@ -16,6 +17,7 @@ from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings, SharedResultsSettings
 from toolhub.errors import ConfigError
+from toolhub_agent.admission.controller import ProgramAdmission
 from toolhub_agent.sweep import (
     AUTO_CONCURRENCY,
     DEFAULT_CONCURRENCY,
@@ -79,6 +81,10 @@ def _with_shared_results(config: Config, out: Path, hub: str | None) -> Config:
         raise ConfigError("--share-results is for the command's own hub; that of --hub has hub.shared_results")
     sharing = config.hub.shared_results or SharedResultsSettings(dir=out)
     return config.model_copy(update={"hub": config.hub.model_copy(update={"shared_results": sharing})})
+
+
+# How often the progress line says who is paused.
+_SHOW_S = 1.0
 
 
 class _Reach:
@@ -148,6 +154,15 @@ async def _run_sweep(reach: _Reach, plan: SweepPlan, results: ResultFile, progre
         if not left:
             return
         with SweepView(progress, total, done) as view:
-            await sweep.run(view.done)
+            async with anyio.create_task_group() as showing:
+                showing.start_soon(_show_pauses, session.llm.pool.admission, view)
+                await sweep.run(view.done)
+                showing.cancel_scope.cancel()
         if sweep.resumed:
             progress.print(f"{sweep.resumed} tasks continued where they had stopped")
+
+
+async def _show_pauses(admission: ProgramAdmission, view: SweepView) -> None:
+    while admission.is_on:
+        view.note_pauses(admission.pauses().values())
+        await anyio.sleep(_SHOW_S)

@@ -222,6 +222,13 @@ async def open_proxy(hub: Hub, settings: LlmSettings) -> AsyncIterator[LlmProxy]
             )
         )
         registry = SessionRegistry(hub, hints, forget=pool.router.forget, ended=pool.admission.remove)
+
+        def paused(task_id: str) -> str:
+            pauses = pool.admission.pauses()
+            return next((pauses[name] for name in registry.names_of(task_id) if name in pauses), "")
+
+        hub.pauses.append(paused)
+        stack.callback(hub.pauses.remove, paused)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(registry.run, name="conversations of the LLM proxy")

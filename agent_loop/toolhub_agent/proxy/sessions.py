@@ -310,6 +310,10 @@ class SessionRegistry:
         keys = (task.share_key for task in self._hub.tasks if task.id == conversation.task_id)
         return next(keys, FairShareKey())
 
+    def names_of(self, task_id: str) -> list[str]:
+        """The conversations that belong to this task of the hub."""
+        return [conversation.name for conversation in self._by_task.get(task_id, ())]
+
     def headers_of(self, name: str) -> dict[str, str]:
         """The headers of a conversation's own requests."""
         conversation = self._by_name.get(name)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from toolhub_agent.sweep import row_of, summary
 from toolhub_agent.types import Completion, Task, TaskResult, ToolCall, ToolOutcome, Usage
-from toolhub_agent.view import TaskView, result_panel, summary_table
+from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
 
 pytestmark = pytest.mark.quick
 
@@ -42,6 +42,14 @@ def test_a_turn_shows_its_time_to_first_token_and_what_was_cached():
 
 def test_a_turn_that_was_rolled_back_says_why():
     assert "turn 3 rolled back: asked before" in seen(answered=("main", 2, None, "asked before"))
+
+
+def test_a_sweep_says_how_many_agents_are_paused_and_why():
+    told = io.StringIO()
+    with SweepView(Console(file=told, width=160, highlight=False, force_terminal=True), total=5, done=0) as view:
+        view.done(row_of(1, a_result()))
+        view.note_pauses(["12 s: the cache is full, 96% of the cache in use", "3 s: older programs fill the cache"])
+    assert "1 answered, 0 failed; 2 paused, one for 12 s: the cache is full, 96% of the cache in use" in told.getvalue()
 
 
 def test_a_call_shows_its_time_and_that_it_began_early():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,10 @@ import pytest
 from llm_stand_in.answers import Answer
 from llm_stand_in.model_server import ModelServer, open_model_server
 from openai.types.chat import ChatCompletionMessageParam
+from rich.console import Console
 
 from tests.toolhub_agent.proxy.llm_proxy_stage import ProxyStage, open_stage, xml_call
+from toolhub.cli.tasks import tasks_table
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -109,6 +114,25 @@ async def test_the_metrics_say_who_waits_and_why(tmp_path: Path):
                 tasks.cancel_scope.cancel()
             await wait_for(lambda: stage.metric("toolhub_llm_programs", state="waiting") == 0)
             assert len(server.chats) == 1, "a client that left was sent to the engine"
+
+
+async def test_toolhub_tasks_says_which_task_is_paused_and_why(tmp_path: Path):
+    with open_model_server() as server:
+        async with open_stage(server, folder=tmp_path, **admission(capacity_tokens=400)) as stage, stage.hub.task("t1"):
+            async with stage.client() as client, anyio.create_task_group() as tasks:
+                server.script(Answer(hold=True))
+                tasks.start_soon(lambda: ask(client, [{"role": "user", "content": "first " * 300}], stream=True))
+                await server.wait_until(lambda each: each.running == 1)
+                assert [task.paused for task in stage.hub.statistics().tasks] == [""]
+                mine = client.with_options(default_headers={"x-session-id": "t1-main"})
+                tasks.start_soon(lambda: ask(mine, [{"role": "user", "content": "second " * 300}], stream=True))
+                await wait_for(lambda: stage.metric("toolhub_llm_programs", state="waiting") == 1)
+                (task,) = dataclasses.asdict(stage.hub.statistics())["tasks"]
+                tasks.cancel_scope.cancel()
+    assert re.fullmatch(r"\d+ s: the cache is full, \d+% of the cache in use", task["paused"])
+    told = io.StringIO()
+    Console(file=told, width=200).print(tasks_table([task]))
+    assert task["paused"] in told.getvalue()
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_turn_gives_its_room_back(tmp_path: Path):

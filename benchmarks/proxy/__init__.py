@@ -1,0 +1,1 @@
+"""What does the LLM proxy add to the time to the first byte?"""
