@@ -9,7 +9,7 @@ import pytest
 from in_memory_hub import Pausing, a_hub, echo, virtual_time
 from running import Running
 
-from toolhub import CallTimeout, ProtocolViolation, ToolNotFound
+from toolhub import CallTimeout, ProtocolViolation, TaskClosed, ToolNotFound
 from toolhub.channel.memory import MemoryServer, text_result
 from toolhub.model import Call
 
@@ -126,6 +126,21 @@ async def test_every_call_is_told_to_observers_when_it_begins_and_how_it_ends():
             ("pause", "cancelled"),
         ]
         assert (task.counts.errors, task.counts.in_flight) == (2, 0)
+
+
+async def test_a_call_whose_task_is_closed_ends_with_that_for_its_caller_and_for_observers() -> None:
+    told: list[tuple[str, str]] = []
+    pause = Pausing()
+    async with a_hub(MemoryServer(pause=pause)) as hub, anyio.create_task_group() as tasks:
+        task = await hub.open_task("t1")
+        hub.observers.append(Noting(told))
+        running = Running(tasks, task.call, "memory", "pause")
+        await anyio.wait_all_tasks_blocked()
+        await hub.close_task("t1")
+        await anyio.wait_all_tasks_blocked()
+        assert isinstance(running.outcome, TaskClosed)
+        assert running.outcome.sent == "maybe"
+        assert told == [("pause", "began"), ("pause", "TaskClosed")]
 
 
 async def test_a_request_is_told_to_observers_and_counted_as_a_call_is() -> None:
