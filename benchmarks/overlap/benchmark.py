@@ -347,6 +347,6 @@ BENCHMARK = Benchmark(
     "overlap",
     QUESTIONS["overlap"],
     run,
-    full=OverlapScale(scale=0.04, tasks=12, searches=5, rounds=2, calls=250, busy_s=1.5),
+    full=OverlapScale(scale=0.05, tasks=10, searches=4, rounds=2, calls=250, busy_s=1.5),
     quick=OverlapScale(scale=0.02, tasks=4, searches=5, rounds=1, calls=20, busy_s=0.3),
 )
