@@ -17,8 +17,7 @@ import httpx2
 from benchmarks.admission.heat_map import HeatMapSettings, play_heat_map
 from benchmarks.admission.measured import AgentScript, open_client, open_proxy_client, run_agents, warm_up
 from benchmarks.admission.modelled import ModelledEngine, simulate
-from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PROXY_LEDGER, PolicyChoice
-from benchmarks.admission.programs import RunReport, Workload
+from benchmarks.admission.programs import ALL_AT_ONCE, LEDGER, PROXY_LEDGER, PolicyChoice, RunReport, Workload
 from benchmarks.admission.tables import AdmissionResults, RowResults, outcome_of
 from benchmarks.common.result import Benchmark, Outcome
 from benchmarks.llm.prompts import open_writer

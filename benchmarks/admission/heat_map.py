@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.admission.modelled import ModelledEngine, simulate
-from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PolicyChoice
-from benchmarks.admission.programs import Workload
+from benchmarks.admission.programs import ALL_AT_ONCE, LEDGER, PolicyChoice, Workload
 from benchmarks.common.result import Json
 from benchmarks.model.costs import EngineCosts
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from toolhub_agent.types import Usage
 
-from benchmarks.admission.policies import PolicyChoice
-from benchmarks.admission.programs import AgentReport, AgentTrace, RunReport
+from benchmarks.admission.programs import AgentReport, AgentTrace, PolicyChoice, RunReport
 from benchmarks.model.admission import SimulatedGate
 from benchmarks.model.costs import EngineCosts
 from benchmarks.model.engine import Clock, Engine, EngineRequest

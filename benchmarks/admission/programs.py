@@ -1,14 +1,16 @@
-"""Agents that begin together and use one model server: what each one asks, and how long its tools take."""
+"""Agents that begin together and use one model server, the policies that let their turns begin, and what came of it."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from toolhub_agent.admission.ledger import TokenLedger
 from toolhub_agent.types import Usage
 
 from benchmarks.common.result import Json
+from benchmarks.model.admission import AllAtOnce, AtMost, Policy
 
 
 @dataclass(frozen=True)
@@ -113,3 +115,33 @@ class RunReport:
             "pauses": self.pauses,
             "task_s": [agent.task_s for agent in self.agents],
         }
+
+
+Now = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """at_most: tasks at a time; None: any number. is_ledger: admission by the tokens of the cache.
+
+    by_proxy: toolhub's LLM proxy does it, not its client.
+    """
+
+    at_most: int | None = None
+    is_ledger: bool = False
+    by_proxy: bool = False
+
+    @property
+    def label(self) -> str:
+        if self.is_ledger:
+            return "token ledger in the LLM proxy" if self.by_proxy else "token ledger"
+        return "all at once" if self.at_most is None else f"at most {self.at_most} at a time"
+
+    def make(self, capacity: int, now: Now) -> Policy:
+        """capacity: tokens of the engine's cache. now: the clock on which the run takes place."""
+        if self.is_ledger:
+            return TokenLedger(capacity=capacity, now=now)
+        return AllAtOnce() if self.at_most is None else AtMost(self.at_most)
+
+
+ALL_AT_ONCE, LEDGER, PROXY_LEDGER = PolicyChoice(), PolicyChoice(is_ledger=True), PolicyChoice(None, True, True)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.admission.heat_map import HeatMapCell
-from benchmarks.admission.policies import ALL_AT_ONCE, PolicyChoice
-from benchmarks.admission.programs import RunReport, Workload
+from benchmarks.admission.programs import ALL_AT_ONCE, PolicyChoice, RunReport, Workload
 from benchmarks.common.measure import median
 from benchmarks.common.result import Column, Json, Outcome, Table, Target, ratio
 from benchmarks.model.samples import Measured

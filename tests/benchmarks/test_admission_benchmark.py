@@ -10,8 +10,7 @@ from toolhub_agent.types import Usage
 from benchmarks.admission import benchmark as admission
 from benchmarks.admission.heat_map import HeatMapSettings, play_heat_map
 from benchmarks.admission.modelled import ModelledEngine, simulate
-from benchmarks.admission.policies import ALL_AT_ONCE, LEDGER, PolicyChoice
-from benchmarks.admission.programs import RunReport, Workload
+from benchmarks.admission.programs import ALL_AT_ONCE, LEDGER, PolicyChoice, RunReport, Workload
 from benchmarks.common.result import Outcome
 from benchmarks.model.costs import EngineCosts
 from tests.benchmarks.tiny_admission import TINY_ADMISSION, WORKLOAD
