@@ -431,3 +431,51 @@ class TestTime:
             await task.call("memory", "read", {"url": "a"})
             assert sorted(site.read_urls) == ["a", "a", "b"]
             assert task._early.kept_bytes == 0
+
+    async def test_at_the_limit_of_a_server_calls_are_as_fast_with_guesses_as_without(self):
+        seconds = {mode: await seconds_at_the_limit(mode) for mode in ("none", "guess")}
+        assert len(seconds["none"]) == 12 * 30
+        assert max(seconds["none"]) > 1.1  # calls had to wait
+        assert seconds["guess"] == pytest.approx(seconds["none"])
+
+
+async def seconds_at_the_limit(mode: str) -> list[float]:
+    """How long calls to a server with 8 places take, while searches give rise to guesses; shortest first."""
+    links = (f"page-{number}" for number in itertools.count())
+    taken: list[float] = []
+    guessed = 0
+
+    async def search(arguments: Mapping[str, Any]) -> Json:
+        return text_result(json.dumps({"organic": [{"link": next(links)} for _ in range(3)]}))
+
+    async def read(arguments: Mapping[str, Any]) -> Json:
+        nonlocal guessed
+        guessed += arguments["url"].startswith("page-")
+        await anyio.sleep(1)
+        return text_result("page")
+
+    async def call(task: HubTask, number: int) -> None:
+        pick = random.Random(number)
+        for place in range(30):
+            await anyio.sleep(pick.expovariate(1.3))
+            began = anyio.current_time()
+            await task.call("memory", "read", {"url": f"real-{number}-{place}"})
+            taken.append(anyio.current_time() - began)
+
+    async def find(task: HubTask) -> None:
+        while True:
+            await task.call("memory", "search")
+            await anyio.sleep(0.1)
+
+    config = a_config(speculation={"mode": mode, "min_hit_rate": 0, "max_unused": 1e6}, share="hub", hub_concurrency=8)
+    async with Hub(config, open_channel=MemoryServer(search=search, read=read).open) as hub, hub.task() as task:
+        await task.tools()
+        async with anyio.create_task_group() as finding:
+            finding.start_soon(find, task)
+            async with anyio.create_task_group() as calling:
+                for number in range(12):
+                    calling.start_soon(call, task, number)
+            finding.cancel_scope.cancel()
+        assert bool(guessed) == (mode == "guess")
+        assert bool(hub.statistics().speculation.preempted) == (mode == "guess")
+    return sorted(taken)
