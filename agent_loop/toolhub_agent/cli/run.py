@@ -7,6 +7,7 @@ import sys
 import uuid
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from rich.console import Console
@@ -17,7 +18,6 @@ from toolhub.cli.shared import console, find_config, log_to_stderr, print_json
 from toolhub.cli.shared import run as run_async
 from toolhub.config import LlmSettings, SharedResultsSettings
 from toolhub.errors import ConfigError
-from toolhub_agent.admission.controller import ProgramAdmission
 from toolhub_agent.sweep import (
     AUTO_CONCURRENCY,
     DEFAULT_CONCURRENCY,
@@ -34,6 +34,9 @@ from toolhub_agent.sweep import (
 )
 from toolhub_agent.types import Task, TaskResult
 from toolhub_agent.view import SweepView, TaskView, result_panel, summary_table
+
+if TYPE_CHECKING:  # imported first, it and the model client would import each other
+    from toolhub_agent.admission.controller import ProgramAdmission
 
 
 def run(
