@@ -156,3 +156,15 @@ class HubTimeout(HubLost):
 
 class Unauthorized(ToolhubError):
     """The bearer token is missing or wrong, or this endpoint does not allow what was asked."""
+
+
+def is_fault_of_infrastructure(error: ToolhubError | str, sent: Sent = "maybe") -> bool:
+    """Whether a call failed because of the tools' infrastructure. What a model does then says nothing about the model.
+
+    Not its fault are: a tool or server that does not exist, arguments that the server refuses, and a tool that ran into
+    its time limit. A call whose time passed in a queue is. error: an exception, or a class name and the call's `sent`.
+    """
+    name = error if isinstance(error, str) else type(error).__name__
+    if name == "CallTimeout":
+        return (sent if isinstance(error, str) else getattr(error, "sent", sent)) == "no"
+    return name not in ("ToolNotFound", "Refused")

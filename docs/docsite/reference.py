@@ -29,6 +29,7 @@ from toolhub.hub import Hub
 from toolhub.serve.api import TaskApi
 from toolhub.serve.metrics import HubCollector
 from toolhub.serve.openapi import describe
+from toolhub.serve.rollouts import Rollouts
 
 PYTHON = {
     "toolhub": "The public surface. `Hub` runs in your process (extra `hub`); `connect()` needs only the base install.",
@@ -170,7 +171,9 @@ def _show_examples(command: Any) -> None:
 def http() -> str:
     """The task API as /openapi.json describes it."""
     hub = Hub(Config())
-    document = describe(TaskApi(hub, allow_inline=False, lease=hub.config.limits.task_lease_s).routes(), "")
+    lease = hub.config.limits.task_lease_s
+    routes = [*TaskApi(hub, allow_inline=False, lease=lease).routes(), *Rollouts(hub, lease=lease).routes()]
+    document = describe(routes, "")
     lines = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +12,7 @@ import anyio
 
 from toolhub.client import blocking
 from toolhub.client.address import Address
+from toolhub.client.rollout import ROLLOUTS, RemoteRollout
 from toolhub.client.task import MARGIN_S, RemoteTask
 from toolhub.client.transport import Transport
 from toolhub.model import Json
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from toolhub.config import SpeculationMode  # takes 100 ms, and pydantic, which a client does without
 
 _TASKS = "/v1/tasks"
+# A trainer that dies leaves its rollouts for so long. While it lives they are renewed every 20 s.
+_ROLLOUT_LEASE_S = 60.0
 
 
 class RemoteHub:
@@ -94,6 +97,33 @@ class RemoteHub:
         body = _opening(task_id, run, labels, servers, only_these, lease) | {"weight": weight}
         body |= {"speculation": speculation} if speculation is not None else {}
         return self._opened(await self._transport.request("POST", _TASKS, body, bound=MARGIN_S))
+
+    @asynccontextmanager
+    async def rollout(
+        self,
+        *,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
+        servers: Collection[str] | None = None,
+        lease: float = _ROLLOUT_LEASE_S,
+        weight: float = 1.0,
+        idempotency_key: str | None = None,
+    ) -> AsyncIterator[RemoteRollout]:
+        """Hold a rollout: a task with a token for an agent that must reach nothing else, and a report of its calls.
+
+        servers: names of the hub's servers; None: all. lease: seconds after which the rollout ends if this process has
+        died. idempotency_key: default: a new one, so that a lost answer opens no second rollout; give your own if you
+        repeat the opening yourself. Raises what `open_task()` raises.
+        """
+        body: Json = {"idempotency_key": idempotency_key or uuid.uuid4().hex, "run": run, "labels": dict(labels or {})}
+        body |= {"servers": None if servers is None else list(servers), "lease_s": lease, "weight": weight}
+        answer = await self._transport.request("POST", ROLLOUTS, body, bound=MARGIN_S, repeatable=True)
+        rollout = RemoteRollout(self._transport, answer, timeout=self._timeout)
+        try:
+            yield rollout
+        finally:
+            with anyio.CancelScope(shield=True):  # aclose() has its own deadline
+                await rollout.aclose()
 
     def open_task_blocking(
         self,

@@ -19,7 +19,7 @@ from toolhub.wire import error_from_wire, tool_from_wire
 # The hub keeps the deadline itself, and needs time to clean up and to answer. Only a hub that hangs takes longer.
 MARGIN_S = 30.0
 # Closing ends processes. Each step of the stop ladder takes up to 2 s, and other tasks may be closed first.
-_CLOSE_S = 60.0
+CLOSE_S = 60.0
 
 
 class RemoteTask:
@@ -28,8 +28,13 @@ class RemoteTask:
     It has what a `HubTask` has for agents, apart from `sandboxes`. `tools()` asks the hub each time.
     """
 
-    def __init__(self, transport: Transport, opened: Json, *, timeout: float | None) -> None:
-        """opened: the hub's answer to the opening. timeout: seconds for calls without a timeout of their own."""
+    def __init__(
+        self, transport: Transport, opened: Json, *, timeout: float | None, held_path: str | None = None
+    ) -> None:
+        """opened: the hub's answer to the opening. timeout: seconds for calls without a timeout of their own.
+
+        held_path: where the task is renewed and closed; default: its path.
+        """
         self.id: str = opened["id"]
         self.run: str = opened["run"]
         self.servers: tuple[str, ...] = tuple(opened["servers"])
@@ -41,7 +46,8 @@ class RemoteTask:
         self._timeout = timeout
         self._path = task_path(self.id)
         self._calls = self._path + "/calls"
-        self._held = RenewedTask(transport.address, transport.token, self._path, opened.get("lease_s"))
+        self._held_path = held_path or self._path
+        self._held = RenewedTask(transport.address, transport.token, self._held_path, opened.get("lease_s"))
         lease_renewer.watch(self._held)
         self._dropped = weakref.finalize(self, _drop, self._held, os.getpid())
         self._dropped.atexit = False  # at exit the lease renewer closes all tasks, with one deadline
@@ -168,12 +174,16 @@ class RemoteTask:
 
         Idempotent. It is no error if the hub has ended, because its tasks have too.
         """
-        self._dropped.detach()
-        lease_renewer.drop(self._held)
+        self._let_go()
         try:
-            await self._transport.request("DELETE", self._path, bound=_CLOSE_S, repeatable=True)
+            await self._transport.request("DELETE", self._path, bound=CLOSE_S, repeatable=True)
         except (HubUnreachable, HubLost, TaskClosed):
             pass
+
+    def _let_go(self) -> None:
+        """Renew the lease no more."""
+        self._dropped.detach()
+        lease_renewer.drop(self._held)
 
     def _renew_here(self) -> None:
         # A forked child that uses the task renews it too, because its parent may end first.

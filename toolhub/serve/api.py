@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Awaitable, Callable
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -17,17 +15,16 @@ from toolhub.model import Json, LogFn, ProgressFn, Result
 from toolhub.serve.openapi import CallToolRequest, OpenTaskRequest, PrefetchRequest
 from toolhub.serve.responses import (
     CLIENT_CLOSED_REQUEST,
-    BadRequest,
     CallStream,
-    error_response,
+    Endpoint,
+    answering,
+    finite,
     json_response,
     read_body,
     while_connected,
 )
 from toolhub.task import HubTask
 from toolhub.wire import NDJSON, error_to_wire, tool_to_wire
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class TaskApi:
@@ -57,7 +54,7 @@ class TaskApi:
             ("POST", "/v1/tasks/{id}/prefetch", self.prefetch),
             ("GET", "/v1/statistics", self.statistics),
         ]
-        return [Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in table]
+        return [Route(path, answering(endpoint), methods=[method]) for method, path, endpoint in table]
 
     async def open_task(self, request: Request) -> Response:
         """Open a task."""
@@ -86,7 +83,7 @@ class TaskApi:
             "id": scope.id,
             "run": scope.run,
             "servers": list(scope.servers),
-            "lease_s": _finite(scope.lease),
+            "lease_s": finite(scope.lease),
         }
         if body.partial:
             answer["refused"] = {name: error_to_wire(exc) for name, exc in refused.items()}
@@ -133,7 +130,7 @@ class TaskApi:
         """Renew the task's lease."""
         scope = self._task(request)
         await scope.renew()
-        return json_response({"lease_s": _finite(scope.lease)})
+        return json_response({"lease_s": finite(scope.lease)})
 
     async def warm(self, request: Request) -> Response:
         """Start every server of the task now. Returns the errors by server."""
@@ -184,23 +181,6 @@ class TaskApi:
 
     def _task(self, request: Request) -> HubTask:
         return self._hub.get_task(request.path_params["id"])
-
-
-def _answering(endpoint: Endpoint) -> Endpoint:
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (ToolhubError, BadRequest) as exc:
-            return error_response(exc)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-
-    answer.__name__, answer.__doc__ = endpoint.__name__, endpoint.__doc__
-    return answer
-
-
-def _finite(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else seconds
 
 
 def _listed(name: str, tools: object) -> Json:

@@ -21,13 +21,12 @@ from toolhub.hub import Hub
 from toolhub.model import Json
 from toolhub.serve.api import TaskApi
 from toolhub.serve.drain import Drain
-from toolhub.serve.guard import Guard
+from toolhub.serve.guard import MCP_PATHS, Guard
 from toolhub.serve.mcp.http import McpEndpoint
 from toolhub.serve.metrics import metrics_route
 from toolhub.serve.openapi import openapi_route
 from toolhub.serve.responses import json_response
-
-MCP_PATHS = ("/mcp", "/mcp/")
+from toolhub.serve.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,8 @@ class Application:
         lease = hub.config.limits.task_lease_s if lease is None else lease
         self.is_ready = False
         self.mcp = McpEndpoint(hub, lease=hub.config.limits.task_lease_s if math.isinf(lease) else lease)
-        api = TaskApi(hub, allow_inline=allow_inline, lease=lease).routes()
+        rollouts = Rollouts(hub, lease=lease)
+        api = [*TaskApi(hub, allow_inline=allow_inline, lease=lease).routes(), *rollouts.routes()]
         self.frontends: list[Frontend] = []
         routes: list[Route | Mount] = [
             *api,
@@ -50,7 +50,7 @@ class Application:
             Route("/readyz", self._readyz),
         ]
         self._router = Router(routes)
-        self._guard = Guard(self._route, token=token, allowed_origins=hub.config.hub.allowed_origins)
+        self._guard = Guard(self._route, token=token, rollouts=rollouts, allowed_origins=hub.config.hub.allowed_origins)
         self._drain = Drain(self._guard, stream_paths=MCP_PATHS)
         self.asgi = _readable_by_pages(self._drain, hub.config.hub.allowed_origins)
 

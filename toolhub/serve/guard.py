@@ -5,12 +5,16 @@ and a web page must not reach it through its visitor's browser. So `Host` must b
 page are refused unless its origin is one of `hub.allowed_origins`. Browsers send `Origin` and `Sec-Fetch-Site`; other
 clients send neither. The unix socket needs no token: its file mode (0600) protects it.
 
+A rollout's token opens `/mcp` and nothing else, on every listener, and there only the task of its rollout. Clients that
+take no headers can put it into the address, as the password (`http://rollout:TOKEN@host:8765/mcp`).
+
 A body must be JSON with the JSON content type, with a token or without. A page may send a body of another type to a
 foreign host without a preflight request.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import ipaddress
 from collections.abc import Collection
@@ -21,9 +25,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolhub.errors import Unauthorized
+from toolhub.serve.rollouts import TOKEN_PREFIX, Rollouts
 from toolhub.wire import error_to_wire
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+MCP_PATHS = ("/mcp", "/mcp/")
+ONLY_TASK = "toolhub.only_task"
+"""In the scope of a request with a rollout's token: the id of the only task that it may use."""
 # Sec-Fetch-Site of requests that come from no other site: the address bar, and pages of the hub itself (it has none).
 _OWN_SITES = frozenset({"none", "same-origin"})
 
@@ -41,9 +49,12 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware. token: None: the hub listens on loopback without a token."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, allowed_origins: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, rollouts: Rollouts, allowed_origins: Collection[str] = ()
+    ) -> None:
         self._app = app
         self._token = token
+        self._rollouts = rollouts
         self._allowed_origins = frozenset(allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,11 +79,14 @@ class Guard:
 
     def _reason(self, scope: Scope) -> str | None:
         """Return why a request is refused, as a message for the client; None if it is allowed."""
+        headers = Headers(scope=scope)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        token = _password(given) if scheme.lower() == "basic" else given
+        if token.startswith(TOKEN_PREFIX):
+            return self._reason_of_rollout(scope, token)
         if _is_unix(scope):
             return None
-        headers = Headers(scope=scope)
         if self._token is not None:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._token.encode()):
                 return None
             return "missing or wrong bearer token; set TOOLHUB_TOKEN, or pass --token-file to the client"
@@ -85,6 +99,22 @@ class Guard:
         if origin is not None or headers.get("sec-fetch-site", "none") not in _OWN_SITES:
             return "requests from web pages are refused; list the page's origin in hub.allowed_origins, or use a token"
         return None
+
+    def _reason_of_rollout(self, scope: Scope, token: str) -> str | None:
+        if scope["path"] not in MCP_PATHS:
+            return "a rollout's token opens only /mcp; the rest of the hub needs the hub's own token"
+        scope[ONLY_TASK] = self._rollouts.task_of(token)
+        if scope[ONLY_TASK] is None:
+            return "the rollout of this token has ended, or the token is wrong; open another rollout"
+        return None
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP's Basic scheme; empty if it cannot be read."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _refusal_of_body(headers: Headers) -> Response | None:

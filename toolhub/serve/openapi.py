@@ -46,6 +46,25 @@ class OpenTaskRequest(RequestBody):
     """`none` or `exact`: begin less work before it is asked for than the hub's `speculation.mode` allows."""
 
 
+class OpenRolloutRequest(RequestBody):
+    """A rollout to open. It ends by DELETE, with the hub, or when its trainer is silent for longer than its lease."""
+
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
+    """A value of your own for this rollout. A repeated request with the same key and body gets the same rollout. The
+    key of a rollout that has ended opens no other."""
+    run: str = Field(default="", max_length=200)
+    """The run that the rollout belongs to, such as a step of the training. Runs share scarce capacity fairly."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Values for `${task.<label>}` in the config."""
+    servers: list[str] | None = None
+    """The names of the hub's servers that the rollout uses; null: all."""
+    lease_s: Seconds | None = None
+    """How long the rollout lives without a sign of life; null: `limits.task_lease_s`. Calls and `renew` are such
+    signs."""
+    weight: Weight = 1
+    """The rollout's share of scarce capacity, relative to the others of its run."""
+
+
 class CallToolRequest(RequestBody):
     """One tool call. `timeout_s` covers everything, also the time in queues."""
 
@@ -74,6 +93,7 @@ _BODIES: dict[str, type[RequestBody]] = {
     "open_task": OpenTaskRequest,
     "call": CallToolRequest,
     "prefetch": PrefetchRequest,
+    "open_rollout": OpenRolloutRequest,
 }
 _ERROR = {
     "type": "object",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
@@ -25,6 +26,7 @@ CLIENT_CLOSED_REQUEST = 499
 # A watcher per request costs a fifth of a fast call. No client disconnects before an answer that comes this soon.
 _WATCH_AFTER_S = 0.02
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -52,6 +54,26 @@ def error_response(exc: Exception) -> Response:
     if isinstance(exc, Overloaded):
         headers["Retry-After"] = str(max(1, round(exc.retry_after or 1)))
     return json_response({"error": error_to_wire(exc)}, status, headers)
+
+
+def answering(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint, with its errors turned into the API's responses."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (ToolhubError, BadRequest) as exc:
+            return error_response(exc)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    answer.__name__, answer.__doc__ = endpoint.__name__, endpoint.__doc__
+    return answer
+
+
+def finite(seconds: float) -> float | None:
+    """Return a lease as JSON has it: null for one without an end."""
+    return None if math.isinf(seconds) else seconds
 
 
 async def read_body(request: Request, model: type[BodyT]) -> BodyT:

@@ -13,6 +13,7 @@ from served_hub import ServedHub, Task, error_of, metric, text_of
 from toolhub import __version__
 from toolhub.hub import Hub
 from toolhub.serve.api import TaskApi
+from toolhub.serve.rollouts import Rollouts
 
 Json = dict[str, Any]
 
@@ -75,7 +76,7 @@ def document(hub: ServedHub) -> Json:
 
 
 def test_every_route_is_described(document: Json) -> None:
-    routes = TaskApi(Hub(), allow_inline=False, lease=1).routes()
+    routes = [*TaskApi(Hub(), allow_inline=False, lease=1).routes(), *Rollouts(Hub(), lease=1).routes()]
     expected = {(route.path, method.lower()) for route in routes for method in (route.methods or set()) - {"HEAD"}}
     described = {(path, method) for path, methods in document["paths"].items() for method in methods}
     assert described == expected

@@ -6,6 +6,8 @@ DELETE, when its client was silent for the length of a lease, and soon after its
 
 A request of revision 2026-07-28 stands alone. It uses the task that it names, or the one that all such clients share;
 `handles.py` says what they never share.
+
+A request with a rollout's token uses the rollout's task, and a session that began with the same token.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from toolhub.channel.mcp import TASK_METHODS
 from toolhub.errors import ToolhubError
 from toolhub.hub import Hub
 from toolhub.model import Json
+from toolhub.serve.guard import ONLY_TASK
 from toolhub.serve.mcp.client import INVALID_PARAMS, INVALID_REQUEST, ClientRequest, McpClient
 from toolhub.serve.mcp.gateway import Gateway, error_object
 from toolhub.serve.mcp.handles import HANDLE_META, carrying, taken_handle
@@ -74,6 +77,8 @@ class _Session:
 
     id: str
     log: EventLog = field(default_factory=EventLog)
+    rollout: str | None = None
+    """The only task that it may use; None: any."""
     only: frozenset[str] | None = None
     """The servers that its first request has named; None: all."""
     used: dict[str, HubTask] = field(default_factory=dict)
@@ -133,19 +138,21 @@ class McpEndpoint:
         self.gateway.end_subscriptions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+        headers, rollout = Headers(scope=scope), scope.get(ONLY_TASK)
         version, named = headers.get(VERSION_HEADER), headers.get(TASK_HEADER)
         try:
             if named:
                 check_task_id(named)
+            if rollout is not None and named not in (None, rollout):
+                raise _not_of_rollout(TASK_HEADER, named or "")
             if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
                 await self._modern(scope, headers, receive, send)
             elif scope["method"] == "POST":
-                await self._post(headers, receive, send)
+                await self._post(headers, rollout, receive, send)
             elif scope["method"] == "GET":
-                await self._get(headers, receive, send)
+                await self._get(headers, rollout, receive, send)
             elif scope["method"] == "DELETE":
-                await self._delete(headers, send)
+                await self._delete(headers, rollout, send)
             else:
                 await _refuse(send, 405, INVALID_REQUEST, "Method Not Allowed")
         except _HttpRefusal as exc:
@@ -155,11 +162,11 @@ class McpEndpoint:
 
     # --- the handshake era ------------------------------------------------------------------------------------------
 
-    async def _post(self, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _post(self, headers: Headers, rollout: str | None, receive: Receive, send: Send) -> None:
         _check_accept(headers, "application/json", "text/event-stream")
         message = await _read_message(receive)
         method, number = message.get("method"), message.get("id")
-        session = self._session(headers, begins=method == "initialize")
+        session = self._session(headers, rollout, begins=method == "initialize")
         session.in_flight += 1
         established = session.id in self.sessions
         try:
@@ -243,9 +250,9 @@ class McpEndpoint:
         self._slow.add(slow)
         return written
 
-    async def _get(self, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _get(self, headers: Headers, rollout: str | None, receive: Receive, send: Send) -> None:
         _check_accept(headers, "text/event-stream")
-        session = self._session(headers)
+        session = self._session(headers, rollout)
         stream, after = session.standing, None
         if (last := headers.get("last-event-id")) is not None:
             found = session.log.find(last)
@@ -265,31 +272,32 @@ class McpEndpoint:
             session.in_flight -= 1
             session.idle_since = anyio.current_time()
 
-    async def _delete(self, headers: Headers, send: Send) -> None:
-        session = self._session(headers)
+    async def _delete(self, headers: Headers, rollout: str | None, send: Send) -> None:
+        session = self._session(headers, rollout)
         self._end(session)
         await write_json(send, 200, None, session.headers)
 
-    def _session(self, headers: Headers, *, begins: bool = False) -> _Session:
+    def _session(self, headers: Headers, rollout: str | None, *, begins: bool = False) -> _Session:
         """Return the session of a request; a new one for a request that begins one."""
         session_id = headers.get(SESSION_HEADER)
         if session_id is not None:
             session = self.sessions.get(session_id)
-            if session is None:
+            if session is None or session.rollout != rollout:
                 raise _HttpRefusal(404, "Session not found")
             return session
         if not begins:
             raise _HttpRefusal(400, "Bad Request: Missing session ID")
         if len(self.sessions) >= _MOST_SESSIONS:
             raise _HttpRefusal(503, "Too many open sessions")
-        return _Session(secrets.token_hex(16), idle_since=anyio.current_time())
+        return _Session(secrets.token_hex(16), rollout=rollout, idle_since=anyio.current_time())
 
     async def _task_of(self, session: _Session, headers: Headers) -> HubTask:
         """Return the task of a request, opened if needed. A session ends with a task that it has used."""
-        named = headers.get(TASK_HEADER)
-        task_id = named or session.own_task
+        task_id = session.rollout or headers.get(TASK_HEADER) or session.own_task
         task = session.used.get(task_id)
-        if task is None:
+        if task is None and session.rollout is not None:
+            task = session.used[task_id] = self._hub.get_task(task_id)
+        elif task is None:
             task = session.used[task_id] = await self._hub.ensure_task(task_id, lease=self._lease)
         elif not self._hub.is_open(task):
             self._end(session)
@@ -312,6 +320,8 @@ class McpEndpoint:
                 slow.act()
             for session in list(self.sessions.values()):
                 limit = min(GONE_AFTER_S, self._lease) if session.had_stream else self._lease
+                if session.rollout is not None and not all(map(self._hub.is_open, session.used.values())):
+                    limit = 0.0
                 if not session.in_flight and now - session.idle_since >= limit:
                     self._end(session)
 
@@ -339,7 +349,12 @@ class McpEndpoint:
             await _reject(send, rejection, number)
             return
         handle, params = taken_handle(message.get("params"))
-        if handle is not None:
+        rollout = scope.get(ONLY_TASK)
+        if rollout is not None:
+            if handle not in (None, rollout):
+                raise _not_of_rollout(HANDLE_META, handle or "")
+            task = self._hub.get_task(rollout)
+        elif handle is not None:
             try:
                 task = self._hub.get_task(check_task_id(handle))
             except ToolhubError as exc:
@@ -348,7 +363,7 @@ class McpEndpoint:
             task.lease = self._lease
         else:
             task = await self._hub.ensure_task(headers.get(TASK_HEADER) or COMMON_TASK, lease=self._lease)
-        names_task = handle is not None or TASK_HEADER in headers
+        names_task = handle is not None or TASK_HEADER in headers or rollout is not None
         message["params"] = params
         with task.in_use():
             await self._answer_modern(task, message, headers, receive, send, handle=handle, names_task=names_task)
@@ -425,6 +440,12 @@ class _HttpRefusal(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+def _not_of_rollout(where: str, task_id: str) -> _HttpRefusal:
+    return _HttpRefusal(
+        403, f"{where}: this token opens only its rollout's task, not {ascii(task_id[:64])}; leave the name out"
+    )
 
 
 async def _refuse(send: Send, status: int, code: int, message: str) -> None:
