@@ -10,7 +10,6 @@ call only. An answer has a largest size, all of a body or each event of a stream
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -44,8 +43,6 @@ _CLOSE_S = 2.0
 _CANCEL_S = 1.0
 # Notices and answers that the server has not taken yet. They do not wait for room, so it is given up beyond this.
 _MOST_UNSENT_BYTES = 1 << 26
-# After an answer a server ends its stream of events. Its connection is kept if it does so within this time.
-_REST_S = 0.2
 # How a stream is resumed, as the SDK's client does.
 _RESUME_MS = 1000
 _RESUME_ATTEMPTS = 2
@@ -86,7 +83,7 @@ async def open_http(spec: ServerSpec, profile: ClientProfile = OWN_PROFILE, *, l
         reason = transport.failure or f"{open_reason(exc)} ({client.address})"
         raise OpenFailed(reason) from unwrapped(exc)
     finally:
-        await client.aclose()
+        client.close()
 
 
 class HttpTransport(ABC):
@@ -254,7 +251,7 @@ class StreamableHttp(HttpTransport):
     async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
         headers = {**self._headers(), "content-type": _JSON, **{name.lower(): value for name, value in h.items()}}
         has_session = _SESSION in headers
-        async with await self._client.send("POST", headers, body) as response:
+        with await self._client.send("POST", headers, body) as response:
             if number is None:
                 if response.status < 300:
                     await self._read(response)
@@ -271,7 +268,7 @@ class StreamableHttp(HttpTransport):
                 return
             position = _Position()
             if await self._take_events(response, position, number, method):
-                await _read_rest(response)
+                response.close_soon()
                 return
         await self._resume(position, number, method)
 
@@ -376,7 +373,7 @@ class StreamableHttp(HttpTransport):
             await anyio.sleep(position.retry_ms / 1000)
             attempts += 1
             try:
-                async with await self._open_stream(position) as response:
+                with await self._open_stream(position) as response:
                     if response.status == 200 and response.media_type == _EVENTS:
                         if await self._take_events(response, position, number, method):
                             return
@@ -391,7 +388,7 @@ class StreamableHttp(HttpTransport):
         try:
             while True:
                 try:
-                    async with await self._open_stream(position) as response:
+                    with await self._open_stream(position) as response:
                         if response.location is not None:
                             return
                         if response.status == 200 and response.media_type == _EVENTS:
@@ -422,7 +419,7 @@ class StreamableHttp(HttpTransport):
         if _SESSION not in self._own or self._has_ended.is_set():
             return
         try:
-            async with await self._client.send("DELETE", self._headers()):
+            with await self._client.send("DELETE", self._headers()):
                 pass
         except (ConnectFailed, ConnectionBroken) as exc:
             logger.debug("the session with %s could not be ended: %s", self._client.address, exc)
@@ -446,7 +443,7 @@ class LegacySse(HttpTransport):
     async def _receive(self) -> None:
         where = self._client.address
         try:
-            async with await self._client.send("GET", {"accept": _EVENTS, "cache-control": "no-store"}) as response:
+            with await self._client.send("GET", {"accept": _EVENTS, "cache-control": "no-store"}) as response:
                 if response.status != 200:
                     self._end(f"HTTP {response.status} from {where}")
                 elif response.media_type != _EVENTS:
@@ -484,7 +481,7 @@ class LegacySse(HttpTransport):
     async def _exchange(self, method: str | None, number: RequestId | None, body: bytes, h: Mapping[str, str]) -> None:
         await self._has_endpoint.wait()
         headers = {"content-type": _JSON}
-        async with await self._client.send("POST", headers, body, url=self._endpoint) as response:
+        with await self._client.send("POST", headers, body, url=self._endpoint) as response:
             await self._read(response)
             if response.status >= 300:
                 self._fail(number, f"HTTP {response.status} from {self._client.address}", INTERNAL_ERROR)
@@ -510,13 +507,6 @@ class _Position:
 
 class _Unacceptable(Exception):
     """What the server sent ends the conversation. The text completes "the server ended the connection"."""
-
-
-async def _read_rest(response: HttpResponse) -> None:
-    """Read the end of a stream whose answer is there, so that its connection can be kept."""
-    with contextlib.suppress(ConnectionBroken), anyio.move_on_after(_REST_S):
-        while await response.receive():
-            pass
 
 
 async def _decoded(data: bytes) -> Any:

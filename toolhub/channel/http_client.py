@@ -8,30 +8,42 @@ any number of bytes.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
+import enum
 import functools
+import re
 import select
 import socket
 import ssl
 import urllib.request
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import anyio
-import anyio.abc
-import h11
+import httptools
 import httpx2
-from anyio.streams.tls import TLSStream
 
 from toolhub import __version__
 
-RECEIVE_BYTES = 1 << 16
+# Of a response: its head, and between two pieces of its body.
 _MOST_HEAD_BYTES = 100 * 1024
+# A body is read no further while this much of it waits to be taken.
+_HIGH_WATER_BYTES = 1 << 18
+_NAME, _VALUE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_BAD_HEADER = "a header of the request has characters that HTTP does not allow"  # its value may be a secret
+_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+# Responses with lower ones (100, 103) come before the one that counts.
+_LEAST_FINAL_STATUS = 200
+# How long an address of a host may take to answer before the next one is tried as well.
+_NEXT_ADDRESS_S = 0.25
 # uvicorn and Node close a connection that was idle for 5 s. A request must not meet that.
 _IDLE_S = 4.0
+# After an answer a server ends its stream of events. Its connection is kept if it does so within this time.
+_REST_S = 0.2
 _MOST_IDLE = 20
 _MOST_REDIRECTS = 20
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -80,9 +92,13 @@ class HttpClient:
         if self.url.username or self.url.password:
             fixed["authorization"] = _basic(self.url.username, self.url.password)
         self._headers = {name.encode(): value.strip().encode() for name, value in fixed.items()}
+        self._target = _Target.of(self.url)
         self._connect_timeout = connect_timeout
-        self._cookies = httpx2.Cookies()
+        self._cookies: httpx2.Cookies | None = None
+        """None until the server has set one."""
         self._idle: deque[HttpConnection] = deque()
+        self._ending: dict[HttpConnection, asyncio.TimerHandle] = {}
+        """Those whose responses are of no interest any more, and when they are closed."""
 
     def __repr__(self) -> str:
         return f"<HttpClient {self.address} idle={len(self._idle)}>"
@@ -105,38 +121,38 @@ class HttpClient:
             response = await self._send(method, headers, body, url)
             if response.location is None or not _may_follow(method, response.status, url, response.location):
                 break
-            await response.aclose()
+            response.close()
             url = response.location
         return response
 
     async def _send(self, method: str, headers: Mapping[str, str], body: bytes, url: httpx2.URL) -> HttpResponse:
-        connection = await self._connection(HttpOrigin.of(url))
+        target = self._target if url is self.url else _Target.of(url)
+        connection = await self._connection(target.origin)
         given = dict(headers) | connection.extra_headers
         if cookies := self._cookies_for(url):
             given["cookie"] = cookies
         if method == "POST":
             given["content-length"] = str(len(body))
-        target = url.raw_path if not connection.is_proxied else str(url.copy_with(userinfo=b"", fragment=None)).encode()
+        path = target.path if not connection.is_proxied else str(url.copy_with(userinfo=b"", fragment=None)).encode()
         try:
-            sent: dict[bytes, bytes] = {b"host": url.netloc, **self._headers}
+            sent: dict[bytes, bytes] = {b"host": target.host, **self._headers}
             sent |= {name.encode("ascii"): value.encode("latin-1") for name, value in given.items()}
-            request = h11.Request(method=method, target=target, headers=list(sent.items()))
-            head = await connection.exchange(request, body)
-        except (h11.LocalProtocolError, UnicodeEncodeError):
-            await connection.aclose()
-            # Its own text has the value, which may be a secret.
-            raise ValueError("a header of the request has characters that HTTP does not allow") from None
+            await connection.exchange(_request(method.encode(), path, sent, body))
+        except UnicodeEncodeError:
+            connection.close()
+            raise ValueError(_BAD_HEADER) from None  # its own text has the value, which may be a secret
         except BaseException:
-            await connection.aclose()
+            connection.close()
             raise
-        response = HttpResponse(self, connection, head, url)
+        response = HttpResponse(self, connection, url)
         if "set-cookie" in response.headers:
             asked = httpx2.Request(method, url)
-            self._cookies.extract_cookies(httpx2.Response(200, headers=head.headers.raw_items(), request=asked))
+            self._cookies = self._cookies or httpx2.Cookies()
+            self._cookies.extract_cookies(httpx2.Response(200, headers=connection.headers, request=asked))
         return response
 
     def _cookies_for(self, url: httpx2.URL) -> str | None:
-        if not self._cookies.jar:
+        if self._cookies is None:
             return None
         request = httpx2.Request("GET", url)
         self._cookies.set_cookie_header(request)
@@ -149,41 +165,73 @@ class HttpClient:
             connection = self._idle.pop()
             if connection.origin == origin and not connection.has_expired():
                 return connection
-            await connection.aclose()
+            connection.close()
         try:
             with anyio.fail_after(self._connect_timeout):
                 return await _connect(origin)
         except TimeoutError:
             raise ConnectFailed(f"no connection within {self._connect_timeout:g} s") from None
-        except (OSError, ValueError, anyio.BrokenResourceError, anyio.EndOfStream, h11.ProtocolError) as exc:
+        except (OSError, ValueError) as exc:
             raise ConnectFailed(str(exc) or type(exc).__name__) from exc
 
-    async def release(self, connection: HttpConnection) -> None:
+    def release(self, connection: HttpConnection) -> None:
         """Keep a connection whose response was read to its end, or close it."""
         if len(self._idle) < _MOST_IDLE and connection.make_reusable():
             self._idle.append(connection)
         else:
-            await connection.aclose()
+            connection.close()
         if self._idle and self._idle[0].has_expired():  # those that a burst of requests has opened
-            await self._idle.popleft().aclose()
+            self._idle.popleft().close()
 
-    async def aclose(self) -> None:
+    def release_soon(self, connection: HttpConnection) -> None:
+        """Keep a connection if its response ends soon; nobody reads the rest of it."""
+        closing = asyncio.get_running_loop().call_later(_REST_S, self._give_up, connection)
+        self._ending[connection] = closing
+        connection.discard(lambda: self._ended(connection))
+
+    def _ended(self, connection: HttpConnection) -> None:
+        if (closing := self._ending.pop(connection, None)) is not None:
+            closing.cancel()
+            self.release(connection)
+
+    def _give_up(self, connection: HttpConnection) -> None:
+        del self._ending[connection]
+        connection.close()
+
+    def close(self) -> None:
         """Close the connections that no response uses."""
-        while self._idle:
-            await self._idle.pop().aclose()
+        for closing in self._ending.values():
+            closing.cancel()
+        for connection in (*self._idle, *self._ending):
+            connection.close()
+        self._idle.clear()
+        self._ending.clear()
+
+
+class _Target(NamedTuple):
+    """What a request says of its address."""
+
+    origin: HttpOrigin
+    host: bytes
+    path: bytes
+
+    @classmethod
+    def of(cls, url: httpx2.URL) -> _Target:
+        return cls(HttpOrigin.of(url), url.netloc, url.raw_path)
 
 
 class HttpResponse:
     """A response whose body is read in pieces. Headers have lower-case names; repeated ones are joined."""
 
-    def __init__(self, client: HttpClient, connection: HttpConnection, head: h11.Response, url: httpx2.URL) -> None:
+    def __init__(self, client: HttpClient, connection: HttpConnection, url: httpx2.URL) -> None:
         self._client = client
         self._connection = connection
-        self.status = head.status_code
-        self.reason = head.reason.decode("ascii", "replace")
+        self._is_closed = False
+        self.status = connection.status
+        self.reason = connection.reason.decode("ascii", "replace")
         self.headers: dict[str, str] = {}
-        for name, value in head.headers:
-            key, text = name.decode("ascii"), value.decode("latin-1")
+        for name, value in connection.headers:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
         self.media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         self.location: httpx2.URL | None = None
@@ -200,109 +248,289 @@ class HttpResponse:
 
     async def receive(self) -> bytes:
         """Return the next piece of the body; b"" at its end. Raises ConnectionBroken."""
-        event = await self._connection.next_event()
-        return bytes(event.data) if isinstance(event, h11.Data) else b""
+        return await self._connection.receive()
 
-    async def aclose(self) -> None:
-        await self._client.release(self._connection)
+    def close(self) -> None:
+        """Give the connection back. It is used again if the body was read to its end."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._client.release(self._connection)
 
-    async def __aenter__(self) -> Self:
+    def close_soon(self) -> None:
+        """Give the connection back. It is used again if the rest of the body, which is not read, ends soon."""
+        self._is_closed = True
+        self._client.release_soon(self._connection)
+
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
+        self.close()
 
 
-class HttpConnection:
-    """A connection to a server, perhaps through a proxy, with its protocol state."""
+class HttpConnection(asyncio.Protocol):
+    """A connection to a server, perhaps through a proxy. It carries one request at a time.
 
-    def __init__(self, stream: anyio.abc.ByteStream, origin: HttpOrigin, proxy: httpx2.URL | None = None) -> None:
+    It is a protocol of asyncio, because two more passes through anyio's streams and a parser in Python would cost four
+    times as much.
+    """
+
+    def __init__(self, origin: HttpOrigin, proxy: httpx2.URL | None = None) -> None:
         """proxy: the one that is told the whole address, as it is for plain HTTP."""
         self.origin = origin
         self.is_proxied = proxy is not None
         self.extra_headers = _proxy_headers(proxy) if proxy is not None else {}
-        self._stream = stream
-        self._state = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD_BYTES)
+        self.status = 0
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Of the response, with lower-case names."""
+        self._transport: asyncio.Transport
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._poll = select.poll()
-        connected: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610  # not Django's
-        self._poll.register(connected.fileno(), select.POLLIN)
+        self._pieces: list[bytes] = []
+        """What has come of the body and was not taken yet."""
+        self._held = 0
+        self._framing = 0
+        """Bytes since the last one of a body: a head, sizes of chunks, trailers."""
+        self._progress = _Progress.IDLE
+        self._ends_with_connection = False
+        self._may_be_kept = False
+        self._failure: str | None = None
+        """Why nothing more can come. Empty: the server has closed the connection."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._on_end: Callable[[], None] | None = None
+        """Called at the end of a response that is discarded."""
         self._idle_since = 0.0
 
-    async def exchange(self, request: h11.Request, body: bytes) -> h11.Response:
-        """Send a request in one piece; return the head of its response. Raises ConnectionBroken."""
-        parts = [request, h11.Data(data=body), h11.EndOfMessage()] if body else [request, h11.EndOfMessage()]
-        try:
-            await self._stream.send(b"".join(self._state.send(part) or b"" for part in parts))
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the server stopped reading, perhaps after an answer with the reason
-        while not isinstance(event := await self.next_event(), h11.Response):
-            if not isinstance(event, h11.InformationalResponse):
-                raise ConnectionBroken("the connection ended without an answer")
-        return event
+    def __repr__(self) -> str:
+        return f"<HttpConnection {self.origin.host}:{self.origin.port} {self._progress.name}>"
 
-    async def next_event(self) -> Any:
-        """Return the next event of the response, one of h11's. Raises ConnectionBroken."""
+    # --- requests and their responses ---------------------------------------------------------------------------------
+
+    async def exchange(self, request: bytes) -> None:
+        """Send a request; return when the head of its response is there. Raises ConnectionBroken."""
+        self._progress = _Progress.HEAD
+        self._transport.write(request)
+        while self._progress is _Progress.HEAD:
+            await self._wait()
+
+    async def receive(self) -> bytes:
+        """Return the next piece of the response's body; b"" at its end. Raises ConnectionBroken."""
+        while not self._pieces:
+            if self._progress is _Progress.COMPLETE:
+                return b""
+            await self._wait()
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        if self._held > _HIGH_WATER_BYTES and self._failure is None:
+            self._transport.resume_reading()
+        self._held = 0
+        return body
+
+    def discard(self, on_end: Callable[[], None]) -> None:
+        """Drop the rest of the response; call `on_end` when nothing more of it comes."""
+        if self._held > _HIGH_WATER_BYTES and self._failure is None:
+            self._transport.resume_reading()
+        self._pieces.clear()
+        self._held = 0
+        self._on_end = on_end
+        self._wake()
+
+    async def _wait(self) -> None:
+        if self._failure is not None:
+            raise ConnectionBroken(self._failure or "the server closed it")
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
-            while (event := self._state.next_event()) is h11.NEED_DATA:
-                try:
-                    data = await self._stream.receive(RECEIVE_BYTES)
-                except anyio.EndOfStream:
-                    data = b""
-                self._state.receive_data(data)
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, h11.RemoteProtocolError) as exc:
-            raise ConnectionBroken(str(exc) or type(exc).__name__) from exc
-        return event
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def make_reusable(self) -> bool:
-        if self._state.our_state is not h11.DONE or self._state.their_state is not h11.DONE:
+        """Make it ready for the next request; return False if it cannot be."""
+        if self._progress is not _Progress.COMPLETE or not self._may_be_kept or self._failure is not None:
             return False
-        self._state.start_next_cycle()
+        self._progress = _Progress.IDLE
         self._idle_since = anyio.current_time()
-        return True
+        return not self._pieces
 
     def has_expired(self) -> bool:
         """Whether an idle connection is too old, or can be read, which means that the server has closed it."""
-        return anyio.current_time() - self._idle_since > _IDLE_S or bool(self._poll.poll(0))
+        is_old = anyio.current_time() - self._idle_since > _IDLE_S
+        return is_old or self._failure is not None or bool(self._poll.poll(0))
 
-    async def aclose(self) -> None:
-        await anyio.aclose_forcefully(self._stream)
+    def close(self) -> None:
+        self._fail("")
+        self._transport.abort()
+
+    async def start_tls(self, host: str) -> None:
+        """Raises OSError."""
+        loop = asyncio.get_running_loop()
+        transport = await loop.start_tls(self._transport, self, tls_context(), server_hostname=host)
+        assert transport is not None
+        self._transport = transport
+        # What was parsed before is the answer of a proxy.
+        self._parser, self._progress = httptools.HttpResponseParser(self), _Progress.IDLE
+
+    # --- what asyncio calls -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None or self._failure is not None:
+            return
+        self._framing += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail("it wants to speak another protocol")
+        except httptools.HttpParserError as exc:
+            self._fail(str(exc.__context__ or exc))
+        if self._framing > _MOST_HEAD_BYTES:
+            self._fail(f"it sent {_MOST_HEAD_BYTES} bytes of headers")
+        if self._failure is not None:
+            self._transport.abort()
+        elif self._held > _HIGH_WATER_BYTES:
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._fail("")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc or ""))
+        self._parser = None  # it refers to this connection: without the cycle its memory is free at once
+
+    def _fail(self, reason: str) -> None:
+        """Nothing more comes. That is the end of a response which says no length."""
+        if self._progress is _Progress.BODY and self._ends_with_connection and not reason:
+            self._progress = _Progress.COMPLETE
+        if self._failure is None:
+            self._failure = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._on_end is not None and (self._progress is _Progress.COMPLETE or self._failure is not None):
+            on_end, self._on_end = self._on_end, None
+            on_end()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- what the parser calls ----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._progress is not _Progress.HEAD:
+            raise ValueError("it sent something that no request had asked for")  # which also ends the parsing
+        self.status, self.reason, self.headers = 0, b"", []
+
+    def on_status(self, status: bytes) -> None:
+        self.reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._progress is _Progress.HEAD:  # trailers say nothing of interest
+            self.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self.status = self._parser.get_status_code()
+        if self.status >= _LEAST_FINAL_STATUS and self._failure is None:
+            self._progress = _Progress.BODY
+            framed = {name: value for name, value in self.headers if name in _FRAMING_HEADERS}
+            is_chunked = b"chunked" in framed.get(b"transfer-encoding", b"").lower()
+            self._ends_with_connection = not is_chunked and b"content-length" not in framed
+            self._may_be_kept = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        if self._on_end is None:
+            self._pieces.append(body)
+            self._held += len(body)
+
+    def on_message_complete(self) -> None:
+        if self._progress is _Progress.BODY:
+            self._progress = _Progress.COMPLETE
+            self._framing = 0
+
+
+class _Progress(enum.Enum):
+    """How much of a response is there. IDLE: none was asked for."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    COMPLETE = "complete"
 
 
 async def _connect(origin: HttpOrigin) -> HttpConnection:
     """Raises what TCP, TLS and the proxy raise."""
     proxy = _proxy_of(origin)
     first = HttpOrigin.of(proxy) if proxy is not None else origin
-    stream: anyio.abc.ByteStream = await anyio.connect_tcp(first.host, first.port)
+    connection = await _open_tcp(first, lambda: HttpConnection(origin, proxy if origin.scheme == "http" else None))
     try:
         if first.scheme == "https":
-            stream = await _with_tls(stream, first.host)
-        if proxy is None or origin.scheme == "http":
-            return HttpConnection(stream, origin, proxy)
-        await _open_tunnel(stream, origin, proxy)
-        return HttpConnection(await _with_tls(stream, origin.host), origin)
+            await connection.start_tls(first.host)
+        if proxy is not None and origin.scheme == "https":
+            await _open_tunnel(connection, origin, proxy)
+            await connection.start_tls(origin.host)
     except BaseException:
-        await anyio.aclose_forcefully(stream)
+        connection.close()
         raise
+    return connection
 
 
-async def _with_tls(stream: anyio.abc.ByteStream, host: str) -> anyio.abc.ByteStream:
-    return await TLSStream.wrap(stream, hostname=host, ssl_context=tls_context(), standard_compatible=False)
+async def _open_tcp(server: HttpOrigin, make: Callable[[], HttpConnection]) -> HttpConnection:
+    """Connect to the first address that answers. Others are tried beside one that is slow (RFC 8305)."""
+    loop = asyncio.get_running_loop()
+    connected: list[HttpConnection] = []
+    errors: list[OSError] = []
+
+    async def attempt(host: str, failed: anyio.Event) -> None:
+        try:
+            _, connection = await loop.create_connection(make, host, server.port)
+        except OSError as exc:
+            errors.append(exc)
+            failed.set()
+        else:
+            connected.append(connection)
+            tasks.cancel_scope.cancel()
+
+    found = await loop.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    async with anyio.create_task_group() as tasks:
+        for host in dict.fromkeys(str(address[0]) for *_, address in found):
+            failed = anyio.Event()
+            tasks.start_soon(attempt, host, failed)
+            with anyio.move_on_after(_NEXT_ADDRESS_S):
+                await failed.wait()
+    for late in connected[1:]:
+        late.close()
+    if not connected:
+        raise OSError("; ".join(map(str, errors)))
+    return connected[0]
 
 
-async def _open_tunnel(stream: anyio.abc.ByteStream, origin: HttpOrigin, proxy: httpx2.URL) -> None:
+async def _open_tunnel(tunnel: HttpConnection, origin: HttpOrigin, proxy: httpx2.URL) -> None:
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    target = f"{host}:{origin.port}"
-    headers = {"host": target, **_proxy_headers(proxy)}
-    tunnel = HttpConnection(stream, origin)
-    request = h11.Request(method="CONNECT", target=target, headers=list(headers.items()))
+    target = f"{host}:{origin.port}".encode()
+    headers = {b"host": target, **{name.encode(): value.encode() for name, value in _proxy_headers(proxy).items()}}
     try:
-        response = await tunnel.exchange(request, b"")
+        await tunnel.exchange(_request(b"CONNECT", target, headers))
     except ConnectionBroken as exc:
         raise OSError(f"the proxy {proxy.host}:{proxy.port} ended the connection ({exc})") from exc
-    if not 200 <= response.status_code < 300:
-        raise OSError(f"the proxy {proxy.host}:{proxy.port} answered with HTTP {response.status_code}")
+    if not 200 <= tunnel.status < 300:
+        raise OSError(f"the proxy {proxy.host}:{proxy.port} answered with HTTP {tunnel.status}")
+
+
+def _request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes = b"") -> bytes:
+    """Return a request as it is sent. Raises ValueError for headers that HTTP does not allow."""
+    lines = [method + b" " + target + b" HTTP/1.1"]
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(_BAD_HEADER)
+        lines.append(name + b": " + value)
+    return b"\r\n".join((*lines, b"", body))
 
 
 def _proxy_of(origin: HttpOrigin) -> httpx2.URL | None:

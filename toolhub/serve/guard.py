@@ -15,6 +15,7 @@ foreign host without a preflight request.
 from __future__ import annotations
 
 import base64
+import functools
 import hmac
 import ipaddress
 from collections.abc import Collection
@@ -91,7 +92,7 @@ class Guard:
                 return None
             return "missing or wrong bearer token; set TOOLHUB_TOKEN, or pass --token-file to the client"
         host = headers.get("host", "")
-        if "@" in host or not is_loopback(_hostname("//" + host)):
+        if not _is_loopback_host(host):
             return "the Host header is not a loopback name; start the hub with --token-file to serve other names"
         origin = headers.get("origin")
         if origin in self._allowed_origins or origin == f"http://{host}":  # a page of the hub itself
@@ -131,8 +132,10 @@ def _is_unix(scope: Scope) -> bool:
     return server is not None and server[1] is None
 
 
-def _hostname(url: str) -> str:
+@functools.lru_cache(maxsize=64)
+def _is_loopback_host(host: str) -> bool:
+    """Whether the value of the header Host names this machine. Clients repeat it with each request."""
     try:
-        return urlsplit(url).hostname or ""
+        return "@" not in host and is_loopback(urlsplit("//" + host).hostname or "")
     except ValueError:
-        return ""
+        return False

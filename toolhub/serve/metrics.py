@@ -179,6 +179,8 @@ class _CallTimes:
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds
         self._answered: set[tuple[str, str]] = set()
+        self._labelled: dict[tuple[str, str, str], Histogram] = {}
+        """By labels: to ask the histogram for them costs as much as the rest of this."""
 
     def began(self, call: Call) -> None:
         pass
@@ -190,7 +192,10 @@ class _CallTimes:
             self._answered.add((call.server, call.tool))
         server = "" if outcome == "ToolNotFound" else call.server
         tool = call.tool if (call.server, call.tool) in self._answered else ""
-        self._seconds.labels(server, tool, outcome).observe(seconds)
+        labels = (server, tool, outcome)
+        if labels not in self._labelled:
+            self._labelled[labels] = self._seconds.labels(*labels)
+        self._labelled[labels].observe(seconds)
 
 
 def metrics_route(hub: Hub, frontends: Sequence[Frontend] = ()) -> Route:

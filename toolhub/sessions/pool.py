@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -147,6 +148,10 @@ class SessionPool:
         limiters = (own,) if wide is None else (own, wide)
         return cls(spec, spec.fingerprint(), context, owners, shared, share_key, limiters)
 
+    @functools.cached_property
+    def _template_fingerprint(self) -> str:
+        return self.spec.template_fingerprint
+
     @property
     def owner(self) -> str:
         return self.context.owner
@@ -198,7 +203,7 @@ class SessionPool:
     async def _open_channel(self, spec: ServerSpec, profile: ClientProfile) -> AsyncIterator[Channel]:
         async with self.shared.open_channel(spec, self.context, profile) as channel:
             if profile.era == "modern" and len(self.shared.eras) < _MOST_ERAS:
-                self.shared.eras[spec.template_fingerprint] = channel.info.era
+                self.shared.eras[self._template_fingerprint] = channel.info.era
             yield channel
 
     def _watch_session(self, session: Session) -> None:
@@ -278,7 +283,7 @@ class SessionPool:
         """Return the profile with which a client should use this server: a server may know the older era only."""
         if profile.era == "handshake":
             return profile
-        fingerprint, eras = self.spec.template_fingerprint, self.shared.eras
+        fingerprint, eras = self._template_fingerprint, self.shared.eras
         if fingerprint not in eras:
             live = next((slot.session for slot in self.slots if slot.session is not None), None)
             if live is not None and live.info.era == "handshake" and len(eras) < _MOST_ERAS:

@@ -33,6 +33,7 @@ class Served:
     answers: dict[bytes, bytes] = field(default_factory=dict)
     asked: list[bytes] = field(default_factory=list)
     connections: list[anyio.abc.ByteStream] = field(default_factory=list)
+    open: int = 0
 
     @property
     def url(self) -> str:
@@ -45,6 +46,7 @@ class Served:
 
     async def handle(self, stream: anyio.abc.ByteStream) -> None:
         self.connections.append(stream)
+        self.open += 1
         received = b""
         try:
             while True:
@@ -60,6 +62,7 @@ class Served:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:
+            self.open -= 1
             await anyio.aclose_forcefully(stream)
 
 
@@ -82,11 +85,11 @@ async def client_of(url: str, **headers: str) -> AsyncIterator[HttpClient]:
     try:
         yield client
     finally:
-        await client.aclose()
+        client.close()
 
 
 async def post(client: HttpClient, body: bytes = b"{}", **headers: str) -> tuple[int, bytes]:
-    async with await client.send("POST", headers, body) as response:
+    with await client.send("POST", headers, body) as response:
         read = b""
         while piece := await response.receive():
             read += piece
@@ -104,7 +107,7 @@ async def test_a_connection_is_used_again_but_not_after_the_server_closed_it() -
 
 async def test_a_response_that_was_not_read_to_its_end_gives_up_its_connection() -> None:
     async with serving() as served, client_of(served.url) as client:
-        async with await client.send("POST", {}, b"{}") as response:
+        with await client.send("POST", {}, b"{}") as response:
             assert response.status == 200
         assert await post(client) == (200, b"ok")
         assert len(served.connections) == 2
@@ -129,10 +132,75 @@ async def test_a_connection_that_breaks_within_an_answer_is_told(answer: bytes) 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     async with serving() as served, client_of(served.url) as client:
         served.answers[b"POST /mcp HTTP/1.1"] = b"HTTP/1.1 200 OK\r\n\r\nall of it"
-        async with await client.send("POST", {}, b"{}") as response:
+        with await client.send("POST", {}, b"{}") as response:
             assert await response.receive() == b"all of it"
             await served.connections[0].aclose()
             assert await response.receive() == b""
+
+
+EVENTS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nanswer\r\n"
+
+
+async def test_a_connection_whose_response_ends_soon_after_the_answer_is_used_again() -> None:
+    async with serving() as served, client_of(served.url) as client:
+        served.answers[b"POST /mcp HTTP/1.1"] = EVENTS
+        response = await client.send("POST", {}, b"{}")
+        assert await response.receive() == b"answer"
+        response.close_soon()
+        await served.connections[0].send(b"4\r\nrest\r\n0\r\n\r\n")
+        served.answers.clear()
+        while "idle=1" not in repr(client):
+            await anyio.lowlevel.checkpoint()
+        assert await post(client) == (200, b"ok")
+        assert len(served.connections) == 1
+
+
+async def test_a_connection_whose_response_goes_on_after_the_answer_is_closed() -> None:
+    async with serving() as served, client_of(served.url) as client:
+        served.answers[b"POST /mcp HTTP/1.1"] = EVENTS
+        response = await client.send("POST", {}, b"{}")
+        assert await response.receive() == b"answer"
+        response.close_soon()
+        while served.open:
+            await anyio.sleep(0.01)
+
+
+async def test_responses_before_the_final_one_and_white_space_in_headers_are_no_part_of_it() -> None:
+    async with serving() as served, client_of(served.url) as client:
+        hint = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+        padded = b"HTTP/1.1 200 OK\r\nContent-Type: \t text/event-stream \t \r\ncontent-length: 0\r\n\r\n"
+        served.answers[b"POST /mcp HTTP/1.1"] = hint + padded
+        with await client.send("POST", {}, b"{}") as response:
+            assert (response.status, response.media_type) == (200, "text/event-stream")
+            assert "link" not in response.headers
+            assert await response.receive() == b""
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 110_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1;" + b"x" * 110_000,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n.\r\n0\r\n" + b"x: y\r\n" * 60_000,
+    ],
+    ids=["interim responses", "a header", "headers", "the size of a chunk", "trailers"],
+)
+async def test_a_response_that_goes_on_without_a_body_is_given_up(endless: bytes) -> None:
+    async with serving() as served, client_of(served.url) as client:
+        served.answers[b"POST /mcp HTTP/1.1"] = endless
+        with pytest.raises(ConnectionBroken, match="bytes of headers"):
+            await post(client)
+
+
+async def test_a_response_that_nobody_asked_for_is_never_taken_for_an_answer() -> None:
+    async with serving() as served, client_of(served.url) as client:
+        served.answers[b"POST /mcp HTTP/1.1"] = OK + OK.replace(b"ok", b"no")
+        assert await post(client) == (200, b"ok")
+        served.answers.clear()
+        assert await post(client) == (200, b"ok")
+        assert len(served.connections) == 2
 
 
 @pytest.mark.parametrize("status", [307, 308])
@@ -159,7 +227,7 @@ async def test_a_redirect_that_leaves_the_origin_or_drops_the_body_is_not_follow
         location = where.format(other=other.port, own=served.port).encode()
         moved = b"HTTP/1.1 %d Moved\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n" % (status, location)
         served.answers[b"POST /mcp HTTP/1.1"] = moved
-        async with await client.send("POST", {}, b"{}") as response:
+        with await client.send("POST", {}, b"{}") as response:
             assert response.status == status and response.location is not None
         assert (len(served.asked), len(other.asked)) == (1, 0)
 
@@ -168,7 +236,7 @@ async def test_redirects_in_a_circle_end() -> None:
     async with serving() as served, client_of(served.url) as client:
         moved = b"HTTP/1.1 307 Moved\r\nlocation: /mcp\r\ncontent-length: 0\r\n\r\n"
         served.answers[b"POST /mcp HTTP/1.1"] = moved
-        async with await client.send("POST", {}, b"{}") as response:
+        with await client.send("POST", {}, b"{}") as response:
             assert response.status == 307
 
 

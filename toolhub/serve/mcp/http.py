@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -170,9 +170,8 @@ class McpEndpoint:
         session.in_flight += 1
         established = session.id in self.sessions
         try:
-            async with AsyncExitStack() as held:
-                task = await self._task_of(session, headers)
-                held.enter_context(task.in_use())
+            task = await self._task_of(session, headers)
+            with task.in_use():
                 if not established:
                     session.only = _named_servers(headers, task)
                 if isinstance(method, str) and number is not None:
@@ -412,15 +411,17 @@ class McpEndpoint:
     @contextmanager
     def _watched(self, receive: Receive) -> Iterator[None]:
         """Cancel the block when the client closes its connection. Fast requests do not pay for the watching task."""
-        watcher = anyio.CancelScope()
+        watcher: anyio.CancelScope | None = None
 
-        async def watch() -> None:
-            with watcher:
+        async def watch(own: anyio.CancelScope) -> None:
+            with own:
                 await _cancel_on_disconnect(receive, scope)
 
         def start() -> None:
+            nonlocal watcher
             self._slow.discard(slow)
-            self._tasks.start_soon(watch)
+            watcher = anyio.CancelScope()
+            self._tasks.start_soon(watch, watcher)
 
         slow = _Slow(anyio.current_time() + _WATCH_AFTER_S, start)
         self._slow.add(slow)
@@ -430,7 +431,8 @@ class McpEndpoint:
         finally:
             self._slow.discard(slow)
             slow.act = _nothing  # which would wait for the collector otherwise
-            watcher.cancel()
+            if watcher is not None:
+                watcher.cancel()
 
 
 class _HttpRefusal(Exception):

@@ -7,7 +7,7 @@ again with the id of the last event that it saw. What is kept is bounded, per st
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -36,8 +36,9 @@ class EventStream:
     is_resumable: events have ids, and a first one without data says from where to resume.
     """
 
-    def __init__(self, key: str, *, is_resumable: bool) -> None:
+    def __init__(self, key: str, *, is_resumable: bool, on_finish: Callable[[EventStream], None] | None = None) -> None:
         self.key = key
+        self._on_finish = on_finish
         self.is_finished = False
         self.has_begun = False
         """Whether an HTTP response has begun."""
@@ -62,8 +63,10 @@ class EventStream:
     # --- the hub's side ---------------------------------------------------------------------------------------------
 
     def send(self, message: Json) -> None:
+        if self.is_finished:
+            return
         self._put(message)
-        if not self.has_begun and not self.is_finished:
+        if not self.has_begun:
             self.on_first()
 
     def finish(self, message: Json | None) -> None:
@@ -73,6 +76,8 @@ class EventStream:
         self.is_finished = True
         if message is not None:
             self._put(message)
+        if self._on_finish is not None:
+            self._on_finish(self)
         self._wake()
 
     def close_early(self) -> None:
@@ -157,14 +162,17 @@ class EventLog:
     """The streams of one session, for clients that resume them."""
 
     def __init__(self) -> None:
-        self._streams: OrderedDict[str, EventStream] = OrderedDict()
+        self._streams: dict[str, EventStream] = {}
         self._opened = 0
+        self._finished: deque[EventStream] = deque()
+        self._size = 0
+        """Bytes of the finished ones."""
 
     def open(self, *, is_resumable: bool) -> EventStream:
-        self._opened += 1
-        stream = EventStream(str(self._opened), is_resumable=is_resumable)
-        self._streams[stream.key] = stream
         self._make_room()
+        self._opened += 1
+        stream = EventStream(str(self._opened), is_resumable=is_resumable, on_finish=self._finish)
+        self._streams[stream.key] = stream
         return stream
 
     def find(self, event_id: str) -> tuple[EventStream, int] | None:
@@ -178,13 +186,14 @@ class EventLog:
         for stream in self._streams.values():
             stream.detach()
 
+    def _finish(self, stream: EventStream) -> None:
+        self._finished.append(stream)
+        self._size += stream.size
+
     def _make_room(self) -> None:
-        finished = [stream for stream in self._streams.values() if stream.is_finished]
-        size = sum(stream.size for stream in finished)
-        for position, stream in enumerate(finished):
-            if len(finished) - position <= _KEPT_STREAMS and size <= _KEPT_BYTES:
-                return
-            size -= stream.size
+        while len(self._finished) > _KEPT_STREAMS or self._size > _KEPT_BYTES:
+            stream = self._finished.popleft()
+            self._size -= stream.size
             del self._streams[stream.key]
 
 
