@@ -379,16 +379,16 @@ class HubTask:
         finally:
             self._confirming.discard((server, method))
 
-    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile) -> ToolInfo | None:
+    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile, *, ask: bool) -> ToolInfo | None:
         """Return a tool of which clients repeat parameters in headers; None for others.
 
-        profile: of the client that asks. A server whose tools are not known is asked for them. One that is reached
-        over HTTP sees the headers itself.
+        profile: of the client. ask: ask a server for its tools if they are not known. One that is reached over HTTP
+        sees the headers itself.
         """
         bound = self._servers[server]
         if bound.spec.transport in ("http", "sse"):
             return None
-        if bound.tools_with_headers is None:
+        if ask and bound.tools_with_headers is None:
             with self.in_use():
                 await bound.tools(profile)
         return (bound.tools_with_headers or {}).get(name)

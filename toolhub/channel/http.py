@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 import anyio
 import anyio.abc
 import httpx2
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RequestId
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.event_buffer import EventBuffer, EventTooLarge, ServerEvent
 from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpOrigin, HttpResponse
-from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
+from toolhub.channel.jsonrpc.peer import Lost, Peer
 from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
@@ -46,7 +46,7 @@ _MOST_UNSENT_BYTES = 1 << 26
 # How a stream is resumed, as the SDK's client does.
 _RESUME_MS = 1000
 _RESUME_ATTEMPTS = 2
-# With these a conversation is over; a server that is only busy uses them for anything.
+# With these a server says that it does not know a session. A server that is only busy uses them for anything.
 _ENDINGS = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class HttpTransport(ABC):
                     await before.wait()
                 await self._exchange(method, number, body, headers)
         except ConnectFailed as exc:
-            self._fail(number, f"cannot connect to {self._client.address} ({exc}); is the server running?", data=UNSENT)
+            self._lose(number, f"cannot connect to {self._client.address} ({exc}); is the server running?", Lost.UNSENT)
             self._end(f"cannot connect to {self._client.address} ({exc}); is the server running?")
         except (ConnectionBroken, _Unacceptable) as exc:
             self._end(str(exc) if isinstance(exc, _Unacceptable) else f"{exc} ({self._client.address})")
@@ -225,11 +225,15 @@ class HttpTransport(ABC):
     def _refuse_size(self) -> NoReturn:
         raise _Unacceptable(f"it sent an answer of more than {self._limit} bytes (limits.max_result_bytes)")
 
-    def _fail(self, number: RequestId | None, message: str, code: int = CONNECTION_CLOSED, data: Any = None) -> None:
+    def _fail(self, number: RequestId | None, message: str, code: int, data: Any = None) -> None:
         """Answer a request that gets no answer from the server."""
         if number is not None:
             error = {"code": code, "message": message, **({"data": data} if data is not None else {})}
             self._take({"jsonrpc": "2.0", "id": number, "error": error})
+
+    def _lose(self, number: RequestId | None, message: str, how: Lost = Lost.CLOSED) -> None:
+        """End a request without its answer."""
+        self._fail(number, message, CONNECTION_CLOSED, how)
 
     def _end(self, reason: str) -> None:
         """End the conversation. The requests that wait for answers get the error that it was closed."""
@@ -278,7 +282,7 @@ class StreamableHttp(HttpTransport):
         except ConnectionBroken:
             message = None
         if not self._taken(message, number, method):
-            self._fail(number, "the answer cannot be read", PARSE_ERROR, UNREADABLE)
+            self._lose(number, "the answer cannot be read", Lost.UNREADABLE)
 
     def _taken(self, message: Any, number: RequestId | None, method: str | None) -> bool:
         """Pass a message on; return False for what is not JSON-RPC. The answer to a request is known by its stream."""
@@ -308,7 +312,7 @@ class StreamableHttp(HttpTransport):
             code = said.get("code", INTERNAL_ERROR)
             message = said.get("message", f"HTTP {status} {response.reason}{when}")
             data = {"status": status, "retry_after": overload.retry_after, **data}
-            return self._fail(number, message, INTERNAL_ERROR if code in _ENDINGS else code, data)
+            return self._fail(number, message, code, data)
         message = said.get("message", f"HTTP {status} from {where}")
         code = said.get("code", METHOD_NOT_FOUND if status == 404 else INTERNAL_ERROR)
         if has_session and (
@@ -316,7 +320,7 @@ class StreamableHttp(HttpTransport):
             or (status == 400 and code in _ENDINGS and "session" in message.lower())
         ):
             # A restarted server does not know our session. It refused the request, so it did not execute it.
-            self._fail(number, message, data=UNSENT)
+            self._lose(number, message, Lost.UNSENT)
             self._end(f"the server no longer knows this session ({message})")
             return
         self._fail(number, message, code, said.get("data"))
@@ -360,13 +364,13 @@ class StreamableHttp(HttpTransport):
             self._take(message)
             return False
         if not self._taken(message, number, method):
-            self._fail(number, "the answer cannot be read", PARSE_ERROR, UNREADABLE)
+            self._lose(number, "the answer cannot be read", Lost.UNREADABLE)
         return True
 
     async def _resume(self, position: _Position, number: RequestId, method: str | None) -> None:
         """Ask for the rest of a stream that ended before the answer."""
         if position.last_id is None:
-            self._fail(number, "the stream of events ended without an answer")
+            self._lose(number, "the stream of events ended without an answer")
             return
         attempts = 0
         while attempts < _RESUME_ATTEMPTS:
@@ -380,7 +384,7 @@ class StreamableHttp(HttpTransport):
                         attempts = 0
             except (ConnectFailed, ConnectionBroken):
                 pass
-        self._fail(number, "the stream of events ended without an answer, and could not be resumed")
+        self._lose(number, "the stream of events ended without an answer, and could not be resumed")
 
     async def _listen(self) -> None:
         """Take what belongs to no request, as long as the server has a stream for it."""

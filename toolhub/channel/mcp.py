@@ -39,11 +39,9 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -57,7 +55,7 @@ from mcp_types.version import (
 from toolhub import __version__
 from toolhub.channel import bridge
 from toolhub.channel.base import ChannelClosed, EraRefused, ExitInfo, OpenFailed, Refused
-from toolhub.channel.jsonrpc.peer import UNREADABLE, UNSENT, Peer
+from toolhub.channel.jsonrpc.peer import Lost, Peer
 from toolhub.channel.pages import all_pages
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
@@ -292,9 +290,9 @@ class McpChannel:
             raise self._translated(exc) from exc
 
     def _translated(self, exc: MCPError) -> Exception:
-        if exc.code == CONNECTION_CLOSED:
-            return ChannelClosed(exc.message, sent="no" if exc.error.data == UNSENT else "maybe")
-        if exc.code == PARSE_ERROR and exc.error.data == UNREADABLE:
+        if is_closed(exc):
+            return ChannelClosed(exc.message, sent="no" if exc.error.data is Lost.UNSENT else "maybe")
+        if exc.error.data is Lost.UNREADABLE:
             return ProtocolViolation(f"server {self._server!r} sent an incomplete answer, or one that is not JSON-RPC")
         return Refused(exc.code, exc.message, exc.error.data)
 
@@ -418,7 +416,7 @@ class McpChannel:
         try:
             await self._initialize(profile.hello)
         except MCPError as exc:
-            if exc.code == CONNECTION_CLOSED or spec.transport == "sse":
+            if is_closed(exc) or spec.transport == "sse":
                 raise
             if await self._discover():
                 return
@@ -448,7 +446,7 @@ class McpChannel:
                     "server/discover", with_envelope(None, LATEST_MODERN_VERSION), {"headers": _DISCOVER_HEADERS}
                 )
             except MCPError as exc:
-                if exc.code == CONNECTION_CLOSED:
+                if is_closed(exc):
                     raise EraRefused("it ended the connection when it was asked for server/discover") from exc
                 return False
             if LATEST_MODERN_VERSION in (result.get("supportedVersions") or ()):
@@ -457,6 +455,11 @@ class McpChannel:
                 self.info = server_info(result, named, LATEST_MODERN_VERSION)
                 return True
         return False
+
+
+def is_closed(exc: MCPError) -> bool:
+    """Whether the connection has ended. A server may answer with the same code while it goes on."""
+    return exc.error.data in (Lost.CLOSED, Lost.UNSENT)
 
 
 def server_info(hello: Json, named: Any, protocol: str) -> ServerInfo:
@@ -539,7 +542,7 @@ def open_reason(exc: BaseException) -> str:
     cause = unwrapped(exc)
     if isinstance(cause, OpenFailed):
         return str(cause)
-    if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
+    if isinstance(cause, MCPError) and is_closed(cause):
         return "it ended the connection during the handshake"
     if isinstance(cause, MCPError):
         return f"the handshake was refused: {cause.message} (code {cause.code})"

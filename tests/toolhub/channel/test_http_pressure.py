@@ -139,7 +139,7 @@ async def test_what_the_server_says_itself_is_kept(own: dict[str, Any], told: An
 @pytest.mark.parametrize("code", [-32000, -32600])
 async def test_a_refused_call_is_not_the_end_of_the_session(code: int, hubs: HubFactory) -> None:
     result = await refused(hubs, Refusal(429, {"retry-after": "3"}, said(code)))
-    assert result.text == "Too many sessions."
+    assert result.text == "Too many sessions." and result.raw["_meta"][ERROR_META]["code"] == code
     assert overload_in(result.raw) == OverloadSignal(3)
 
 

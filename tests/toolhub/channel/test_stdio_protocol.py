@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from real_processes import HubFactory, eventually, fixture
+from real_processes import FIXTURES, HubFactory, eventually, fixture
 
-from toolhub import CallTimeout, ToolNotFound
+from toolhub import CallTimeout, ServerSpec, ToolNotFound
 from toolhub.sessions.session import ERROR_META
 
 pytestmark = pytest.mark.anyio
@@ -134,3 +135,34 @@ async def test_cancelling_a_call_reaches_the_server_and_the_session_stays_usable
         lines = await eventually(lambda: ledger.read_text().splitlines()[1:])
         assert lines[0].startswith("cancelled ")
         assert (await task.call("echo", "pid")).text == before
+
+
+# Answers each call with an error of its own, with the code and the data of its arguments.
+REFUSES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from minimal import Server
+
+class Refuses(Server):
+    def _start_call(self, call):
+        self.send({"id": call.id, "error": {"code": -32000, "message": "try later", **call.arguments}})
+
+server = Refuses("refuses")
+server.tool("any")(lambda call: {})
+server.run()
+"""
+
+
+@pytest.mark.parametrize("data", [{}, {"data": "unsent"}, {"data": {"retry": 3}}], ids=str)
+async def test_a_server_s_own_error_is_never_taken_for_the_end_of_its_connection(
+    data: dict[str, Any], hubs: HubFactory, tmp_path: Path
+) -> None:
+    script = tmp_path / "refuses.py"
+    script.write_text(REFUSES)
+    spec = ServerSpec(name="refuses", command=sys.executable, args=[str(script), str(FIXTURES)])
+    async with hubs.task(spec) as task:
+        for _ in range(2):
+            result = await task.call("refuses", "any", data)
+            error = {"code": -32000, "message": "try later", "data": data.get("data")}
+            assert result.raw["_meta"][ERROR_META] == error
+        assert [slot.starts for slot in task.statistics().slots] == [1]

@@ -7,6 +7,7 @@ the event loop back. Messages are plain dicts; the transport encodes them.
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,12 +44,17 @@ Params = Mapping[str, Any] | None
 RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
 """Called with (method, params) of each notification, in order. May return work to be done in a task."""
 
-_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
-UNSENT = "unsent"
-"""The `data` of a CONNECTION_CLOSED error when nothing of the request was written."""
-UNREADABLE = "unreadable"
-"""The `data` of a PARSE_ERROR that the transport made: the answer was cut, or is no JSON-RPC."""
-_CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=UNSENT)
+
+class Lost(enum.Enum):
+    """The `data` of an error that was made on this side. A server's own error can have the same code, not this data."""
+
+    CLOSED = "the connection ended; the other side may have seen the request"
+    UNSENT = "the connection ended before anything of the request was written"
+    UNREADABLE = "the answer was cut, or is no JSON-RPC"
+
+
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=Lost.CLOSED)
+_CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=Lost.UNSENT)
 
 _DUPLEX = TransportContext(kind="duplex", can_send_request=True)
 # The code that the SDK's dispatcher answers for an unknown exception.

@@ -25,11 +25,15 @@ def check_modern(method: str, version: str, params: Json | None) -> None:
 
 
 async def check_headers(server: str, tool: str, request: ClientRequest) -> None:
-    """Refuse a tool call over HTTP whose headers and arguments differ. Raises Refused."""
+    """Refuse a tool call over HTTP whose headers and arguments differ. Raises Refused.
+
+    A client learns from the list of tools which arguments it must repeat. If nobody has listed them yet, only a call
+    that repeats some makes the hub ask the server.
+    """
     arguments = (request.params or {}).get("arguments")
     if request.era != "modern" or request.headers is None or not (arguments or request.headers):
         return
-    known = await request.task.tool_with_headers(server, tool, request.profile)
+    known = await request.task.tool_with_headers(server, tool, request.profile, ask=bool(request.headers))
     if known is not None:
         given = arguments if isinstance(arguments, dict) else {}
         rejection = validate_mcp_param_headers(known.input_schema, given, request.headers)
