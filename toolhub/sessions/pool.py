@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import anyio.abc
@@ -202,9 +202,18 @@ class SessionPool:
     @asynccontextmanager
     async def _open_channel(self, spec: ServerSpec, profile: ClientProfile) -> AsyncIterator[Channel]:
         async with self.shared.open_channel(spec, self.context, profile) as channel:
-            if profile.era == "modern" and len(self.shared.eras) < _MOST_ERAS:
-                self.shared.eras[self._template_fingerprint] = channel.info.era
+            if profile.era == "modern":
+                self._learn_era(channel.info.era)
             yield channel
+
+    def _learn_era(self, era: Era) -> None:
+        """Note the newest era that the server knows. Sessions of the other one are of clients as `suited` sees them."""
+        if len(self.shared.eras) < _MOST_ERAS:
+            self.shared.eras[self._template_fingerprint] = era
+        for slot in self.slots:
+            if era == "handshake" and slot.key.profile.era == "modern":
+                slot.profile = slot.profile.in_handshake_era()
+                slot.key = replace(slot.key, profile=slot.profile)
 
     def _watch_session(self, session: Session) -> None:
         session.on_tools_changed(self._tools_changed)

@@ -42,8 +42,21 @@ TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 MOST_TASKS = 10_000
 # Clients of one task that see other servers each. What was learnt for more of them is learnt again.
 _MOST_SELECTIONS = 64
-_LISTS = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"}
-_CAPABILITY = {"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resources"}
+_LISTS = {
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "tasks/list": "tasks",
+}
+_CAPABILITY = {
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+    "tasks/list": "tasks",
+}
+_NAMED_BY = {"prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate", "tasks": "taskId"}
+# Revision 2026-07-28 has it no more.
+_ONLY_HANDSHAKE = "tasks/list"
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -102,7 +115,7 @@ class MergedServers:
         method, params = request.method, request.params or {}
         if method == "tools/list":
             return await self._list_tools(request)
-        if method in _LISTS:
+        if method in _LISTS and (method != _ONLY_HANDSHAKE or request.era == "handshake"):
             return await self._list(request)
         if method == "logging/setLevel":
             return await self._set_level(request)
@@ -172,12 +185,17 @@ class MergedServers:
             return joined(
                 request, key, [one for server in pages for one in pages[server] if owners[one["uri"]] == server]
             )
-        known.templates = [(one["uriTemplate"], server) for server, listed in pages.items() for one in listed]
+        if key == "tasks":
+            for server, listed in pages.items():
+                for one in listed:
+                    known.remember_task(server, {"task": one})
+        else:
+            known.templates = [(one["uriTemplate"], server) for server, listed in pages.items() for one in listed]
         return joined(request, key, [one for listed in pages.values() for one in listed])
 
     async def _pages(self, request: ClientRequest, method: str) -> dict[str, list[Json]]:
         """Return all entries of a list by server."""
-        key, named = _LISTS[method], {"prompts": "name", "resources": "uri", "resourceTemplates": "uriTemplate"}
+        key = _LISTS[method]
 
         async def ask(server: str) -> list[Json]:
             info = await request.task.describe(server, request.relayed(), saved=True)
@@ -189,7 +207,7 @@ class MergedServers:
                 key,
                 lambda at: request.task.relay(server, request.relayed(_with_cursor(request.params, at), method=method)),
             )
-            return [one for one in listed if isinstance(one.get(named[key]), str)]
+            return [one for one in listed if isinstance(one.get(_NAMED_BY[key]), str)]
 
         return await _gather(request, ask)
 
