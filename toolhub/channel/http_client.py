@@ -273,8 +273,7 @@ class HttpResponse:
 class HttpConnection(asyncio.Protocol):
     """A connection to a server, perhaps through a proxy. It carries one request at a time.
 
-    It is a protocol of asyncio, because two more passes through anyio's streams and a parser in Python would cost four
-    times as much.
+    It is a protocol of asyncio, because anyio's streams and a parser written in Python would cost four times as much.
     """
 
     def __init__(self, origin: HttpOrigin, proxy: httpx2.URL | None = None) -> None:
