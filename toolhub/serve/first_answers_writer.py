@@ -138,7 +138,7 @@ class SavedTask:
     async def notify(self, server: str, method: str, params: Mapping[str, Any] | None, listener: Listener) -> None:
         """No server is up."""
 
-    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile) -> ToolInfo | None:
+    async def tool_with_headers(self, server: str, name: str, profile: ClientProfile, *, ask: bool) -> ToolInfo | None:
         """No tool is called."""
         return None
 
