@@ -27,7 +27,6 @@ from benchmarks.loop.dispatch import TURNS
 from benchmarks.loop.long_task import script as long_script
 from benchmarks.loop.long_task import summary
 from benchmarks.loop.many_agents import OURS, PLAIN
-from benchmarks.questions import BENCHMARKS
 from testbed.engine.install import EngineSetupError
 from tests.benchmarks.stand_in_engine import TINY_KV, TINY_LOOP
 
@@ -102,12 +101,12 @@ def test_without_an_engine_one_question_says_what_to_do_and_all_go_on_with_the_r
     def refuse(_: None) -> Outcome:
         raise EngineSetupError("run: make engine")
 
-    monkeypatch.setattr(runner, "BENCHMARKS", {"kv": Benchmark("kv", "?", refuse, full=None, quick=None)})
+    questions = {"kv": Benchmark("kv", "?", refuse, full=None, quick=None)}
+    monkeypatch.setattr(runner, "BENCHMARKS", questions)
     with pytest.raises(SystemExit, match="1"):
         runner.main(["kv", "--quick"])
     assert "kv is left out: run: make engine" in capsys.readouterr().err
-    answered = Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None)
-    monkeypatch.setitem(BENCHMARKS, "idle", answered)
+    questions["idle"] = Benchmark("idle", "?", lambda _: Outcome(), full=None, quick=None)
     runner.main(["all", "--quick"])
     said = capsys.readouterr().err
     assert "1 of 2 questions answered" in said and "Left out: kv (run: make engine)." in said
