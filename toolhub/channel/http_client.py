@@ -99,6 +99,7 @@ class HttpClient:
         self._idle: deque[HttpConnection] = deque()
         self._ending: dict[HttpConnection, asyncio.TimerHandle] = {}
         """Those whose responses are of no interest any more, and when they are closed."""
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<HttpClient {self.address} idle={len(self._idle)}>"
@@ -176,7 +177,7 @@ class HttpClient:
 
     def release(self, connection: HttpConnection) -> None:
         """Keep a connection whose response was read to its end, or close it."""
-        if len(self._idle) < _MOST_IDLE and connection.make_reusable():
+        if not self._is_closed and len(self._idle) < _MOST_IDLE and connection.make_reusable():
             self._idle.append(connection)
         else:
             connection.close()
@@ -185,6 +186,9 @@ class HttpClient:
 
     def release_soon(self, connection: HttpConnection) -> None:
         """Keep a connection if its response ends soon; nobody reads the rest of it."""
+        if self._is_closed:
+            connection.close()
+            return
         closing = asyncio.get_running_loop().call_later(_REST_S, self._give_up, connection)
         self._ending[connection] = closing
         connection.discard(lambda: self._ended(connection))
@@ -199,7 +203,8 @@ class HttpClient:
         connection.close()
 
     def close(self) -> None:
-        """Close the connections that no response uses."""
+        """Close the connections that no response uses, and from now on each one whose response is closed."""
+        self._is_closed = True
         for closing in self._ending.values():
             closing.cancel()
         for connection in (*self._idle, *self._ending):
@@ -497,12 +502,17 @@ async def _open_tcp(server: HttpOrigin, make: Callable[[], HttpConnection]) -> H
             tasks.cancel_scope.cancel()
 
     found = await loop.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    async with anyio.create_task_group() as tasks:
-        for host in dict.fromkeys(str(address[0]) for *_, address in found):
-            failed = anyio.Event()
-            tasks.start_soon(attempt, host, failed)
-            with anyio.move_on_after(_NEXT_ADDRESS_S):
-                await failed.wait()
+    try:
+        async with anyio.create_task_group() as tasks:
+            for host in dict.fromkeys(str(address[0]) for *_, address in found):
+                failed = anyio.Event()
+                tasks.start_soon(attempt, host, failed)
+                with anyio.move_on_after(_NEXT_ADDRESS_S):
+                    await failed.wait()
+    except BaseException:  # cancelled after an attempt has succeeded
+        for connection in connected:
+            connection.close()
+        raise
     for late in connected[1:]:
         late.close()
     if not connected:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 from anyio.streams.tls import TLSListener
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, tls_context
+from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpResponse, tls_context
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +164,41 @@ async def test_a_connection_whose_response_goes_on_after_the_answer_is_closed() 
         response.close_soon()
         while served.open:
             await anyio.sleep(0.01)
+
+
+async def test_a_response_that_is_closed_after_its_client_leaves_no_connection() -> None:
+    async with serving() as served:
+        for close in (HttpResponse.close, HttpResponse.close_soon):
+            client = HttpClient(served.url, {}, connect_timeout=30)
+            response = await client.send("GET", {})
+            assert await response.receive() == b"ok"
+            client.close()
+            close(response)
+            while served.open:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_request_that_is_cancelled_at_any_moment_leaves_no_connection() -> None:
+    completed = anyio.Event()
+
+    async def ask(client: HttpClient) -> None:
+        with await client.send("GET", {}) as response:
+            await response.receive()
+        completed.set()
+
+    async with serving() as served:
+        turns = 0
+        while not completed.is_set():
+            client = HttpClient(served.url, {}, connect_timeout=30)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, client)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            client.close()
+            turns += 1
+        while served.open:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_responses_before_the_final_one_and_white_space_in_headers_are_no_part_of_it() -> None:
