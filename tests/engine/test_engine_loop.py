@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from toolhub_agent import Sampling
 from toolhub_agent.agent import Agent
 from toolhub_agent.llm import open_llm
 from toolhub_agent.tasklog import TaskLog, read_log
@@ -18,6 +17,7 @@ from testbed.engine.server import EngineServer
 from tests.engine.engine_script import ScriptedLlm
 from toolhub import Hub, parse_config
 from toolhub.config import AgentSettings, LlmSettings
+from toolhub.config.agent import Sampling
 
 pytestmark = pytest.mark.anyio
 

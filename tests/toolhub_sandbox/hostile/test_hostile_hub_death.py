@@ -89,10 +89,14 @@ def launcher_and_zygote(before: set[Process]) -> tuple[Process, Process]:
     return launcher, zygote
 
 
-def agent_below(zygote: Process) -> Process:
-    """The agent of the zygote's only sandbox, whether or not what forked it has ended yet."""
-    (agent,) = (each for each in below(zygote.pid) if each.name == "sbx-agent")
-    return agent
+async def agent_below(zygote: Process) -> Process:
+    """The agent of the zygote's only sandbox, once what forked it has ended."""
+
+    def agents() -> list[Process]:
+        return [each for each in below(zygote.pid) if each.name == "sbx-agent"]
+
+    await eventually(lambda: len(agents()) == 1)
+    return agents()[0]
 
 
 def parent_of(process: Process) -> int:
@@ -153,7 +157,7 @@ async def test_a_killed_agent_ends_only_its_own_sandbox(neighbour: Sandbox) -> N
         async with Sandboxes(settings()) as sandboxes:
             first = await sandboxes.for_owner("t").create()
             _, zygote = launcher_and_zygote(before)
-            agent = agent_below(zygote)
+            agent = await agent_below(zygote)
             second = await sandboxes.for_owner("t").create()
             agent.kill()
             await first.wait_closed()
