@@ -74,6 +74,18 @@ CLAIMS = (
         for case in ("60 tasks.* 4 cores", "60 tasks.* 16 cores", "120 tasks.* 141 GB.*", "120 tasks.* 80 GB.*")
     ),
     Claim(
+        "{0}, with admission, until all are done", "admission", "^A cache of 24k tokens: (.*)",
+        Cell("^all at once$", "makespan_s"), Cell("^token ledger$", "makespan_s"), "s",
+    ),
+    Claim(
+        "The same beside a fixed number of tasks at a time, the best of all", "admission", "^A cache of 24k tokens: ",
+        Cell("^at most", "makespan_s"), Cell("^token ledger$", "makespan_s"), "s",
+    ),
+    Claim(
+        "{0}, with admission in the LLM proxy, until all are done", "admission", "^A cache of 15k tokens: (.*)",
+        Cell("^all at once$", "makespan_s"), Cell("^token ledger in the LLM proxy$", "makespan_s"), "s",
+    ),
+    Claim(
         "One call", "overhead", _WRITTEN, Cell("MiroFlow", "p50_us"), Cell(_EMBEDDED, "p50_us"), "ms", 1e-3,
         is_headline=True, statement="A call takes {ours}; with a process per call it takes {today}",
         rows="process per call|^SDK, persistent session$|^toolhub embedded$|^toolhub serve",
