@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolhub.cassette import Tape
+from toolhub.cassette import TaskCassette
 from toolhub.cassette.player import CassettePlayer, recorded_server
 from toolhub.cassette.recorder import CassetteRecorder
 from toolhub.catalog.answers import SavedAnswers
@@ -111,7 +111,7 @@ class Hub:
                 catalog=Catalog(CatalogStore(settings.state_path / "catalog") if is_alone else None),
                 answers=SavedAnswers(CatalogStore(settings.state_path / "answers") if is_alone else None),
                 shared_results=shared_results,
-                is_taped=self._cassette is not None,
+                has_cassette=self._cassette is not None,
                 limiter=ConcurrencyLimiter("the hub", limits.concurrency, limits.queue),
                 counts=self._counts,
                 totals=self._totals,
@@ -257,7 +257,7 @@ class Hub:
         weight: float,
         speculation: SpeculationMode | None,
     ) -> AsyncIterator[HubTask]:
-        async with self._tape(task_id, run, specs) as tape, anyio.create_task_group() as owners:
+        async with self._task_cassette(task_id, run, specs) as cassette, anyio.create_task_group() as owners:
             task = HubTask(
                 task_id,
                 specs=specs,
@@ -267,7 +267,7 @@ class Hub:
                 lease=lease,
                 weight=weight,
                 speculation=speculation,
-                tape=tape,
+                cassette=cassette,
             )
             task.warm_soon()
             try:
@@ -277,9 +277,9 @@ class Hub:
                     await task.aclose()
                 owners.cancel_scope.cancel()
 
-    def _tape(
+    def _task_cassette(
         self, task_id: str, run: str, specs: Mapping[str, ServerSpec]
-    ) -> AbstractAsyncContextManager[Tape | None]:
+    ) -> AbstractAsyncContextManager[TaskCassette | None]:
         """Record or replay a task, if the config says so."""
         if self._cassette is None:
             return nullcontext()

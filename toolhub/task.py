@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from toolhub.cassette import KINDS, Tape
+from toolhub.cassette import KINDS, TaskCassette
 from toolhub.channel.base import Refused
 from toolhub.config import ServerSpec, SpeculationMode
 from toolhub.errors import CallError, HubClosed, MissingExtra, TaskClosed, ToolhubError
@@ -83,7 +83,7 @@ class HubTask:
         lease: float = math.inf,
         weight: float = 1.0,
         speculation: SpeculationMode | None = None,
-        tape: Tape | None = None,
+        cassette: TaskCassette | None = None,
     ) -> None:
         self.id = task_id
         self.run = run
@@ -117,7 +117,7 @@ class HubTask:
         self._early = TaskSpeculation(
             shared.speculation,
             # A replay asks no server, so there is no work to begin early.
-            shared.speculation.mode_for(speculation) if tape is None or tape.is_live else "none",
+            shared.speculation.mode_for(speculation) if cassette is None or cassette.is_live else "none",
             owners=owners,
             target_of=server_of,
             limiters_of=limiters_of,
@@ -129,12 +129,12 @@ class HubTask:
             partial(_send_call, self._servers)
         )
         is_speculative = self._early.mode != "none"
-        self._tape = tape
-        taped = [[tape.layer(kind, self._servers, bounded)] if tape is not None else [] for kind in KINDS]
+        self._cassette = cassette
+        recorded = [[cassette.layer(kind, self._servers, bounded)] if cassette is not None else [] for kind in KINDS]
         self._handle: Handler = stack(
             traced,
             authorize(specs),
-            *taped[0],
+            *recorded[0],
             bounded,
             *([speculate(self._early)] if is_speculative else []),
             answered,
@@ -142,7 +142,7 @@ class HubTask:
             retry(shared.retry_budget, on_retry=shared.on_retry),
             admit,
         )(partial(_send_call, self._servers))
-        self._handle_request: Handler = stack(traced, authorize(specs, tools=False), *taped[1], bounded, admit)(
+        self._handle_request: Handler = stack(traced, authorize(specs, tools=False), *recorded[1], bounded, admit)(
             send_request
         )
         self._handle_stream: Handler = bounded(send_request)
@@ -476,9 +476,9 @@ class HubTask:
             call.cancel()
         self._early.close()
         self._caches.close()
-        if self._tape is not None:
+        if self._cassette is not None:
             for name, server in self._servers.items():
-                self._tape.describe(name, server)
+                self._cassette.describe(name, server)
         async with anyio.create_task_group() as closing:
             for server in self._servers.values():
                 if server.owner == self.id:

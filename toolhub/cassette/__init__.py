@@ -29,7 +29,7 @@ class RecordedServer(Protocol):
         ...
 
 
-class Tape(Protocol):
+class TaskCassette(Protocol):
     """The recording or the replay of one task. is_live: servers answer the calls."""
 
     @property

@@ -31,10 +31,10 @@ from toolhub.cassette.recording import (
     key_of,
     read_header,
     read_recording,
-    redacted,
 )
 from toolhub.channel.base import Channel, ExitInfo, Refused
 from toolhub.config import ServerSpec
+from toolhub.config.redact import redact_json, secret_forms
 from toolhub.errors import NotRecorded
 from toolhub.extensions import BuiltinContext
 from toolhub.layers import Handler, Layer
@@ -77,6 +77,8 @@ class CassettePlayer:
         self._first_keys: dict[Path, set[bytes]] | None = None
         self._finding = anyio.Lock()
         self._tasks: dict[str, TaskPlayer] = {}
+        self._descriptions: dict[str, Description | None] = {}
+        """By server, for tasks whose recording does not describe it: to find one, files are read whole."""
         self.servers = list(dict.fromkeys(name for header in files.values() for name in header.servers))
         """The names of all recorded servers."""
         self.replayed = 0
@@ -96,13 +98,13 @@ class CassettePlayer:
         self, task_id: str, run: str, servers: Collection[str], secrets: frozenset[str]
     ) -> AsyncIterator[TaskPlayer]:
         """Replay one task. Raises ConfigError if its recording cannot be read."""
-        tape = TaskPlayer(self, self._secrets | secrets, self._time_scale)
+        task = TaskPlayer(self, self._secrets | secrets, self._time_scale)
         own = [path for path, header in self._files.items() if header.task == task_id]
         if own:
-            tape.recording = await self.read(self._least_used(own))
-        self._tasks[task_id] = tape
+            task.recording = await self.read(self._least_used(own))
+        self._tasks[task_id] = task
         try:
-            yield tape
+            yield task
         finally:
             del self._tasks[task_id]
 
@@ -144,7 +146,9 @@ class CassettePlayer:
         task = self._tasks.get(context.owner)
         described = task.recording.servers.get(spec.name) if task is not None and task.recording else None
         if described is None:
-            described = await anyio.to_thread.run_sync(self._describe, spec.name)
+            if spec.name not in self._descriptions:
+                self._descriptions[spec.name] = await anyio.to_thread.run_sync(self._describe, spec.name)
+            described = self._descriptions[spec.name]
         yield _RecordedChannel(described or Description(describes=spec.name))
 
     def _describe(self, name: str) -> Description | None:
@@ -170,7 +174,7 @@ class TaskPlayer:
     def __init__(self, player: CassettePlayer, secrets: frozenset[str], time_scale: float) -> None:
         self.recording: Recording | None = None
         self._player = player
-        self._secrets = secrets
+        self._secrets = secret_forms(secrets)
         self._time_scale = time_scale
         self._histories: dict[str, bytes] = {}
         self._changes: dict[str, list[Exchange]] = {}
@@ -200,7 +204,7 @@ class TaskPlayer:
         """Return the recorded exchange; None for a list of tools that is only known from the server's description."""
         arguments, params, era = request_of(call)
         if self._secrets:
-            arguments, params = redacted(arguments, self._secrets), redacted(params, self._secrets)
+            arguments, params = redact_json(arguments, self._secrets), redact_json(params, self._secrets)
         key = key_of(kind, call.server, call.tool, arguments, params, era)
         recording = self.recording
         if recording is None or self._binding.locked():  # calls that came earlier go first
@@ -352,16 +356,6 @@ class _RecordedChannel:
         if self._described.tools is None:
             raise NotRecorded(f"the tools of server {self._described.describes!r} were not listed when it was recorded")
         return [clone_json(tool) for tool in self._described.tools]
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        on_progress: ProgressFn | None = None,
-        on_log: LogFn | None = None,
-    ) -> Json:
-        raise NotRecorded(f"{name} is not recorded")
 
     async def request(
         self,

@@ -23,7 +23,8 @@ import anyio
 import anyio.to_thread
 
 from toolhub.cassette import Kind, RecordedServer
-from toolhub.cassette.recording import MAX_BYTES, PACKED_SUFFIX, SUFFIX, Header, redacted
+from toolhub.cassette.recording import MAX_BYTES, PACKED_SUFFIX, SUFFIX, Header
+from toolhub.config.redact import redact_json, secret_forms
 from toolhub.errors import ConfigError, TaskClosed, ToolhubError
 from toolhub.layers import Handler, Layer
 from toolhub.model import OWN_PROFILE, Call, CassetteStatistics, Json, Listener, Requester, Result
@@ -65,15 +66,15 @@ class CassetteRecorder:
         self, task_id: str, run: str, servers: Collection[str], secrets: frozenset[str]
     ) -> AsyncIterator[TaskRecorder]:
         """Record one task. secrets: of its own servers."""
-        tape = TaskRecorder(self, Header.now(task_id, run, servers), self._secrets | secrets)
+        task = TaskRecorder(self, Header.now(task_id, run, servers), self._secrets | secrets)
         async with anyio.create_task_group() as writing:
-            writing.start_soon(tape.write_lines)
+            writing.start_soon(task.write_lines)
             try:
-                yield tape
+                yield task
             finally:
                 writing.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _FINISH_S):
-                    await tape.finish()
+                    await task.finish()
 
     def statistics(self) -> CassetteStatistics:
         return CassetteStatistics(recorded=self.recorded, lost=self.lost)
@@ -87,8 +88,8 @@ class TaskRecorder:
     def __init__(self, recorder: CassetteRecorder, header: Header, secrets: frozenset[str]) -> None:
         self._recorder = recorder
         self._header = header
-        self._secrets = secrets
-        self._escaped = [json.dumps(secret)[1:-1] for secret in secrets]
+        self._secrets = secret_forms(secrets)
+        self._escaped = [json.dumps(secret)[1:-1] for secret in self._secrets]
         self._numbers = itertools.count(1)
         self._opened_at = anyio.current_time()
         self._lines: list[str] = []
@@ -232,7 +233,7 @@ class TaskRecorder:
     def _without_secrets(self, line: str) -> str:
         if not any(secret in line for secret in self._escaped):
             return line
-        return json.dumps(redacted(json.loads(line), self._secrets), separators=(",", ":"))
+        return json.dumps(redact_json(json.loads(line), self._secrets), separators=(",", ":"))
 
 
 def _new_file(folder: Path, task_id: str) -> Path:
@@ -288,7 +289,7 @@ def _request(call: Call) -> Json:
 
 
 def _watched(call: Call, began: float, events: list[tuple[float, str, Json]]) -> Call:
-    """Return a call that notes what its caller is told meanwhile."""
+    """Return a copy of the call that also adds its progress, logs and other notifications to `events`."""
 
     def note(method: str, params: Json) -> None:
         events.append((round(anyio.current_time() - began, 6), method, params))

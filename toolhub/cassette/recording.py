@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +28,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from toolhub import __version__
 from toolhub.cassette import Kind
-from toolhub.config.redact import redact
 from toolhub.config.rules import check_name
 from toolhub.errors import ConfigError
 from toolhub.model import Json, ServerInfo
@@ -262,14 +261,3 @@ def _validated(kind: type[Line], value: Any, path: Path, number: int) -> Line:
             path=str(path),
             line=number,
         ) from exc
-
-
-def redacted(value: Any, secrets: frozenset[str]) -> Any:
-    """Return a JSON value without secrets, in strings and in names."""
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, Mapping):
-        return {redacted(name, secrets): redacted(item, secrets) for name, item in value.items()}
-    if isinstance(value, list):
-        return [redacted(item, secrets) for item in value]
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,27 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """Return the text with every secret replaced by `***`."""
     pattern = _pattern(frozenset(secrets))
     return pattern.sub("***", text) if pattern else text
+
+
+def redact_json(value: Any, secrets: frozenset[str]) -> Any:
+    """Return a JSON value without secrets, in its texts and names."""
+    if not secrets:
+        return value
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {redact(str(name), secrets): redact_json(item, secrets) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_json(item, secrets) for item in value]
+    return value
+
+
+def secret_forms(secrets: Iterable[str]) -> frozenset[str]:
+    """Return the forms in which a secret occurs: as it is, in JSON, and in JSON in JSON (a tool's result often is)."""
+    forms = set(secrets)
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in forms for ascii_only in (True, False)}
+    return frozenset(forms)
 
 
 @functools.lru_cache  # a log redacts every text with the same secrets

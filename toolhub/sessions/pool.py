@@ -69,7 +69,7 @@ class HubResources:
     server_limiter: Callable[[ServerSpec], ConcurrencyLimiter | None]
     """The hub-wide limit of a server, for those that have one."""
     shared_results: SharedResults | None = None
-    is_taped: bool = False
+    has_cassette: bool = False
     """Tasks are recorded or replayed, so what their clients are told must come from the servers, or the recording."""
     sandboxes: SandboxProvider | None = None
     eras: dict[str, Era] = field(default_factory=dict)
@@ -257,7 +257,7 @@ class SessionPool:
 
     @property
     def _may_save(self) -> bool:
-        return not self.shared.is_taped and answers_may_be_saved(self.spec, self.fingerprint)
+        return not self.shared.has_cassette and answers_may_be_saved(self.spec, self.fingerprint)
 
     async def ask_for_tools(self, profile: ClientProfile) -> None:
         """Have the server list its tools if it has not, so that what it says about them holds for the next call."""

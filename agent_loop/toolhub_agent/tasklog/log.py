@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from toolhub.config.redact import long_enough, redact
-from toolhub_agent.history import dumps, encoded
+from toolhub.config.redact import long_enough, redact_json, secret_forms
+from toolhub_agent.history import encoded
 from toolhub_agent.tasklog.miroflow import write_miroflow
 from toolhub_agent.tasklog.reader import LOST, TaskRecord, clock_text, file_stem, full_id, read_log
 from toolhub_agent.types import Completion, Json, Message, ToolCall, ToolOutcome, calls_per_turn
@@ -145,7 +145,7 @@ class TaskLog:
     ) -> None:
         """secrets: never written, in whatever text they occur. clock: seconds since the epoch."""
         self._writer = writer
-        self._forms = _secret_forms(secrets)
+        self._forms = secret_forms(long_enough(secrets))
         self._clock = clock
         self._sub_agents = 0
 
@@ -306,7 +306,7 @@ class TaskLog:
     def _record(self, kind: str, **fields: Any) -> None:
         at = round(self._clock(), 3)
         try:
-            line = encoded(_without(self._forms, {"kind": kind, "at": at, **fields}))
+            line = encoded(redact_json({"kind": kind, "at": at, **fields}, self._forms))
         except (TypeError, ValueError, RecursionError) as exc:
             logger.warning("log %s: left out a record %r, which JSON cannot hold: %s", self.path, kind, exc)
             if kind == "step":
@@ -384,23 +384,3 @@ def _call_fields(call: ToolCall) -> Json:
         "id": call.id,
         "problem": call.problem,
     }
-
-
-def _secret_forms(secrets: Iterable[str]) -> frozenset[str]:
-    """The forms in which a secret can occur: as it is, inside JSON, and inside JSON inside JSON (native arguments)."""
-    forms = set(long_enough(secrets))
-    for _ in range(2):
-        forms |= {dumps(form)[1:-1] for form in forms}
-    return frozenset(forms)
-
-
-def _without(secrets: frozenset[str], value: Any) -> Any:
-    if not secrets:
-        return value
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, Mapping):
-        return {redact(str(name), secrets): _without(secrets, item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without(secrets, item) for item in value]
-    return value

@@ -162,6 +162,16 @@ async def test_secrets_are_in_no_recording_and_calls_with_them_are_found(tmp_pat
         assert found.text == "result 1 for with ***"
 
 
+async def test_a_secret_inside_json_in_a_text_is_in_no_recording(tmp_path: Path):
+    secret = 'sk-"01\\23é456789'
+    servers = {"notes": {"command": "unused", "env": {"API_KEY": secret}, "tools": READS}}
+    await record(tmp_path, ("search", {"q": json.dumps({"key": secret})}), servers=servers)
+    (path,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    (exchange,) = (line for line in lines if line.get("tool") == "search")
+    assert json.loads(exchange["arguments"]["q"]) == {"key": "***"}
+
+
 async def test_a_folder_without_recordings_is_an_error_at_the_start(tmp_path: Path):
     with pytest.raises(ConfigError, match="holds no recording"):
         async with a_taping_hub(tmp_path, "replay", a_notebook()):
