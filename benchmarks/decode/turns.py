@@ -30,7 +30,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True)
-class Speller:
+class AllowedTokens:
     """Prescribes an answer with the tokens that the tokenizer makes of it.
 
     A model of random weights spells a prescribed text letter by letter, so that it would share no tokens with the same
@@ -60,13 +60,13 @@ class Speller:
         return tokens
 
 
-async def open_speller(http: httpx2.AsyncClient, served: Served) -> Speller:
-    speller = Speller(http, served)
+async def open_speller(http: httpx2.AsyncClient, served: Served) -> AllowedTokens:
+    speller = AllowedTokens(http, served)
     speller.words.extend([word for word in _WORDS if len(await speller.tokens(f" {word}")) == 1])
     return speller
 
 
-async def turn_of(speller: Speller, kind: str, name: str, words: int) -> CallTurn:
+async def turn_of(speller: AllowedTokens, kind: str, name: str, words: int) -> CallTurn:
     """One turn. name: no other turn of that name has its words."""
     source = random.Random(name)
     page = source.choices(speller.words, k=words)

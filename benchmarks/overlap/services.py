@@ -12,7 +12,7 @@ from typing import Any
 from mcp.server import MCPServer
 from toolhub_servers.serving.server import make_server, read_only_tool
 
-from benchmarks.overlap.tasks import EXTRACT_S, PageOnSite, Search
+from benchmarks.overlap.tasks import EXTRACT_S, Search, SitePage
 
 SITE = "http://pages.example"
 _EXTRACTED = {"choices": [{"message": {"role": "assistant", "content": "It is 12 metres deep."}}], "usage": {}}
@@ -26,7 +26,7 @@ class SlowServices:
         self.sent_bytes = 0
         self.served: Counter[str] = Counter()
         """Pages that were sent, by path."""
-        self._pages: dict[str, PageOnSite] = {}
+        self._pages: dict[str, SitePage] = {}
         self._searches: dict[str, Search] = {}
         self._scale = scale
 

@@ -41,7 +41,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Episode:
+class SearchAndVisits:
     """One search and the visits that follow it, a turn each. wrote: characters before the search's call."""
 
     results: int
@@ -50,17 +50,17 @@ class Episode:
 
 
 PUBLISHED = (
-    Episode(
+    SearchAndVisits(
         10, 1733, (Visit(0, 1344, 101_566), Visit(1, 1291, 102_348), Visit(2, 1499, 44_977), Visit(4, 1781, 104_347))
     ),
-    Episode(1, 1534, (Visit(0, 1631, 134_617),)),
-    Episode(5, 110, (Visit(0, 170, 94_076),)),
+    SearchAndVisits(1, 1534, (Visit(0, 1631, 134_617),)),
+    SearchAndVisits(5, 110, (Visit(0, 170, 94_076),)),
 )  # fmt: skip
 _SIZES = tuple(visit.page_chars for episode in PUBLISHED for visit in episode.visits)
 
 
 @dataclass(frozen=True)
-class PageOnSite:
+class SitePage:
     """One page of the local site."""
 
     path: str
@@ -75,8 +75,8 @@ class Search:
     query: str
     seconds: float
     wrote: int
-    found: tuple[PageOnSite, ...]
-    opened: tuple[tuple[PageOnSite, int], ...]
+    found: tuple[SitePage, ...]
+    opened: tuple[tuple[SitePage, int], ...]
     """With the characters that are written before."""
 
 
@@ -94,14 +94,14 @@ def sparse_task(number: int, searches: int) -> list[Search]:
     for _ in range(searches):
         places = {min(9, int(pick.expovariate(0.35))) for _ in range(pick.random() < 0.6)}
         visits = [Visit(place, round(writes.draw(pick)), pick.choice(_SIZES)) for place in sorted(places)]
-        episodes.append(Episode(10, round(writes.draw(pick)), tuple(visits)))
+        episodes.append(SearchAndVisits(10, round(writes.draw(pick)), tuple(visits)))
     return [_search(f"s{number}-{place}", episode, pick) for place, episode in enumerate(episodes)]
 
 
-def _search(name: str, episode: Episode, pick: random.Random) -> Search:
+def _search(name: str, episode: SearchAndVisits, pick: random.Random) -> Search:
     sizes = {visit.place: visit.page_chars for visit in episode.visits}
     found = tuple(
-        PageOnSite(f"/{name}/{place}", PAGE_S.draw(pick), sizes.get(place) or pick.choice(_SIZES))
+        SitePage(f"/{name}/{place}", PAGE_S.draw(pick), sizes.get(place) or pick.choice(_SIZES))
         for place in range(episode.results)
     )
     opened = tuple((found[visit.place], visit.wrote) for visit in episode.visits)

@@ -1,7 +1,7 @@
 """An MCP server that keeps a task's plan as a list of todos: MiroFlow's `task_planner`.
 
 The list is one file per task. It is replaced as a whole under a lock, so it survives a restart of the server and is
-safe with two servers of one task. Unlike in the original (D-33), a file that cannot be read is set aside with a message
+safe with two servers of one task. Unlike in the original, a file that cannot be read is set aside with a message
 and never taken for an empty plan, and the default folder does not depend on the working directory.
 """
 

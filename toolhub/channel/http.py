@@ -27,7 +27,7 @@ from pydantic_core import to_json
 from toolhub.channel.base import ExitInfo, OpenFailed
 from toolhub.channel.event_buffer import EventBuffer, EventTooLarge, ServerEvent
 from toolhub.channel.http_client import ConnectFailed, ConnectionBroken, HttpClient, HttpOrigin, HttpResponse
-from toolhub.channel.jsonrpc.peer import Lost, Peer
+from toolhub.channel.jsonrpc.peer import LocalError, Peer
 from toolhub.channel.jsonrpc.pipes import decode
 from toolhub.channel.mcp import McpChannel, conversation, open_reason
 from toolhub.config import ServerSpec
@@ -163,8 +163,9 @@ class HttpTransport(ABC):
                     await before.wait()
                 await self._exchange(method, number, body, headers)
         except ConnectFailed as exc:
-            self._lose(number, f"cannot connect to {self._client.address} ({exc}); is the server running?", Lost.UNSENT)
-            self._end(f"cannot connect to {self._client.address} ({exc}); is the server running?")
+            reason = f"cannot connect to {self._client.address} ({exc}); is the server running?"
+            self._lose(number, reason, LocalError.UNSENT)
+            self._end(reason)
         except (ConnectionBroken, _Unacceptable) as exc:
             self._end(str(exc) if isinstance(exc, _Unacceptable) else f"{exc} ({self._client.address})")
         except ValueError as exc:
@@ -231,7 +232,7 @@ class HttpTransport(ABC):
             error = {"code": code, "message": message, **({"data": data} if data is not None else {})}
             self._take({"jsonrpc": "2.0", "id": number, "error": error})
 
-    def _lose(self, number: RequestId | None, message: str, how: Lost = Lost.CLOSED) -> None:
+    def _lose(self, number: RequestId | None, message: str, how: LocalError = LocalError.CLOSED) -> None:
         """End a request without its answer."""
         self._fail(number, message, CONNECTION_CLOSED, how)
 
@@ -282,7 +283,7 @@ class StreamableHttp(HttpTransport):
         except ConnectionBroken:
             message = None
         if not self._taken(message, number, method):
-            self._lose(number, "the answer cannot be read", Lost.UNREADABLE)
+            self._lose(number, "the answer cannot be read", LocalError.UNREADABLE)
 
     def _taken(self, message: Any, number: RequestId | None, method: str | None) -> bool:
         """Pass a message on; return False for what is not JSON-RPC. The answer to a request is known by its stream."""
@@ -320,7 +321,7 @@ class StreamableHttp(HttpTransport):
             or (status == 400 and code in _ENDINGS and "session" in message.lower())
         ):
             # A restarted server does not know our session. It refused the request, so it did not execute it.
-            self._lose(number, message, Lost.UNSENT)
+            self._lose(number, message, LocalError.UNSENT)
             self._end(f"the server no longer knows this session ({message})")
             return
         self._fail(number, message, code, said.get("data"))
@@ -364,7 +365,7 @@ class StreamableHttp(HttpTransport):
             self._take(message)
             return False
         if not self._taken(message, number, method):
-            self._lose(number, "the answer cannot be read", Lost.UNREADABLE)
+            self._lose(number, "the answer cannot be read", LocalError.UNREADABLE)
         return True
 
     async def _resume(self, position: _Position, number: RequestId, method: str | None) -> None:

@@ -55,7 +55,7 @@ from mcp_types.version import (
 from toolhub import __version__
 from toolhub.channel import bridge
 from toolhub.channel.base import ChannelClosed, EraRefused, ExitInfo, OpenFailed, Refused
-from toolhub.channel.jsonrpc.peer import Lost, Peer
+from toolhub.channel.jsonrpc.peer import LocalError, Peer
 from toolhub.channel.pages import all_pages
 from toolhub.config import ServerSpec
 from toolhub.errors import ProtocolViolation
@@ -291,8 +291,8 @@ class McpChannel:
 
     def _translated(self, exc: MCPError) -> Exception:
         if is_closed(exc):
-            return ChannelClosed(exc.message, sent="no" if exc.error.data is Lost.UNSENT else "maybe")
-        if exc.error.data is Lost.UNREADABLE:
+            return ChannelClosed(exc.message, sent="no" if exc.error.data is LocalError.UNSENT else "maybe")
+        if exc.error.data is LocalError.UNREADABLE:
             return ProtocolViolation(f"server {self._server!r} sent an incomplete answer, or one that is not JSON-RPC")
         return Refused(exc.code, exc.message, exc.error.data)
 
@@ -459,7 +459,7 @@ class McpChannel:
 
 def is_closed(exc: MCPError) -> bool:
     """Whether the connection has ended. A server may answer with the same code while it goes on."""
-    return exc.error.data in (Lost.CLOSED, Lost.UNSENT)
+    return exc.error.data in (LocalError.CLOSED, LocalError.UNSENT)
 
 
 def server_info(hello: Json, named: Any, protocol: str) -> ServerInfo:

@@ -9,7 +9,7 @@ rule (the first link, the second link) is counted whether its guesses are made o
 costs nothing, and comes back when it is right more often.
 
 Speculative work is the lowest class. It is refused where it would have to wait, and it makes way for real calls; see
-`toolhub.limits.limiter.Guest`.
+`toolhub.limits.limiter.PreemptiblePlaces`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toolhub.errors import Overloaded, ToolhubError
 from toolhub.layers import Handler, Layer
 from toolhub.layers.cache_key import CacheTarget, key_of
 from toolhub.layers.clone import size_of
-from toolhub.limits.limiter import ConcurrencyLimiter, Guest
+from toolhub.limits.limiter import ConcurrencyLimiter, PreemptiblePlaces
 from toolhub.model import Call, Json, Result, SpeculationStatistics
 from toolhub.overload import overload_in
 
@@ -154,7 +154,7 @@ class _Early:
     until: float
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
-    guest: Guest = field(init=False)
+    places: PreemptiblePlaces = field(init=False)
     taker: Call | None = None
     is_budgeted: bool = False
     result: Result | None = None
@@ -162,7 +162,7 @@ class _Early:
     progress: list[tuple[float, float | None, str | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.guest = Guest(self.scope.cancel)
+        self.places = PreemptiblePlaces(self.scope.cancel)
 
     async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
         if self.taker is None:
@@ -313,11 +313,11 @@ class TaskSpeculation:
 
     @asynccontextmanager
     async def _spare_places(self, call: Call) -> AsyncIterator[None]:
-        guest = self._by_call[call.id].guest
+        places = self._by_call[call.id].places
         limiters = self._limiters_of(call)
         try:
             for limiter in limiters:
-                if not limiter.try_enter_as_guest(guest):
+                if not limiter.try_enter_preemptible(places):
                     if self._by_call[call.id].is_budgeted:  # it has cost nothing
                         self._shared.note_guess((call.server, call.tool), -1)
                         self._by_call[call.id].is_budgeted = False
@@ -327,7 +327,7 @@ class TaskSpeculation:
             self._shared.guesses += call.early == "guess"
             yield
         finally:
-            guest.leave()
+            places.leave()
 
     def admitted(self, inner: Handler) -> Handler:
         """The layer that admits early calls, in place of `admission`."""
@@ -387,7 +387,7 @@ class TaskSpeculation:
 
     def _mark_used(self, early: _Early, call: Call) -> None:
         early.taker = call
-        early.guest.stay()
+        early.places.keep()
         call.delivery.speculated = True
         self._shared.used += 1
         if early.is_budgeted:

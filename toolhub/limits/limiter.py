@@ -47,23 +47,23 @@ class _WaitingCall:
     """None while the call waits."""
 
 
-class Guest:
-    """Holds places that nobody else wants. A call that finds no place takes one of them, and `cancel` is called."""
+class PreemptiblePlaces:
+    """The places that speculative work holds. A call that finds none takes one of them, and `cancel` is called."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.held: list[ConcurrencyLimiter] = []
         self.cancel = cancel
 
-    def stay(self) -> None:
+    def keep(self) -> None:
         """Hold the places for a call: from now on none is taken away."""
         for limiter in self.held:
-            limiter.guests.remove(self)
+            limiter.preemptible.remove(self)
 
     def leave(self) -> None:
         """Give back the places that were not taken."""
         for limiter in self.held:
-            if self in limiter.guests:
-                limiter.guests.remove(self)
+            if self in limiter.preemptible:
+                limiter.preemptible.remove(self)
             limiter.leave()
         self.held.clear()
 
@@ -78,7 +78,7 @@ class ConcurrencyLimiter:
         self.name = name
         self.in_use = 0
         self.adaptive = adaptive
-        self.guests: list[Guest] = []
+        self.preemptible: list[PreemptiblePlaces] = []
         self._limit = limit
         self._queue = queue
         self._waiting: FairQueue[_WaitingCall] = FairQueue()
@@ -102,29 +102,29 @@ class ConcurrencyLimiter:
     # --- in and out -------------------------------------------------------------------------------------------------
 
     def try_enter(self) -> bool:
-        """Take a place if one is free or a guest has one, and no call waits for it. Never waits."""
-        if self._waiting or self._pause_left() > 0 or (self.in_use >= self.limit and not self._evict_guest()):
+        """Take a place if one is free or a preemptible one exists, and no call waits for it. Never waits."""
+        if self._waiting or self._pause_left() > 0 or (self.in_use >= self.limit and not self._preempt()):
             return False
         self.in_use += 1
         return True
 
-    def try_enter_as_guest(self, guest: Guest) -> bool:
-        """Let a guest take a place if no call waits and at least half of the places are free."""
+    def try_enter_preemptible(self, places: PreemptiblePlaces) -> bool:
+        """Take a place that calls may take away, if no call waits and at least half of the places are free."""
         if self._waiting or self._pause_left() > 0 or 2 * self.in_use >= self.limit:
             return False
         self.in_use += 1
-        self.guests.append(guest)
-        guest.held.append(self)
+        self.preemptible.append(places)
+        places.held.append(self)
         return True
 
-    def _evict_guest(self) -> bool:
-        """Free the place of the guest that came last. Return whether there was one."""
-        if not self.guests:
+    def _preempt(self) -> bool:
+        """Free the preemptible place that was taken last. Return whether there was one."""
+        if not self.preemptible:
             return False
-        guest = self.guests.pop()
-        guest.held.remove(self)
+        places = self.preemptible.pop()
+        places.held.remove(self)
         self.in_use -= 1
-        guest.cancel()
+        places.cancel()
         return True
 
     async def wait(self, share_key: FairShareKey, deadline: float = math.inf) -> None:
@@ -178,7 +178,7 @@ class ConcurrencyLimiter:
         """Admit waiting calls, in fair order, while there are free places."""
         if self._pause_left() > 0:
             return
-        while self._waiting and (self.in_use < self.limit or self._evict_guest()):
+        while self._waiting and (self.in_use < self.limit or self._preempt()):
             waiter = self._waiting.pop()
             waiter.outcome = "admitted"
             self.in_use += 1

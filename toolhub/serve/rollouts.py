@@ -13,9 +13,8 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import anyio
 from starlette.requests import Request
@@ -240,8 +239,5 @@ class Rollouts:
 
 def _kind(call: Call, outcome: str) -> Outcome:
     if outcome in ("ok", "tool_error", "cancelled"):
-        return _NAMED[outcome]
+        return cast(Outcome, outcome)
     return "infrastructure_error" if is_fault_of_infrastructure(outcome, call.delivery.sent) else "tool_error"
-
-
-_NAMED: Mapping[str, Outcome] = {"ok": "ok", "tool_error": "tool_error", "cancelled": "cancelled"}

@@ -7,7 +7,7 @@ others wait before their next turn, outside the engine.
 
 The oldest programs come first. A program that was admitted goes on, before those that wait. When the programs outgrow
 the cache, the youngest one whose tools run is paused. One that waited is admitted when all that are admitted have room
-for one more turn: otherwise one would soon be paused again. While all programs fit, nothing ever waits.
+for two more turns: otherwise one would soon be paused again. While all programs fit, nothing ever waits.
 
 A place is kept while tools run, but not for any price. If the engine has nothing to do and a turn waits, programs yield
 whose tools have run for longer than the engine needs to fill its cache. Computing their tokens again costs less then.

@@ -182,7 +182,7 @@ class LoadResult:
 
 
 class Verdict(Enum):
-    """What a comparison at one level says of the recipe."""
+    """Whether to use the recipe at one number of requests at once."""
 
     USE = "use it"
     NO_GAIN = "no gain"

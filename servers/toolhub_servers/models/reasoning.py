@@ -3,8 +3,8 @@
 Tool and parameter are those that the models know; the model is asked by Anthropic's Messages API, over plain HTTPS.
 What differs, on purpose:
 
-- The event loop is never blocked (D-30), and one deadline holds for all tries (`timeout_s`).
-- A missing key and every other failure are texts, not exceptions (D-32).
+- The event loop is never blocked, and one deadline holds for all tries (`timeout_s`).
+- A missing key and every other failure are texts, not exceptions.
 
 Thinking takes minutes. The default of `timeout_s` ends before a hub ends the call after 300 seconds; raise it together
 with the server's `call_timeout_s`. A server that runs alone waits as long as MiroFlow does.

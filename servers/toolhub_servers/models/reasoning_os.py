@@ -3,9 +3,9 @@
 Tool, parameter and result texts are those that the models know. `base_url` is the whole address of the endpoint, such
 as http://127.0.0.1:8000/v1/chat/completions. What differs, on purpose:
 
-- The event loop is never blocked, and all tries together end before the call does (D-31). The original could wait for
+- The event loop is never blocked, and all tries together end before the call does. The original could wait for
   ten times 600 seconds. See `reasoning` for `timeout_s`.
-- A missing address or model name, and an answer of another shape, give texts too (D-32). An endpoint may need no key.
+- A missing address or model name, and an answer of another shape, give texts too. An endpoint may need no key.
 - A second line says why the service is unavailable, because waiting does not help with a wrong key.
 """
 

@@ -2,9 +2,9 @@
 
 Tools, parameters and result texts are those that the models know. What differs, on purpose:
 
-- The event loop is never blocked and every request has a deadline (D-30). Recordings are downloaded and models are
+- The event loop is never blocked and every request has a deadline. Recordings are downloaded and models are
   asked through the hub's pooled clients, with one deadline for all tries (`timeout_s`). No temporary file is written.
-- A missing key gives the tool's text for a failed call, not a traceback (D-32).
+- A missing key gives the tool's text for a failed call, not a traceback.
 - Files of the host are read only below `local_dirs`, and URLs only in the public internet, both up to the 25 MB that
   the service takes. A page that is not a recording is refused before anything is paid.
 - The kind of a recording is told by its content, then by its name. It is uploaded under a name of that kind.

@@ -1,7 +1,7 @@
 """An MCP server that transcribes recordings with an open model, such as Whisper: MiroFlow's `tool-transcribe-os`.
 
 `base_url` is that of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1. Tool, texts and what differs on
-purpose (D-30, D-32) are as in `transcribe`. The tool says when the address or the model's name is missing. A service
+purpose are as in `transcribe`. The tool says when the address or the model's name is missing. A service
 may need no key.
 """
 

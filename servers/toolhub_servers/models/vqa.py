@@ -2,9 +2,9 @@
 
 Tool, parameters and result texts are those that the models know. What differs, on purpose:
 
-- The event loop is never blocked (D-30). Files are read and encoded in threads. The model is asked through the hub's
+- The event loop is never blocked. Files are read and encoded in threads. The model is asked through the hub's
   pooled client, with one deadline for all tries (`timeout_s`) instead of sleeps of 10 and 20 seconds.
-- A missing key gives the tool's text for a failed API call, not a traceback (D-32).
+- A missing key gives the tool's text for a failed API call, not a traceback.
 - Files of the host are read only below `local_dirs`. The kind of a file is told by its content, then by its name.
 - The service still fetches URLs itself. A URL that leads to a private address is refused before the service is asked.
 """

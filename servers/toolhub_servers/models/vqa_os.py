@@ -3,8 +3,8 @@
 Tool, parameters and result texts are those that the models know. `base_url` is the whole address of the endpoint, such
 as http://127.0.0.1:8000/v1/chat/completions. What differs, on purpose:
 
-- The event loop is never blocked, and every request has a deadline (D-30); the original's had none.
-- A missing address or model name, and an answer of another shape, give texts, not a KeyError (D-32). An endpoint may
+- The event loop is never blocked, and every request has a deadline; the original's had none.
+- A missing address or model name, and an answer of another shape, give texts, not a KeyError. An endpoint may
   need no key.
 - Files of the host are read only below `local_dirs`, and URLs only in the public internet, both up to 20 MB (videos
   50 MB). The kind of a file is told by its content, then by its name, then by its host.

@@ -45,7 +45,7 @@ RawNotified = Callable[[str, Params], Callable[[], Awaitable[None]] | None]
 """Called with (method, params) of each notification, in order. May return work to be done in a task."""
 
 
-class Lost(enum.Enum):
+class LocalError(enum.Enum):
     """The `data` of an error that was made on this side. A server's own error can have the same code, not this data."""
 
     CLOSED = "the connection ended; the other side may have seen the request"
@@ -53,8 +53,8 @@ class Lost(enum.Enum):
     UNREADABLE = "the answer was cut, or is no JSON-RPC"
 
 
-_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=Lost.CLOSED)
-_CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=Lost.UNSENT)
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=LocalError.CLOSED)
+_CLOSED_UNSENT = ErrorData(code=CONNECTION_CLOSED, message="Connection closed", data=LocalError.UNSENT)
 
 _DUPLEX = TransportContext(kind="duplex", can_send_request=True)
 # The code that the SDK's dispatcher answers for an unknown exception.
